@@ -338,3 +338,31 @@ async def test_a_short_body_that_comes_slowly_behind_its_answer_is_not_idle(path
         running.server.config.timeout_keep_alive = 1
         said = await asyncio.to_thread(slow_upload, running.asgi.port, path, 900_000, 2.5)
         assert first_answer(said).status == 200
+
+
+async def test_who_waited_to_be_asked_and_sent_a_part_of_his_body_is_given_up_behind_its_answer() -> None:
+    async with called(patience=Patience(sweep_seconds=0.05, body_seconds=1, head_seconds=1)) as running:
+        running.server.config.timeout_keep_alive = 1
+        async with caller(running.asgi) as (reader, writer):
+            writer.write(post(b"/call/silent", b"Expect: 100-continue", length(10)) + b"x")
+            await until(lambda: running.calls.begun)
+            await asyncio.sleep(0.2)
+            running.calls.begun[0].answer(402, b"")
+            answer = first_answer(await asyncio.wait_for(everything(reader), 8))
+            assert (answer.status, answer.rest) == (402, b"")
+            assert b"connection" not in answer.headers
+
+
+@pytest.mark.parametrize("how", ["abort", "close"])
+async def test_a_caller_who_leaves_between_a_stop_and_its_look_is_no_fault(how: str) -> None:
+    told: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    async with called() as running, caller(running.asgi) as (reader, writer):
+        writer.write(post(b"/call/early", length(5000)) + b"hel")
+        await asyncio.wait_for(reader.readuntil(b"early"), 5)
+        stopping = asyncio.ensure_future(running.stop())
+        await asyncio.sleep(0.15)
+        getattr(writer if how == "close" else writer.transport, how)()
+        await stopping
+        await asyncio.sleep(0.6)
+    assert told == []

@@ -107,6 +107,24 @@ async def test_who_takes_a_body_that_ends_early_is_told_once_its_caller_is_known
         assert (running.calls.gone, running.calls.ends) == (0, [200, 400])
 
 
+async def test_a_whole_request_is_none_of_the_refused_head_behind_it_however_its_caller_ends() -> None:
+    async def slow(connection: Connection) -> None:
+        await connection.request()
+        await asyncio.sleep(2)
+        await connection.send(sized(b"hi"))
+
+    async with (
+        target(slow) as there,
+        called(there.at(), QUICK) as running,
+        caller(running.asgi) as (reader, writer),
+    ):
+        whole = get(b"/call/relay", b"Transfer-Encoding: chunked\r\n", b"POST") + b"5\r\nhello\r\n0\r\n\r\n"
+        writer.write(whole + b"GET /call/x HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n")
+        writer.write_eof()
+        answer = first_answer((await asyncio.wait_for(everything(reader), 10)).replace(CONTINUE, b""))
+        assert (answer.status, answer.body, first_answer(answer.rest).status) == (200, b"hi", 400)
+
+
 # Callers who left
 
 

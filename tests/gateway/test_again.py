@@ -251,6 +251,31 @@ async def test_a_fault_in_one_call_is_none_of_the_others_that_are_forwarded_or_a
     assert sum(there.outcomes(gate).values()) == 19
 
 
+async def test_whoever_left_while_his_credit_was_taken_has_an_end_though_nothing_can_be_forwarded(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent_together = again.CallAgain.spent_together
+
+    def breaks(_: object) -> None:
+        raise ZeroDivisionError
+
+    def told_late(calls: Sequence[again.CallAgain], lefts: Sequence[int]) -> None:
+        for call in calls:
+            call.lose()  # as its connection tells it, while the commit is under way
+        monkeypatch.setattr(Forwarder, "look", breaks)
+        spent_together(calls, lefts)
+
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate, data = await _left_shop(there)
+        _, writer = await there.connect()
+        with closing(writer):
+            monkeypatch.setattr(again.CallAgain, "spent_together", staticmethod(told_late))
+            writer.write(data)
+            await asyncio.sleep(1)
+    assert there.calls() == {("DONE", 200): 3, ("DONE", 499): 1}
+    assert sum(there.outcomes(gate).values()) == 4
+
+
 @pytest.mark.parametrize("how", ["chunked", "ends", "is late", "its caller leaves"])
 async def test_a_fault_where_a_call_leaves_the_straight_way_ends_it(
     how: str,

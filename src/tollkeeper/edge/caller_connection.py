@@ -150,7 +150,10 @@ class CallerConnection(HttpToolsProtocol):
     def is_waiting_for_body(self) -> bool:
         """Whether it is the caller's turn to send."""
         is_sending = self._in_body and self._is_accepted and not self._is_deaf
-        return is_sending and not (self.flow.read_paused or self.cycle.waiting_for_100_continue)
+        if not is_sending or self.flow.read_paused:
+            return False
+        cycle = self.cycle
+        return bool(cycle.response_complete or not cycle.waiting_for_100_continue)  # behind its answer it owes the rest
 
     def has_left(self) -> bool:
         """Is nobody there to be answered? For an application, which would hear of it at the next sweep."""

@@ -398,7 +398,7 @@ class StrictProtocol(CallerConnection):
     def _close_if_idle(self) -> None:
         # Half a head is waited for; `check_patience` bounds that.
         if not self._unanswered and not self._in_head and self._lingering is None:
-            if self._in_body:
+            if self._in_body and not self.transport.is_closing():  # a caller may have left meanwhile
                 self.linger()  # for the rest of what was answered early: a reset would destroy the answer
             else:
                 self.transport.close()
@@ -497,7 +497,8 @@ class StrictProtocol(CallerConnection):
         elif presence is Presence.SILENT:
             self.ask_caller()
             if self._attendance.believe(now_seconds):
-                if self._refusal is not None and self._in_body and isinstance(self.cycle, InboundCall):
+                is_its_body = self._in_body and self._is_accepted  # else of a head that was refused behind it
+                if self._refusal is not None and is_its_body and isinstance(self.cycle, InboundCall):
                     self.cycle.break_body(self._refusal)
                 self._start_next()
         elif self._in_body and not self._is_fed and isinstance(self._current, InboundCall):

@@ -120,7 +120,10 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
             except Exception as fault:  # noqa: BLE001 - as above
                 for call, left in zip(some, lefts[at:], strict=False):
                     call.left = left
-                    call.break_off(fault, is_charged=True)
+                    if call.rest is not None:  # as below
+                        call.spent_otherwise(left)
+                    else:
+                        call.break_off(fault, is_charged=True)
             else:
                 CallAgain._forwarded_together(some, lefts[at:], look, due_seconds)
 

@@ -227,7 +227,7 @@ class Answering(Charging):
         anything else                 as it is
         """
         if self.stage is Stage.FORWARDING:  # it is paid for
-            self._answer_failure(error)
+            self.broken(error)
             return
         buyer = self.buyer
         if buyer is None:

@@ -32,10 +32,10 @@ from tollkeeper.storage import call_journal
 from tollkeeper.storage.database import NotTakenError, Outcome, StorageError
 from tollkeeper.storage.open_calls import Ended, OpenCalls
 from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
-from tollkeeper.storage.spending import HeldSpend, KnownSpends, SpendBatch, Spent, end_calls, give_back
+from tollkeeper.storage.spending import UNAVAILABLE, HeldSpend, KnownSpends, SpendBatch, Spent, end_calls, give_back
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from tollkeeper.storage.call_journal import Open
     from tollkeeper.storage.database import Database
@@ -179,7 +179,7 @@ class Ledger:
 
         Its end is written with that, as a 503. Where too many wait, what they took stays taken.
         """
-        self._open.refused(call_id, self._open.row_of(call_id))
+        self._open.refused(call_id)
 
     async def flush_ended(self, now_ms: int) -> None:
         """Write what no spend takes along. Raises: StorageError; what was not written is kept."""
@@ -190,18 +190,21 @@ class Ledger:
         with suppress(ApiError):  # where the database is away it is done later
             await self._catch_up(now_ms)
 
-    async def _give_back(self, calls: Sequence[str], since: int, now_ms: int) -> None:
+    async def _give_back(self, calls: Mapping[str, int | None], since: int, now_ms: int) -> None:
         try:
             await self._database.run(give_back(calls, since, now_ms))
         except ApiError:
             raise
         except Exception:  # a fault of ours, which must not keep the others from theirs
             if len(calls) > 1:
-                for one in calls:
-                    await self._give_back([one], since, now_ms)
+                for one, row in calls.items():
+                    await self._give_back({one: row}, since, now_ms)
                 return
-            logger.exception("a credit was not given back: %s", calls[0])
-        self._open.given_back(calls)
+            (one,) = calls
+            logger.exception("a credit was not given back: %s", one)
+            self._open.not_given_back(one, UNAVAILABLE)
+        else:
+            self._open.given_back(calls)
 
     async def _write_ended(self, ended: Ended, opened: dict[str, Open], now_ms: int) -> None:
         try:

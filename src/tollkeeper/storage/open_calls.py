@@ -42,7 +42,8 @@ class OpenCalls:
         self._ended = Ended({}, {})
         self._noted: int | None = None
         self._dropped = 0
-        self._unserved: list[str] = []
+        self._unserved: dict[str, None] = {}  # of which no row is known
+        self._owed: dict[str, int] = {}  # the same of which it is
         self._unserved_since = 0
 
     def spent(self, calls: Iterable[str], row: int) -> None:
@@ -57,9 +58,8 @@ class OpenCalls:
     def end_all(self, call_ids: Sequence[str], status: int) -> None:
         """See `Ledger.end_all`."""
         is_open = self._row_of
-        if self._unserved:  # what gives their credits back writes their ends, too
-            unserved = {*self._unserved}
-            call_ids = [one for one in call_ids if one not in unserved]
+        if self._unserved or self._owed:  # what gives their credits back writes their ends, too
+            call_ids = [one for one in call_ids if not (one in self._unserved or one in self._owed)]
         if not all(map(is_open.__contains__, call_ids)):
             self._end_single([one for one in call_ids if one not in is_open], status)
             call_ids = [one for one in call_ids if one in is_open]
@@ -114,22 +114,36 @@ class OpenCalls:
         return {self.name: Open(since, [*self._row_of])}
 
     def refused(self, call_id: str, since: int | None = None) -> None:
-        """See `Ledger.refused`; if it took a credit, then in a row from `since` on, or from the next one on."""
-        if len(self._unserved) < ENDED_MAX:
+        """See `Ledger.refused`; if it took a credit, then in a row from `since` on, or from the next one on.
+
+        Where its row is known that one counts.
+        """
+        if len(self._unserved) + len(self._owed) >= ENDED_MAX:
+            return
+        if (row := self._row_of.get(call_id)) is not None:
+            self._owed[call_id] = row
+        else:
             since = self.newest + 1 if since is None else since
             self._unserved_since = min(since, self._unserved_since) if self._unserved else since
-            self._unserved.append(call_id)
+            self._unserved[call_id] = None
 
-    def some_unserved(self) -> tuple[list[str], int]:
-        """Some that may have taken a credit, if so in a row of the journal from this one on."""
-        return self._unserved[:ENDED_AT_ONCE], self._unserved_since
+    def some_unserved(self) -> tuple[dict[str, int | None], int]:
+        """Some that may have taken a credit: in the row of the journal that each has, else, if so, from this one on."""
+        waiting: Iterable[tuple[str, int | None]] = itertools.chain(self._unserved.items(), self._owed.items())
+        return dict(itertools.islice(waiting, ENDED_AT_ONCE)), self._unserved_since
 
-    def given_back(self, calls: Sequence[str]) -> None:
-        """What these took, if anything, their purchases have again."""
-        done = {*calls}
-        for call_id in done:
+    def given_back(self, calls: Iterable[str]) -> None:
+        """What these took, if anything, their purchases have again; and they have their ends."""
+        for call_id in calls:
+            self._unserved.pop(call_id, None)
+            self._owed.pop(call_id, None)
             self._row_of.pop(call_id, None)
-        self._unserved = [one for one in self._unserved if one not in done]
+
+    def not_given_back(self, call_id: str, status: int) -> None:
+        """What it took stays taken, and it ends with this status."""
+        self._unserved.pop(call_id, None)
+        self._owed.pop(call_id, None)
+        self.end_all([call_id], status)
 
 
 def _rest_of(ended: dict[int, list[str]]) -> dict[int, list[str]]:

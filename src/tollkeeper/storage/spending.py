@@ -34,7 +34,7 @@ _Q: Final = load_queries("gateway.sql")
 _BATCH: Final = load_queries("spending_sqlite.sql")
 _ENCODE: Final = msgspec.json.Encoder().encode
 _SPENT: Final = Spend.SPENT
-_UNAVAILABLE: Final = 503
+UNAVAILABLE: Final = 503
 _UNKNOWN: Final = SpendResult(Spend.UNKNOWN)
 _WITHOUT_CREDIT: Final = {
     PurchaseState.CLAIMED: Spend.IN_FLIGHT,
@@ -284,20 +284,24 @@ def _give_credit_back(purchase_id: str) -> Unit[int]:
     return remaining
 
 
-def give_back(calls: Sequence[str], since: int, now_ms: int) -> Unit[None]:
+def give_back(calls: Mapping[str, int | None], since: int, now_ms: int) -> Unit[None]:
     """Undo what spends took whose callers were answered 503; one that took nothing, or was undone, changes nothing.
 
-    What is in the journal is there from the row `since` on.
+    Those of which no row of the journal is named have rows of their own, or are in the journal from the row `since` on.
     """
-    for call_id in calls:
-        yield from restore_call(call_id, _UNAVAILABLE, now_ms)
-    yield from end_calls({_UNAVAILABLE: calls}, now_ms)  # those whose purchase is void
-    found = yield from call_journal.find(calls, since)
-    for row in found:
-        if (yield from call_journal.enter_restore(row["call_id"], row["id"], now_ms)):
-            yield from _give_credit_back(row["id"])
+    unknown = [call_id for call_id, row in calls.items() if row is None]
+    for call_id in unknown:
+        yield from restore_call(call_id, UNAVAILABLE, now_ms)
+    yield from end_calls({UNAVAILABLE: unknown}, now_ms)  # those whose purchase is void
+    found = yield from call_journal.find(unknown, since)
+    for call_id, row in calls.items():
+        if row is not None:
+            found += yield from call_journal.find([call_id], row, row)
+    for spent in found:
+        if (yield from call_journal.enter_restore(spent["call_id"], spent["id"], now_ms)):
+            yield from _give_credit_back(spent["id"])
     if found:
-        yield from call_journal.write({}, {_UNAVAILABLE: [row["call_id"] for row in found]}, {}, now_ms)
+        yield from call_journal.write({}, {UNAVAILABLE: [spent["call_id"] for spent in found]}, {}, now_ms)
 
 
 def end_calls(
