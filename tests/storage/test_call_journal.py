@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -157,10 +157,32 @@ async def test_one_call_whose_credit_cannot_be_given_back_keeps_no_other_from_it
     assert failing.pieces == [5, 1, 1, 1, 1, 1]
     assert await remaining(shop) == left - 1
     found = await states(database)
-    assert [found[call][0] for call in calls] == ["RESTORED", "RESTORED", "DISPATCHED", "RESTORED", "RESTORED"]
+    assert [found[call][0] for call in calls] == ["RESTORED", "RESTORED", "DONE", "RESTORED", "RESTORED"]
     assert "a credit was not given back" in caplog.text
     await ledger.flush_ended(NOW_MS)
     assert len(failing.pieces) == 6
+
+
+async def test_what_is_given_back_of_known_rows_reads_no_other_and_each_once(
+    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop, gate = await known_shop(database)
+    left = await remaining(shop)
+    asked: list[tuple[list[str], int, int]] = []
+    find = journal.find
+
+    def seen(calls: Collection[str], first: int, last: int = journal.NEWEST) -> Unit[list[Row]]:
+        asked.append((sorted(calls), first, last))
+        return find(calls, first, last)
+
+    (alone,), together = await spend(shop, gate, 1), await spend(shop, gate, 2)
+    monkeypatch.setattr(journal, "find", seen)
+    for call in (alone, *together):
+        shop.purchases.ledger.refused(call)
+    await shop.purchases.ledger.flush_ended(NOW_MS)
+    assert asked == [([alone], 1, 1), (sorted(together), 2, 2)]
+    assert await remaining(shop) == left
+    await shop.ledger_agrees()
 
 
 async def test_whoever_asks_again_is_told_what_was_given_back(database: SqliteDatabase) -> None:
@@ -341,6 +363,9 @@ def test_what_is_to_be_given_back_has_its_end_with_that_and_no_other() -> None:
     assert open_calls.take_ended() == Ended({502: ["other"]}, {})
     open_calls.not_given_back("broken", 503)
     assert open_calls.take_ended() == Ended({503: ["broken"]}, {})
+    open_calls.refused("lost")
+    open_calls.not_given_back("lost", 503)
+    assert open_calls.take_ended() == Ended({503: ["lost"]}, {503: ["lost"]})
     open_calls.given_back(["known", "unknown"])
     assert open_calls.some_unserved()[0] == {}
     assert (open_calls.row_of("known"), open_calls.row_of("broken")) == (None, 7)

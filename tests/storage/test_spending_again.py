@@ -70,10 +70,15 @@ async def test_a_grant_is_made_once_and_its_call_finds_its_credit(shop: Shop) ->
 
 
 @pytest.mark.parametrize("is_granted", [False, True])
+@pytest.mark.parametrize("is_retry", [False, True])
 async def test_a_claim_is_its_writers_who_asks_again_though_it_was_granted_meanwhile(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, *, is_granted: bool
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, *, is_granted: bool, is_retry: bool
 ) -> None:
     gate = await shop.gate(3)
+    if is_retry:
+        failed = (await shop.claim(gate)).purchase
+        assert failed is not None
+        await shop.purchases.fail(failed, "never_sent", None, NOW_MS)
     asked: list[ClaimPurchase] = []
     run_job = shop.database.run_job
 
@@ -87,10 +92,10 @@ async def test_a_claim_is_its_writers_who_asks_again_though_it_was_granted_meanw
     assert claim.purchase is not None
     if is_granted:  # by whoever waited for it
         await shop.purchases.grant(claim.purchase, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)
-    (job,) = asked
+    job = asked[-1]
     again: Claimed = await shop.database.run_job(msgspec.structs.replace(job, is_again=True))
     assert (again.won, again.purchase and again.purchase.id) == (Claim.WON, claim.purchase.id)
-    other = msgspec.structs.replace(job, is_again=True, purchase_id="pur_other", request=b"other")
+    other = msgspec.structs.replace(job, is_again=True, pay_to=b"other", request=b"other")
     assert (await shop.database.run_job(other)).won is Claim.TAKEN
     wish = shop.wish(gate)
     told = await shop.purchases.grant(claim.purchase, "0xhash", confirmed=True, wish=wish, now_ms=NOW_MS)

@@ -75,7 +75,7 @@ class Spend(Enum):
     IN_FLIGHT = auto()  # claimed here; the outcome is not known yet
     PARKED = auto()  # claimed here, and nobody can tell the outcome; or bought here, and it breaks an invariant
     FAILED = auto()  # claimed here and proved not settled
-    STALE = auto()  # our copy of the gate is old; of a claim or grant: somebody else decided, or its gate has changed
+    STALE = auto()  # our copy of the gate is old; of a grant: made for nobody, or somebody else decided
     UNKNOWN = auto()  # never seen
 
 

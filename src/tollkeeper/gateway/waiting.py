@@ -100,5 +100,8 @@ class Waiting:
         )
 
     async def pending_now(self, key: PaymentKey, purchase: Purchase | None) -> ApiError:
-        """As `pending`, with the transaction that our hub names by now: what it told nobody yet is known there."""
-        return self.pending(key, purchase, await self._hub.transaction_of(key))
+        """As `pending`, with the transaction that our hub names by now: what it told nobody yet is known there.
+
+        It is not asked about a payment that nobody claimed here.
+        """
+        return self.pending(key, purchase, "" if purchase is None else await self._hub.transaction_of(key))

@@ -3,7 +3,7 @@
 A claim is one commit; the grant and the first spend are another. Both hold all that they need: what is sealed was
 sealed before, for a process that writes need not know a key. So both may be carried out by another process in one
 exchange, which keeps its writer for no more than their statements, and both may be asked again where an answer was
-lost: a claim is known by its sealed request, of which there are no two, a spend by its call's id. What this module does
+lost: a claim is known by what it sealed, of which there are no two, a spend by its call's id. What this module does
 not do: seal, or decide what is claimed.
 """
 
@@ -116,11 +116,11 @@ class ClaimPurchase(msgspec.Struct, frozen=True, array_like=True, tag=31, kw_onl
         return self._lost(purchase_from(rows[0]))
 
     def _is_mine(self, row: Row) -> bool:
-        """Did this write it, though it may have been granted since, when its request is kept no longer?"""
-        if row["state"] == PurchaseState.CLAIMED:
-            return bool(row["request"] == self.request)
-        is_same = not self.is_retry and row["id"] == self.purchase_id and row["attempt"] == self.attempt
-        return is_same and row["state"] != PurchaseState.FAILED
+        """Did this write it, though it may have been granted since, when its request is kept no longer?
+
+        What it sealed is there as it sealed it: each claim seals anew, and nobody else writes it.
+        """
+        return bool(row["pay_to"] == self.pay_to) and row["state"] != PurchaseState.FAILED
 
     def _identity(self) -> dict[str, str]:
         key = self.key

@@ -140,10 +140,11 @@ class OpenCalls:
             self._row_of.pop(call_id, None)
 
     def not_given_back(self, call_id: str, status: int) -> None:
-        """What it took stays taken, and it ends with this status."""
-        self._unserved.pop(call_id, None)
-        self._owed.pop(call_id, None)
-        self.end_all([call_id], status)
+        """What it took stays taken, and it ends with this status: in the journal and as a row, where none is known."""
+        if self._owed.pop(call_id, None) is None:
+            self._unserved.pop(call_id, None)
+            self._end_single([call_id], status)
+        self._ended.journal.setdefault(status, []).append(call_id)
 
 
 def _rest_of(ended: dict[int, list[str]]) -> dict[int, list[str]]:

@@ -289,14 +289,18 @@ def give_back(calls: Mapping[str, int | None], since: int, now_ms: int) -> Unit[
 
     Those of which no row of the journal is named have rows of their own, or are in the journal from the row `since` on.
     """
-    unknown = [call_id for call_id, row in calls.items() if row is None]
-    for call_id in unknown:
-        yield from restore_call(call_id, UNAVAILABLE, now_ms)
-    yield from end_calls({UNAVAILABLE: unknown}, now_ms)  # those whose purchase is void
-    found = yield from call_journal.find(unknown, since)
+    found: list[Row] = []
+    if unknown := [call_id for call_id, row in calls.items() if row is None]:
+        for call_id in unknown:
+            yield from restore_call(call_id, UNAVAILABLE, now_ms)
+        yield from end_calls({UNAVAILABLE: unknown}, now_ms)  # those whose purchase is void
+        found += yield from call_journal.find(unknown, since)
+    known: dict[int, list[str]] = {}
     for call_id, row in calls.items():
         if row is not None:
-            found += yield from call_journal.find([call_id], row, row)
+            known.setdefault(row, []).append(call_id)
+    for row, its in known.items():
+        found += yield from call_journal.find(its, row, row)
     for spent in found:
         if (yield from call_journal.enter_restore(spent["call_id"], spent["id"], now_ms)):
             yield from _give_credit_back(spent["id"])
