@@ -11,8 +11,7 @@
 A process that stops begins no call and no purchase (one under way goes on: `Buying.aclose`), and what a commit has
 taken by then is given back: 503. Before the first step stands `entrance`: a head that got a 402 at this very gate gets
 it again without a call. One that spent a credit here goes a straight way (`again`, by what `held` says) and comes here
-where it leaves that. Where a rule of contract 4 is, and by whom it is carried out, is a table in docs/architecture.md
-5.
+where it leaves that. Where a rule of contract 4 is, and by whom it is carried out, says docs/architecture.md 5.
 
 Spending precedes buying, so that bought credits outlive every change of price, address and validity. So under `wallet`
 nobody is told to log in who only shows again what he paid: 401 is for one who would buy, shows a token only, or nothing
@@ -311,7 +310,7 @@ class PaidCall(Answering):
         """What the other outcomes of asking for a credit mean. Returns when it is worth asking again."""
         purchase = calls.purchase_of(result)
         if result.outcome is Spend.IN_FLIGHT:
-            # Nothing is sent for whom its credits would be withheld from: what never was fails, and buys anew (0066).
+            # Nothing is sent for whom its credits would be withheld from: what never was fails, and buys anew (0067).
             is_proof = presented is None or self.opened.gate.credit_binding is not CreditBinding.TOKEN
             is_own = self.buyer is not None and self.buyer.claimed == purchase.id
             may_spend = is_proof or is_own or self.wallet == purchase.payer

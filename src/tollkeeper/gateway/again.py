@@ -120,7 +120,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
             except Exception as fault:  # noqa: BLE001 - as above
                 for call, left in zip(some, lefts[at:], strict=False):
                     call.left = left
-                    if call.rest is not None:  # as below
+                    if call.rest is not None:  # its caller has left
                         call.spent_otherwise(left)
                     else:
                         call.break_off(fault, is_charged=True)

@@ -1,7 +1,7 @@
 """Spends asked again after an answer was lost: what was taken stays taken, once (contract 4.3; security F12).
 
-A call's id names its spend for ever. What this module does not do: ask; `remote` and
-`purchases._until_back` do, of a process started anew.
+A call's id names its spend for ever. What this module does not do: ask; `remote` and `purchases._until_back` do, of a
+process started anew.
 """
 
 from __future__ import annotations
