@@ -259,7 +259,10 @@ async def test_a_disk_that_does_not_take_an_answer_in_time_is_a_refusal_and_gets
         response = await forward(edge, get(there.at()), b"", limits=ForwardLimits(memory_size_bytes=1000))
         assert isinstance(response.body, SpooledBody)
         response.close()
-        assert edge.room.in_use_bytes == 0
+        # The first one's write was given up, and may be done by another thread later than the second one's.
+        async with asyncio.timeout(20):
+            while edge.room.in_use_bytes:  # noqa: ASYNC110 - a room is asked
+                await asyncio.sleep(0.01)
         assert await asyncio.to_thread(lambda: list(tmp_path.iterdir())) == []
         edge.close()
 
