@@ -422,7 +422,7 @@ class Buying:
             self.waiting.announce(purchase.id)
             raise unheard()
         follow_ms = failure_looked_at_ms(purchase, answer, now_ms, is_seen=self._is_seen(purchase.network))
-        await self._purchases.fail(
+        is_written = await self._purchases.fail(
             purchase,
             answer.reason,
             answer.transaction or None,
@@ -431,6 +431,10 @@ class Buying:
             is_followed_anew=is_failed,
         )
         self.waiting.announce(purchase.id)
+        if not is_written:  # nobody is told to pay again for credits that another process granted meanwhile
+            known = await self._purchases.by_id(purchase.id)
+            if known is not None and known.state is not PurchaseState.FAILED:
+                raise self.waiting.pending(key_of(purchase), known)
         _LOG.info("settlement_failed", purchase_id=purchase.id, reason=answer.reason)
         raise not_settled(answer, purchase.network)
 
