@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -75,6 +76,42 @@ async def test_programs_that_share_a_file_see_what_each_other_wrote_and_lose_not
             end(one)
         await database.close()
     await open_database(str(path)).close()  # free again
+
+
+async def test_a_shared_log_is_folded_only_while_nobody_can_begin_it_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a copying that begins behind another one may take frames of the next log for copied (decision 0068)."""
+    monkeypatch.setattr("tollkeeper.storage.sqlite._LOG_PAGES_MAX", 20)
+    path = tmp_path / "db"
+    database = open_database(str(path), sharing=SHARING)
+    log = path.with_name("db-wal")
+    size_bytes = log.stat().st_size  # of the migrations
+    another = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
+    could_write: list[bool] = []
+
+    def look(statement: str) -> None:
+        if "wal_checkpoint" not in statement:
+            return
+        try:
+            another.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            could_write.append(False)
+        else:
+            another.execute("ROLLBACK")
+            could_write.append(True)
+
+    for connection in (database._writer, database._folder):  # noqa: SLF001 - nothing else sees it
+        connection.set_trace_callback(look)
+    for _ in range(100):
+        await database.run(next_id("things"))
+    await database.run(next_id("things"))  # the thread is done with the folding
+    grown_bytes = log.stat().st_size - size_bytes
+    another.close()
+    await database.close()
+    assert could_write
+    assert not any(could_write)
+    assert grown_bytes < 20 * 4096  # and not by a page, or more, for each commit
 
 
 async def test_a_program_that_is_killed_while_it_writes_holds_up_nobody_and_loses_nothing_answered(

@@ -53,6 +53,7 @@ _CACHED_STATEMENTS: Final = 512
 _LOG_PAGES_MAX: Final = 2000  # eight megabytes: whoever syncs meanwhile waits for what is copied
 _PAGES_OF_COMMIT: Final = 6
 _LEAST_SHARE: Final = 1 / 8
+_NOT_COPIED: Final = -1  # as SQLite says it, where another connection is copying
 _WAL_KEPT_SIZE_BYTES: Final = 64 * 1024 * 1024
 # Short units, other than spends, whose commits take longer are left to the thread: on a slow disk a loop that waits for
 # each does little else.
@@ -125,12 +126,16 @@ class SqliteDatabase:
         looker: sqlite3.Connection,
         folder: sqlite3.Connection,
         lock: int,
+        *,
+        is_shared: bool,
     ) -> None:
+        """`is_shared`: other programs may write to the file, and move its log into it."""
         self._writer = writer
         self._reader = reader
         self._looker = looker  # for the loops
         self._folder = folder  # for the writing thread too
         self._lock = lock
+        self._is_shared = is_shared
         writer.execute("PRAGMA busy_timeout = 0")  # an event loop may be the one that writes: it must not wait
         self._failure: str | None = None
         self._mend_at: float | None = None  # of a failed disk: when to try it again, by the monotonic clock
@@ -266,15 +271,21 @@ class SqliteDatabase:
     def _commit_in_thread(self, units: list[Unit[Any]]) -> list[Outcome]:
         """Wait for another program, then as `_commit`, lending the interpreter while the disk is busy."""
         self._mend()
+        if self._failure is None and not self._has_begun_in_time():
+            logger.warning("another program holds the database")
+            raise StorageError("the database is held by another program")
+        return self._commit(units, lending=self._writing.lending)
+
+    def _has_begun_in_time(self) -> bool:
+        """As `_has_begun`, by the thread, which waits for another program. Raises: StorageError."""
         patient_until = time.monotonic() + _BUSY_TIMEOUT_SECONDS
-        while self._failure is None and not self._has_begun():
+        while not self._has_begun():
             if time.monotonic() >= patient_until:
-                logger.warning("another program holds the database")
-                raise StorageError("the database is held by another program")
+                return False
             self._writing.lending.rest()
             time.sleep(_BUSY_PAUSE_SECONDS)
             self._writing.lending.work()
-        return self._commit(units, lending=self._writing.lending)
+        return True
 
     def _mend(self) -> None:
         """After a failure of the disk, once in a while: write again where the disk holds what was committed.
@@ -363,22 +374,45 @@ class SqliteDatabase:
     def _fold_log(self) -> None:
         """Copy what the log holds into the file, so that the log begins anew.
 
-        Nearly all of it while the loops go on committing, by another connection; then, with the writer's turn, the
-        little that came meanwhile, for only a log that is copied to its end begins anew.
+        Nearly all of it while the loops go on committing, by another connection; then, while nobody can write, the
+        little that came meanwhile, for only a log that is copied to its end begins anew. Where other programs have the
+        file, all of it while nobody can write: SQLite before 3.51.3 may take the frames of a log that has just begun
+        anew for copied, where a copying begins behind another one that reached the end (decision 0068). Of one program
+        none does: whenever it begins, there are commits of its own since the last.
         """
         if self._failure is not None or not self._is_log_long():
             return
-        pages_max = self._log_pages_max()
-        self._log_begun = self.commits, self._writer.total_changes
+        pages_max, begun = self._log_pages_max(), self._log_begun
+        self._log_begun = self.commits, self._writer.total_changes  # so the loops ask for no other folding meanwhile
+        pages = _NOT_COPIED
+        try:
+            if not self._is_shared:
+                pages = self._copied_pages()
+            with self._writing.turn:
+                if self._has_begun_in_time():
+                    try:
+                        whole = self._copied_pages()
+                    finally:
+                        self._writer.execute("ROLLBACK")
+                    pages = whole if pages == _NOT_COPIED else pages
+        except StorageError:
+            return  # logged; nothing is written any more
+        except sqlite3.Error:  # what was answered is safe in the log
+            logger.exception("the log could not be folded into the database")
+            return
+        if pages == _NOT_COPIED:  # another program holds the database
+            self._log_begun = begun
+        else:
+            self._log_share = min(1.0, max(_LEAST_SHARE, pages / pages_max))
+
+    def _copied_pages(self) -> int:
+        """How many pages the log has, copied by the other connection. Raises: sqlite3.Error."""
         self._writing.lending.rest()
         try:
             ((_, pages, _),) = self._folder.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-            if pages >= 0:  # else another connection is at it
-                self._log_share = min(1.0, max(_LEAST_SHARE, pages / pages_max))
-            with self._writing.turn:
-                self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        except sqlite3.Error:  # what was answered is safe in the log
-            logger.exception("the log could not be folded into the database")
+        finally:
+            self._writing.lending.work()
+        return int(pages)
 
     def _drive(self, unit: Unit[Any]) -> Outcome:
         """One unit in its savepoint. Raises: sqlite3.Error where the storage failed."""

@@ -47,7 +47,8 @@ def open_sqlite(
                 writer.execute(sharing.when_alone.sql, sharing.when_alone.params)
             lock.share()
             reader, looker, folder = (connect_reader(path) for _ in range(3))
-            return SqliteDatabase(writer, reader, looker, folder, lock.descriptor)
+            is_shared = sharing is not None
+            return SqliteDatabase(writer, reader, looker, folder, lock.descriptor, is_shared=is_shared)
         except BaseException:
             writer.close()
             raise
