@@ -1,4 +1,4 @@
-"""Every limit of the product, its unit in its name (specification 8, contract 2-6, security A-33).
+"""The limits of specification and contract, the unit in the name (specification 8, contract 2-6, security A-33).
 
 The specification's values are not settings; what an operator may change is a setting whose default stands here.
 """

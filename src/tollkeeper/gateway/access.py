@@ -3,74 +3,83 @@
     1. slug (404); a CORS preflight is answered here
     2. method (405) -> rate limit (429) -> size (413) -> can it be forwarded (400, 404) -> bearer (401)
     3. proof of payment (402; 404 where the gate sells nothing at present) -> decode, signature, a wallet's payer (403)
-    4. spend a held credit; by its token or as its payer, too
+    4. spend a held credit; by its token or as its payer (`asking`), too
     5. buy: a failed payment's next try (403) -> a wallet's payer (401, 403) -> enabled (404), network ->
-       recipient, price, time -> verify -> claim -> settle -> grant and spend (from recipient on: `buying`)
+       recipient, price, time -> verify -> claim -> settle -> grant and spend
     6. forward, and what is answered: `answering`, where each way stands in which a request ends
 
-A process that stops begins no call and no purchase (one under way goes on: `Buying.aclose`), and what a commit has
-taken by then is given back: 503. Before the first step stands `entrance`: a head that got a 402 at this very gate gets
-it again without a call. One that spent a credit here goes a straight way (`again`, by what `held` says) and comes here
-where it leaves that. Where a rule of contract 4 is, and by whom it is carried out, says docs/architecture.md 5.
+`Arriving` is one request until a credit is its own, `Attempt` a payment that is being bought with, `PaidCall` the
+request from its first step to its last. Before the first stands `entrance`: a head that got a 402 at this very gate
+gets it again without a call. Most paid calls are like one before, which spent a credit here: they go a straight way
+(`again`, by what `held` says), and on as a `PaidCall` where they leave that. Where a rule of contract 4 is, and by whom
+it is carried out, says docs/architecture.md 5.
 
 Spending precedes buying, so that bought credits outlive every change of price, address and validity. So under `wallet`
 nobody is told to log in who only shows again what he paid: 401 is for one who would buy, shows a token only, or nothing
 that could be read. A payment beside a token is read once the token holds nothing. A credit is spent before the first
-byte goes to the target and is durable by then.
+byte goes to the target and is durable by then. A process that stops begins no call and no purchase (one under way goes
+on: `Buying.aclose`), and what a commit has taken by then is given back: 503.
 
-`PaidCall` is one request: its steps stand in the order in which a request meets them, and what several steps ask for
-behind the first that does. Its state is the table in `steps`: `Stage` says what a request waits for, `NEXT` what may
-follow, `Steps` what is known of it. It goes by callbacks: a 402 is answered within the parser's own call, and a call on
-a held credit waits twice, for the ledger's commit and for the target. Whatever waits for more is a task.
+A request's state is the table in `steps`: `Stage` says what it waits for, `NEXT` what may follow, `Steps` what is
+known of it. It goes by callbacks: a 402 is answered within the parser's own call, and a call on a held credit waits
+twice, for the ledger's commit and for the target. Whatever waits for more is a task, but for a body to be signed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Final
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from tollkeeper.api import bearer_token, clock_ms
-from tollkeeper.core.errors import ApiError, Code, ErrorType, payment_error
+from tollkeeper.api import clock_ms
+from tollkeeper.core.errors import ApiError, Code, ErrorType
 from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
 from tollkeeper.core.paygate_fields import CreditBinding
-from tollkeeper.core.purchases import Spend, purchase_of_token
+from tollkeeper.core.purchases import Claim, Spend, Terms, attempts_exhausted, purchase_of_token, terms_for
 from tollkeeper.core.statistics import CLIENT_GONE_STATUS
+from tollkeeper.core.tenders import require_valid_now
 from tollkeeper.edge.relay import RelayRequest
 from tollkeeper.gateway import calls, heads
-from tollkeeper.gateway.answering import Answering
-from tollkeeper.gateway.buying import Buyer
-from tollkeeper.gateway.following import key_of
+from tollkeeper.gateway.asking import Asking
+from tollkeeper.gateway.buying import ASK_AGAIN, Buyer
+from tollkeeper.gateway.findings import Owed
 from tollkeeper.gateway.held import held_again
+from tollkeeper.gateway.hub_client import Settlement, asked_of
 from tollkeeper.gateway.limiting import PROOFS, PROOFS_OF_PAYERS
 from tollkeeper.gateway.ownership import login_required
 from tollkeeper.gateway.signing import BodyAhead
 from tollkeeper.gateway.steps import ExhaustedError, Stage
 from tollkeeper.gateway.streaming import StreamedParts
 from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
+from tollkeeper.storage.purchases import ClaimResult, Paid
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine, Sequence
+    from collections.abc import Sequence
 
     from tollkeeper.edge.call import BodySource, InboundCall
-    from tollkeeper.gateway.buying import Presented
+    from tollkeeper.gateway.buying import Buying, Presented, Slot
     from tollkeeper.gateway.gates import OpenGate
+    from tollkeeper.gateway.hub_client import SettleAnswer, SettleRequest
+    from tollkeeper.gateway.refusals import Refusal
     from tollkeeper.gateway.shared import Shared
     from tollkeeper.storage.purchase_rows import Purchase
 
 _NO_WISH: Final = SpendRequest(0, 0, None, "")  # until it is known what is shown
 
 
-class PaidCall(Answering):
-    """One request at a PayGate."""
+class Arriving(Asking):
+    """One request at a PayGate, until a credit is its own."""
 
     def __init__(self, shared: Shared, call: InboundCall) -> None:
         self.shared = shared
         self.call = call
         self.asked = call.head.notes or calls.asked_by(call)
 
-    # 1. Slug. In memory; a task reads a gate that is not, by the reading thread, and makes its 402s. Here and below,
-    # where several workers serve, what is read is asked of the ledger's process.
+    # 1. Slug. In memory; a task reads a gate that is not, by the reading thread, and makes its 402s: without a limit of
+    # time, and again where the gate changes meanwhile. Here and below, where several workers serve, what is read is
+    # asked of the ledger's process; one that says nothing for 45 to 50 s is taken for dead.
 
     def arrive(self) -> None:
         """A request came in."""
@@ -88,22 +97,10 @@ class PaidCall(Answering):
     async def _open(self, slug: str) -> None:
         self._check(await self._or_deleted(slug, self.shared.gates.by_slug(slug), is_claimed=self.asked.has_proof))
 
-    async def _or_deleted(self, slug: str, looked_up: Awaitable[OpenGate], *, is_claimed: bool) -> OpenGate:
-        """A deleted gate is there for a payment that was, or may have been, claimed before (contract 2).
-
-        Raises: as the look-up, NOT_FOUND among it.
-        """
-        try:
-            return await looked_up
-        except ApiError as error:
-            if error.code is not Code.NOT_FOUND or not is_claimed:
-                raise
-            return await self.shared.gates.deleted(slug)
-
     # 2. Method, rate limit, size, can it be forwarded (its headers for the target are made here and kept with the
-    # head), bearer. A task asks for the session where the gate wants one: by the reading thread, and where a guest
-    # comes for the first time a commit of the writing one; or over HTTP where another hub issued it (`auth.trusted`:
-    # 5 s a question, three at most). An EdDSA signature is checked in the loop.
+    # head), bearer. A task asks for the session where the gate wants one, or may serve a caller by who it is: by the
+    # reading thread, and where a guest comes for the first time a commit of the writing one; or over HTTP where another
+    # hub issued it (`auth.trusted`: 5 s a question, two at most). An EdDSA signature is checked in the loop.
 
     def _check(self, opened: OpenGate) -> None:
         call, gate = self.call, opened.gate
@@ -120,30 +117,19 @@ class PaidCall(Answering):
             self.enter(Stage.LOGIN)
             self.in_task(self._log_in_first())
         else:
-            self._ask_for_proof()
-
-    def _is_login_wanted(self) -> bool:
-        """Whether the gate asks who calls, or may serve a caller by who it is."""
-        opened = self.opened
-        return opened.gate.require_auth or (not opened.takes_header and b"authorization" in self.call.head.header)
+            self._take_proof()
 
     async def _log_in_first(self) -> None:
         await self._log_in()
-        self._ask_for_proof()
-
-    async def _log_in(self) -> None:
-        """Learns the bearer's wallet. Raises: AUTH_REQUIRED and what else is wrong with a bearer."""
-        bearer = self.call.head.header.get(b"authorization", b"").decode("latin-1")
-        session = await self.shared.auth.authenticate(bearer_token({"authorization": bearer}))
-        self.wallet = session.wallet
+        self._take_proof()
 
     # 3. Proof of payment; decode and signature. Computing only: a payment that was not seen before holds the loop for
-    # some 100 microseconds, half of them its signature (performance 14 says why no thread recovers it). Headers that
-    # were checked are kept (`proofs`, bounded), and so is what the next call with this head needs (`_keep_held`).
+    # some 100 microseconds, a third to a half of them its signature (performance 14 says why no thread recovers it).
+    # Headers that were checked are kept (`proofs`, bounded).
 
-    def _ask_for_proof(self) -> None:
+    def _take_proof(self) -> None:
         if self.opened.is_of_wallets:
-            self._ask_wallet()
+            self._take_proof_of_wallet()
             return
         if not self.asked.has_proof:
             self._challenge()
@@ -156,13 +142,13 @@ class PaidCall(Answering):
         presented = self.shared.proofs.read(self.call.head.header[b"x-payment"])
         self._spend(presented, buyer)
 
-    def _ask_wallet(self) -> None:
+    def _take_proof_of_wallet(self) -> None:
         """Under `creditBinding: wallet` the payer's bearer is the proof, and the payment only buys (contract 4.3)."""
         header = self.call.head.header
         if b"x-payment" in header:
             self.buyer = Buyer(_NO_WISH, on_left=self.left)
-            presented = self._read_of_wallet(header[b"x-payment"])
-            calls.check_payer(self.wallet or presented.key.payer, presented.key.payer)  # without a bearer: see `_buy`
+            presented = self._read_payment(header[b"x-payment"])
+            calls.check_payer(self.wallet or presented.key.payer, presented.key.payer)  # without one `_buy` asks for it
             self._spend(presented, self.buyer)
         elif self.wallet is not None:
             self.enter(Stage.BUYING)
@@ -172,8 +158,8 @@ class PaidCall(Answering):
         else:
             self._challenge()
 
-    def _read_of_wallet(self, header: bytes) -> Presented:
-        """One that cannot be read is asked for its bearer first. Raises: AUTH_REQUIRED, and what is wrong with it."""
+    def _read_payment(self, header: bytes) -> Presented:
+        """The payment; where it cannot be read, and comes without a bearer, that is asked for. Raises: the refusal."""
         try:
             return self.shared.proofs.read(header)
         except ApiError as unreadable:
@@ -184,7 +170,8 @@ class PaidCall(Answering):
     # 4. Spend a held credit. Waits for the ledger's commit, together with every other call that waits for it. Where one
     # process has the database, that commit blocks the loop until the disk has it, unless the writing thread is at work
     # (`storage.sqlite.SqliteDatabase.post`): then the loop lends it the interpreter, up to 2 ms at a time
-    # (`storage.lending`). With several workers it is the ledger's process that waits for the disk.
+    # (`storage.lending`). With several workers it is the ledger's process that waits for the disk, and is waited for:
+    # 10 s where it went away. The straight way has both at once (`CallAgain.begin`, `spent_together`).
 
     def _spend(self, presented: Presented, buyer: Buyer) -> None:
         self.enter(Stage.SPENDING)
@@ -202,38 +189,21 @@ class PaidCall(Answering):
             if is_taken:
                 self.end(CLIENT_GONE_STATUS)
         elif isinstance(result, ApiError):
-            raise result
+            raise result  # what it took after all is given back (`Ledger.refused`)
         elif self.shared.is_stopping:
             self.is_charged, self.is_cut = is_taken, True
             self.cut_short()
         elif result.outcome is Spend.SPENT:
             purchase = calls.purchase_of(result)
             self._forward(self.opened, purchase)
-            self._keep_held(presented, purchase)
+            # Calls with the same bytes go the straight way from now on, if they can.
+            self.asked.held = held = held_again(self.shared, self.call, self.asked, self.opened, presented, purchase)
+            self.call.head.is_again = held is not None
         else:
             self.enter(Stage.BUYING)
             self.in_task(self._buy_after(result, presented, buyer))
 
-    def _wish(self, presented: Presented | None) -> SpendRequest:
-        """What is asked of the ledger; `presented` None where another proof than a payment was shown and checked.
-
-        Where the gate binds credits otherwise (`creditBinding`), a payment's header matches no purchase: it counts for
-        the request that buys with it (`Buyer.claimed`) and for no other.
-        """
-        opened, shown = self.opened, None
-        if presented is not None:
-            shown = presented.header_hash if opened.takes_header else b""
-        return SpendRequest(opened.gate.id, opened.gate.version, shown, self.call.request_id)
-
-    def _keep_held(self, presented: Presented, purchase: Purchase) -> None:
-        """Calls with the same bytes go the straight way from now on, if they can."""
-        call, asked = self.call, self.asked
-        asked.held = held_again(self.shared, call, asked, self.opened, presented, purchase)
-        call.head.is_again = asked.held is not None
-
-    # The same by its token, or as the payer that its bearer shows (contract 4.3). In a task, by a commit of claims and
-    # grants: these, too, are the loop's where the disk is quick, else the thread's (`SqliteDatabase.run_short`). Where
-    # the ledger's process went away it is waited for, 10 s at most.
+    # The same by its token, or as the payer that its bearer shows, in a task: how, and what it waits for, is `asking`.
 
     async def _take_credit(self, buyer: Buyer) -> None:
         """Spends by the credit token; where it holds none by the payment beside it, which may also buy."""
@@ -242,8 +212,8 @@ class PaidCall(Answering):
         try:
             opened, purchase = await self._spend_by_token(header[b"x-credit-token"].decode("latin-1"), deadline)
         except (ApiError, ExhaustedError) as refused:
-            is_of_token = not isinstance(refused, ApiError) or refused.status in {402, 403}
-            if not is_of_token or b"x-payment" not in header:
+            holds_nothing = not isinstance(refused, ApiError) or refused.status == 403
+            if not holds_nothing or b"x-payment" not in header:
                 raise
             presented = self.shared.proofs.read(header[b"x-payment"])
             opened, purchase = await self._spend_or_buy(presented, buyer, deadline, None)
@@ -251,52 +221,12 @@ class PaidCall(Answering):
         else:
             self._forward(opened, purchase)
 
-    async def _spend_by_token(self, token: str, deadline: float) -> tuple[OpenGate, Purchase]:
-        """Spends a credit that the token holds.
-
-        Raises: CREDIT_TOKEN_REQUIRED, ExhaustedError, SETTLEMENT_PENDING; what the gate refuses by then.
-        """
-        shared = self.shared
-        purchase_id = purchase_of_token(shared.token_keys, token)
-        while True:
-            if self.opened.is_of_wallets:
-                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, calls.WITHHELD[CreditBinding.WALLET])
-            if purchase_id is None:
-                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
-            result = await self._charged(shared.purchases.spend_token(purchase_id, self._wish(None), clock_ms()))
-            if result.outcome is Spend.SPENT:
-                return self.opened, calls.purchase_of(result)
-            if result.outcome is Spend.STALE:
-                await self._reload(deadline)
-            elif result.outcome in {Spend.UNKNOWN, Spend.FAILED, Spend.FOREIGN}:
-                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token holds nothing at this PayGate")
-            else:
-                await self._settle_outcome(result, deadline)
-
     async def _take_of_wallet(self, wallet: str) -> None:
         taken = await self._spend_of_wallet(wallet, self._deadline())
         if taken is None:
             self._challenge()
         else:
             self._forward(*taken)
-
-    async def _spend_of_wallet(self, wallet: str, deadline: float) -> tuple[OpenGate, Purchase] | None:
-        """Spends of the oldest purchase that the wallet has here; None where it has none, or the gate asks for more."""
-        while self.opened.is_of_wallets:
-            taking = self.shared.purchases.spend_of_payer(wallet, self._wish(None), clock_ms())
-            result = await self._charged(taking)
-            if result.outcome is Spend.SPENT:
-                return self.opened, calls.purchase_of(result)
-            if result.outcome is Spend.UNKNOWN:
-                return None
-            if result.outcome is Spend.STALE:
-                await self._reload(deadline)
-            else:
-                await self._settle_outcome(result, deadline)
-        return None
-
-    # Where asking for a credit said neither that one was taken nor that nothing is held: waits for whoever decides, or
-    # asks again. For steps 4 and 5; the gate as it is by now is read by the reading thread.
 
     def _deadline(self) -> float:
         """Until when this call may wait for somebody's decision, in the loop's time; counted from its arrival.
@@ -306,45 +236,10 @@ class PaidCall(Answering):
         waited_seconds = (time.perf_counter_ns() - self.call.started_ns) / 1e9
         return asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS - waited_seconds
 
-    async def _settle_outcome(self, result: SpendResult, deadline: float, presented: Presented | None = None) -> None:
-        """What the other outcomes of asking for a credit mean. Returns when it is worth asking again."""
-        purchase = calls.purchase_of(result)
-        if result.outcome is Spend.IN_FLIGHT:
-            # Nothing is sent for whom its credits would be withheld from: what never was fails, and buys anew (0067).
-            is_proof = presented is None or self.opened.gate.credit_binding is not CreditBinding.TOKEN
-            is_own = self.buyer is not None and self.buyer.claimed == purchase.id
-            may_spend = is_proof or is_own or self.wallet == purchase.payer
-            await self.shared.buying.waiting.until_decided(purchase, deadline, may_spend=may_spend)
-        elif result.outcome is Spend.EXHAUSTED:
-            raise ExhaustedError.of(purchase)
-        elif result.outcome is Spend.WITHHELD:
-            is_repeatable = presented is not None and presented.tender.is_repeatable
-            raise calls.withheld(purchase, self.opened.gate.credit_binding, is_repeatable=is_repeatable)
-        elif result.outcome is Spend.PARKED:
-            raise self.shared.buying.waiting.pending(key_of(purchase), purchase)
-        else:
-            raise calls.spent_elsewhere(purchase)
-
-    async def _reload(self, deadline: float) -> None:
-        """The gate changed: as it is now. Raises: what it refuses by now; UNAVAILABLE where `deadline` has passed."""
-        if asyncio.get_running_loop().time() >= deadline:
-            message = "the PayGate changes all the time; nothing more was charged, send the same payment again"
-            raise ApiError(Code.UNAVAILABLE, message)
-        slug, is_claimed = self.opened.gate.slug, self.buyer is not None and self.buyer.claimed is not None
-        reloaded = self.shared.gates.reload(slug)
-        self.opened = opened = await self._or_deleted(slug, reloaded, is_claimed=is_claimed)
-        # What it was let through by may hold no more, however long it has waited meanwhile (contract 3.3).
-        calls.check_method(opened.gate, self.call)
-        calls.check_forwardable(self.call, self.asked, opened)
-        if self.wallet is None and self._is_login_wanted():
-            await self._log_in()
-
-    # 5. Buy, or wait for whoever does. In a task, 30 s from the arrival at most, then 503; besides, as above, for
-    # commits (10 s where the ledger's process went away), a login, gates and transactions that the reading thread looks
-    # up, and, once its credit is being taken, for that to be done. What follows `_buy` is the payment's and not this
-    # request's, and several requests with one payment wait for one attempt (`buying.Buying._attempt`): `_judge`
-    # (recipient, price, time, verify) -> `Purchases.claim` -> `_settle` -> `conclude` (grant and spend), where it says
-    # what each part waits for.
+    # 5. Buy, or wait for whoever does. In a task, 30 s from the arrival at most, then 503; besides, as `asking`, for
+    # commits, a login, gates and transactions that the reading thread looks up, and, once its credit is being taken,
+    # for that to be done. What follows `_buy` is the payment's and not this request's, and several requests with one
+    # payment wait for one attempt (`buying`).
 
     async def _buy_after(self, result: SpendResult, presented: Presented, buyer: Buyer) -> None:
         opened, purchase = await self._spend_or_buy(presented, buyer, self._deadline(), result)
@@ -370,42 +265,25 @@ class PaidCall(Answering):
                 await self._check_next_try(result.purchase)
                 bought = await self._buy(presented, buyer, deadline)
                 if bought is not None:
-                    # So it is forwarded whatever its gate asks for by now.
+                    # It is charged from here on, so it is forwarded whatever its gate asks for by now.
                     self.is_charged, self.purchase = True, calls.purchase_of(bought)
                     return await shared.gates.current(self.opened), self.purchase
                 await self._reload(deadline)
             elif self._is_buyer_without_proof(presented, result):
                 if not self.opened.is_of_wallets:
-                    result = await self._charged(self._spend_as_buyer(result))
+                    result = await self._charged(self._spend_withheld(result))
                     continue
-                if (taken := await self._spend_as_owner(calls.purchase_of(result), deadline)) is not None:
+                if (taken := await self._spend_as_payer(calls.purchase_of(result), deadline)) is not None:
                     return taken
             else:
                 await self._settle_outcome(result, deadline, presented)
             result = None
 
-    def _is_buyer_without_proof(self, presented: Presented, result: SpendResult) -> bool:
-        """The payment shown does not count at this gate: may the payer, whose bearer is there, spend all the same?"""
-        opened = self.opened
-        if opened.takes_header or self.wallet != presented.key.payer:
-            return False
-        return result.outcome is Spend.WITHHELD or (opened.is_of_wallets and result.outcome is Spend.EXHAUSTED)
-
-    def _spend_as_buyer(self, withheld: SpendResult) -> Coroutine[Any, Any, SpendResult]:
-        return self.shared.purchases.spend_token(calls.purchase_of(withheld).id, self._wish(None), clock_ms())
-
-    async def _spend_as_owner(self, shown: Purchase, deadline: float) -> tuple[OpenGate, Purchase] | None:
-        """A credit of the payer, who shows what he bought here before; None where the gate asks for more by now."""
-        taken = await self._spend_of_wallet(shown.payer, deadline)
-        if taken is None and self.opened.is_of_wallets:
-            raise ExhaustedError.of(shown)
-        return taken
-
     async def _check_next_try(self, failed: Purchase | None) -> None:
         """A payment that a transaction made public is tried again, where the token counts, for its buyer alone.
 
-        Whichever attempt's it was: a later one may have sent nothing. `failed` is None of a payment that was never
-        claimed. Raises: CREDIT_TOKEN_REQUIRED.
+        Whichever attempt's transaction that was: a later attempt may have sent nothing. `failed` is None where it was
+        never claimed. Raises: CREDIT_TOKEN_REQUIRED.
         """
         if failed is None or self.opened.gate.credit_binding is not CreditBinding.TOKEN or self.wallet == failed.payer:
             return
@@ -416,29 +294,164 @@ class PaidCall(Answering):
             raise calls.next_try_withheld(failed.id, shown_in)
 
     async def _buy(self, presented: Presented, buyer: Buyer, deadline: float) -> SpendResult | None:
-        """Payer, enabled, network, for which nobody is asked, then `Buying.buy`. Raises: the refusal."""
+        """Payer, enabled, network, for which nobody is asked, then an attempt. Raises: the refusal."""
         gate = self.opened.gate
         if self.opened.is_of_wallets:
             calls.check_payer(self.wallet, presented.key.payer)
         if not gate.is_enabled:
             raise ApiError(Code.NOT_FOUND, "this PayGate sells nothing at present")
         if presented.key.network not in self.opened.offers:
-            raise payment_error(
-                Code.INVALID_NETWORK,
-                "the payment is for another network",
-                details={
-                    "reason": "invalid_network",
-                    "expected": ", ".join(self.opened.offers),
-                    "found": presented.key.network,
-                },
+            raise calls.on_other_network(self.opened, presented.key.network)
+        attempt = Attempt(self.shared.buying, self.opened, presented, buyer)
+        return await self._taken(self.shared.buying.buy(attempt, deadline))
+
+    @abstractmethod
+    def _forward(self, opened: OpenGate, purchase: Purchase, proofs: Sequence[bytes] = PROOFS) -> None:
+        """See `PaidCall`."""
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """5, the payment's own: it is bought with at one version of its gate, whoever waits for it or leaves.
+
+    In a task of its own (`Buying.buy`). `buyer` is the request that began it, which gets the first credit.
+    """
+
+    parts: Buying
+    opened: OpenGate
+    presented: Presented
+    buyer: Buyer
+    purchase: Purchase | None = None  # once it is claimed
+
+    @property
+    def slot(self) -> Slot:
+        """What no two attempts at a time are alike in."""
+        return self.presented.key, self.presented.tender.signature, self.opened.gate.id, self.opened.gate.version
+
+    async def run(self) -> SpendResult:
+        """Judge, claim, settle, grant: `buyer`'s own spend, or ASK_AGAIN. Raises: the refusal; SETTLEMENT_PENDING."""
+        key, buyer = self.presented.key, self.buyer
+        try:
+            terms, asked, refusal = await self._judge()
+        except ApiError as refused:
+            if await self.parts.is_claimed(refused, self.opened, key):
+                return ASK_AGAIN
+            raise
+        if not buyer.wants and self.opened.gate.credit_binding is CreditBinding.TOKEN:
+            return ASK_AGAIN  # it was answered, and nobody would ever be told the token that this buys
+        claim, request = await self._claim(terms, asked)
+        if claim.outcome is Claim.ATTEMPTS_EXHAUSTED:
+            if await self.parts.is_under_way_again(claim.purchase, key):
+                return ASK_AGAIN
+            raise refusal.error if refusal else attempts_exhausted()
+        if request is None or claim.purchase is None:
+            return ASK_AGAIN
+        self.purchase = claim.purchase
+        try:
+            return await self._settle(claim.purchase, request)
+        except ApiError as failed:
+            if refusal is None:
+                raise
+            raise refusal.instead_of(failed) from None
+
+    # Terms: recipient and price, then its time. Verify: waits for the facilitator's word (10 s to reach it, 10 s for
+    # its answer; where that is a refusal, as long again for its record of the payment, or 3 s for what the chain shows)
+    # and, where the chain is looked at here, for a node.
+
+    async def _judge(self) -> tuple[Terms, bytes, Refusal | None]:
+        """The terms that it would buy, what the hub is asked, and a refusal of which the hub may think better.
+
+        Raises: any other refusal.
+        """
+        parts, opened, tender = self.parts, self.opened, self.presented.tender
+        network, arrived_ms = tender.key.network, parts.clock_ms()
+        terms = terms_for(opened.gate, opened.asset_on(network), tender, arrived_ms)
+        try:
+            require_valid_now(self.presented.payment, arrived_ms // 1000)
+        except ApiError as late:
+            raise await parts.refusals.of_own(late, tender) from None
+        asked = asked_of(self.presented.payment, opened.settled_by(tender, terms.price_micro))
+        verdict, refusal = await parts.hub.verify(asked), None
+        if not verdict.is_valid:
+            refusal = await parts.refusals.of(verdict, tender, opened.asset_on(network).no_wallet(terms.pay_to))
+        if refusal is not None and not refusal.may_be_forgotten:
+            raise refusal.error
+        # Else it is claimed without having been called valid, as no other is: its nonce is used, perhaps by us before
+        # the books were restored from a backup, and settling it finds that out (security F22).
+        if not opened.gate.assume_valid:
+            parts.require_proof(network)
+        if parts.is_seen(network):
+            await parts.require_unused(self.presented, is_trusted=opened.gate.assume_valid)
+        return terms, asked, refusal
+
+    # Claim: waits for its commit, the loop's where the disk is quick, else the writing thread's. For each round of it a
+    # request to settle is signed (Ed25519) and sealed in the loop.
+
+    async def _claim(self, terms: Terms, asked: bytes) -> tuple[ClaimResult, SettleRequest | None]:
+        """Makes the payment ours to settle, by a request that is kept with the claim; None where another has it."""
+        parts, gate, tender = self.parts, self.opened.gate, self.presented.tender
+        made: dict[tuple[int, bool], SettleRequest] = {}
+
+        def request_of(purchase_id: str, attempt: int, assume_valid: bool) -> bytes:  # noqa: FBT001 - as `claim` says
+            key, bought = f"{purchase_id}.{attempt}", parts.purchase_data(gate, terms, purchase_id)
+            request = parts.hub.settle_request(asked, key=key, confirm=not assume_valid, purchase_data=bought)
+            made[attempt, assume_valid] = request
+            return request.to_bytes()
+
+        self.buyer.claiming = asyncio.get_running_loop().create_future()
+        try:
+            claim = await parts.purchases.claim(
+                tender.key,
+                terms,
+                purchase_id=parts.new_id(),
+                paid=Paid(tender.value, tender.valid_before, self.presented.header_hash),
+                trust=parts.trust(tender.key.network) if gate.assume_valid else None,
+                request_of=request_of,
+                now_ms=parts.clock_ms(),  # after the verification: the request's life begins when it is signed
             )
-        return await self._taken(self.shared.buying.buy(self.opened, presented, buyer, deadline))
+            if claim.outcome is not Claim.WON or claim.purchase is None:
+                return claim, None
+            self.buyer.claimed = claim.purchase.id
+            return claim, made[claim.purchase.attempt, claim.purchase.assume_valid]
+        finally:
+            self.buyer.claiming.set_result(None)
+
+    # Settle: waits for the facilitator (35 s to reach it, 35 s for its answer), and some 30 s for its proof where that
+    # is found here. Grant and spend: waits for their commit, as the claim.
+
+    async def _settle(self, purchase: Purchase, request: SettleRequest) -> SpendResult:
+        """Has the hub settle what was claimed, and grants what it buys. Raises: the refusal, or SETTLEMENT_PENDING."""
+        parts = self.parts
+        asking, supported = parts.hub.settle(request), parts.supported()
+        if supported.is_ours:
+            answer = await asking
+        else:
+            tender = self.presented.tender
+            owed = Owed(tender.key, tender.recipient, tender.value, tender.valid_before, purchase.attempt_ms)
+            senders, trusted = supported.senders_on(purchase.network), purchase.assume_valid
+            answer = await parts.proofs.settle(owed, asking, senders, trusted=trusted, confirms=supported.confirms)
+        if answer.outcome is not Settlement.SUCCESS:
+            raise await parts.not_bought(purchase, answer)
+        return await self._grant(purchase, answer)
+
+    async def _grant(self, purchase: Purchase, answer: SettleAnswer) -> SpendResult:
+        """Writes that it is paid; the first credit is the buyer's, in the same commit, unless he gave up."""
+        buyer = self.buyer
+        buyer.taken = buyer.wants
+        result = await self.parts.grant(purchase, answer, buyer.wish if buyer.wants else None)
+        buyer.taken = result.outcome is Spend.SPENT
+        return result
+
+
+class PaidCall(Arriving):
+    """One request at a PayGate, from its first step to its last."""
 
     # 6. Forward. Waits for the target (600 s until all is sent, 600 s from then on: `edge.relay`), and before that for
     # a body that is signed (600 s, too): a mebibyte of it is held, for a moment twice, and hashed in the loop. A body
     # that is all there is sent at once (reading pauses behind 64 KiB; one look at the socket may bring more), others
     # flow as fast as the target takes them; of one that it does not take up to 32 MiB are held, 64 MiB of all, to see
-    # whether its caller has left (`edge.presence`). A long answer waits 600 s more for the disk.
+    # whether its caller has left (`edge.presence`). Its name may be looked up for 5 s, and a connection be made for 10.
+    # A long answer waits 600 s more for the disk.
 
     def _forward(self, opened: OpenGate, purchase: Purchase, proofs: Sequence[bytes] = PROOFS) -> None:
         """`proofs`: the headers of which the first one that is there got the credit."""
@@ -466,7 +479,7 @@ class PaidCall(Answering):
         """Where the gate signs: `signed` is the body as far as the signature covers it, None for one too long."""
         if self.stage is Stage.OVER:
             return
-        self.relay = None  # what read the body tells nobody any more
+        self.relay = None  # the body is read
         lines = heads.signature_of(self.call, self.opened, self.asked, self.purchase, signed, self.shared.random_bytes)
         self._send(body, len(body) if isinstance(body, bytes) else self.call.head.content_length, lines)
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _ANSWER_SECONDS: Final = DEFAULT_LIMITS.response_seconds
 _MEMORY_SIZE_BYTES: Final = DEFAULT_LIMITS.memory_size_bytes
 _NO_PARTS: Final[list[Part]] = []
-_TOGETHER_MAX: Final = 64  # a millisecond or two, in which a kept connection may end unseen
+_TOGETHER_MAX: Final = 64  # for so many one look at the kept connections is trusted: a millisecond or two
 
 log = structlog.get_logger("tollkeeper.gateway.access")
 
@@ -104,7 +104,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
 
     @staticmethod
     def spent_together(calls: Sequence[CallAgain], lefts: Sequence[int]) -> None:
-        """See `ledger.HeldCall`. All of these are one process's: so many are forwarded as of one moment."""
+        """See `ledger.HeldCall`. All of these share one `shared`; so many are forwarded as of one moment."""
         shared = calls[0].held.shared
         if shared.is_stopping:
             for call, left in zip(calls, lefts, strict=True):
@@ -129,7 +129,7 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
 
     @staticmethod
     def _forwarded_together(calls: Sequence[CallAgain], lefts: Sequence[int], look: Look, due_seconds: float) -> None:
-        """A credit of each was taken, and so many are left. What happens to each stands in one place: see above."""
+        """A credit of each was taken, and so many are left. One method, for each call of one would cost too much."""
         shared = calls[0].held.shared
         forwarder, good = shared.forwarder, shared.limit.good
         due, kept_on = forwarder.deadlines.due, forwarder.kept_on
@@ -350,9 +350,9 @@ class CallAgain(InboundCall, eq=False, kw_only=True):
         """See `InboundCall`."""
         if self.rest is None and not (self.response_complete or self.disconnected):
             rest = self._goes_on()
-            rest.is_charged = self._answer is not None  # else who waits for it knows
+            rest.is_charged = self._answer is not None  # else the ledger or the relay will say so, which still wait
             if self._target is not None:
-                self._tell_relay(lambda _: None)
+                self._tell_relay(lambda _: None)  # there is one from now on, which is closed with the call
         super().lose()
 
     def on_failure(self, failure: TargetFailure) -> None:

@@ -7,8 +7,8 @@
     refused                        `refuse`: its table says which body stands beside it
     nobody is there any more       what it waited for is given up, and a paid call counted
 
-Each begins in a step of `access`, in the relay or in the connection. `Stage.OVER` is entered once it is decided what is
-said to the caller: nothing else is.
+Each begins in a step of `access`, in the relay or in the connection. Nothing but `Stage.OVER` is entered here: for an
+answer in one piece when it is decided, for one in parts when its last is written.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Answering(Charging):
 
     # The answer, with the receipt. Told by the relay, which holds a mebibyte of it in memory and the rest on disk. A
     # write from memory never waits: the transport holds what the caller does not take, and he gets no next answer made.
-    # What is on disk, or streamed, waits for him.
+    # What is on disk, or streamed, waits for him: as long as `edge.patience` has it.
 
     @property
     def has_bought(self) -> bool:
@@ -219,6 +219,7 @@ class Answering(Charging):
     def refuse(self, error: ApiError) -> None:
         """The refusal, as contract 4.5 has it; `error.at_gate` gives a refused payment its status at a gate.
 
+        it is paid for                `broken`
         nothing shown yet             as it is
         the gate is deleted           404, but for a 503
         its outcome is not known yet  503, with the credit token of the purchase that was claimed
@@ -226,7 +227,7 @@ class Answering(Charging):
                                       token counts, with that of the claim, which its next try needs
         anything else                 as it is
         """
-        if self.stage is Stage.FORWARDING:  # it is paid for
+        if self.stage is Stage.FORWARDING:
             self.broken(error)
             return
         buyer = self.buyer
@@ -248,8 +249,8 @@ class Answering(Charging):
 
     def _token_of_claim(self, buyer: Buyer, error: ApiError) -> bytes:
         """Its line, where the payment that it claimed must be presented again, and may need it."""
-        is_public = error.status == 402 and self.opened.gate.credit_binding is CreditBinding.TOKEN
-        if buyer.claimed is None or not (is_public or error.status == 503):
+        may_try_again = error.status == 402 and self.opened.gate.credit_binding is CreditBinding.TOKEN
+        if buyer.claimed is None or not (may_try_again or error.status == 503):
             return b""
         return self._credit_token_line(buyer.claimed)
 

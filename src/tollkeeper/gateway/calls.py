@@ -89,6 +89,12 @@ def check_payer(wallet: str | None, payer: str) -> None:
         raise ApiError(Code.FORBIDDEN, "the bearer is not the wallet that signed the payment")
 
 
+def on_other_network(opened: OpenGate, network: str) -> ApiError:
+    """The refusal of a payment on a network that the gate is not paid on."""
+    details = {"reason": "invalid_network", "expected": ", ".join(opened.offers), "found": network}
+    return payment_error(Code.INVALID_NETWORK, "the payment is for another network", details=details)
+
+
 def too_large(limit_bytes: int) -> ApiError:
     """The refusal of a body over the limit."""
     return ApiError(Code.PAYLOAD_TOO_LARGE, "the request body is too large", details={"limitBytes": limit_bytes})

@@ -6,8 +6,8 @@ that cut the call before its answer began, and a database that went away without
 back (`Ledger.refused`: then it is given back once the database is there again). How many credits are taken, and of
 which purchase, is `storage.spending`; who asks for them is `access`.
 
-Each takes or gives by a commit of its own, which the loop waits for where the disk is quick, and a thread where it is
-not (`SqliteDatabase.run_short`); for a ledger's process that went away it is waited, 10 s at most.
+Each takes or gives by a commit of its own, which the loop makes where the disk is quick, and the writing thread where
+it is not (`SqliteDatabase.run_short`); for a ledger's process that went away it is waited, 10 s at most.
 """
 
 from __future__ import annotations

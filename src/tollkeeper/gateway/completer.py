@@ -108,9 +108,10 @@ class Completer:
         if not has_said or not (self._is_first or self._buying.waiting.has_any):
             return
         claims = await self._purchases.in_flight(CLAIMS_MAX)
+        under_way = self._buying.under_way()
         for purchase, request in claims:
             is_ours = self._is_first or self._buying.waiting.has_one_for(purchase.id)
-            if is_ours and not self._buying.is_under_way(key_of(purchase)):
+            if is_ours and key_of(purchase) not in under_way:
                 self._begin(purchase.id, partial(self._finish, purchase, request))
         if not self._is_first:
             return
@@ -257,7 +258,7 @@ class Completer:
 
     async def _conclude(self, purchase: Purchase, answer: SettleAnswer, *, is_failed: bool = False) -> None:
         try:
-            await self._buying.conclude(purchase, answer, None, is_failed=is_failed)
+            await self._buying.conclude(purchase, answer, is_failed=is_failed)
         except ApiError as decided:
             if decided.code is not Code.SETTLEMENT_PENDING:  # else the next pass asks again
                 _LOG.info("claim_completed", purchase_id=purchase.id, code=decided.code.value)

@@ -3,8 +3,8 @@
 What steps 1 to 3 of `access` say of a request whose length is known is a function of its head and of its gate, where no
 login had to be asked for and the payer's key signed the payment. So they are taken once, when a credit was spent, and
 what they said is kept with the head (`calls.Asked.held`) together with the lines that are the same each time; it holds
-as long as the gate is the very same object. Rate limit, spend, body, forwarding and receipt are each call's own. What
-this module does not do: decide anything.
+as long as the gate is the very same object. Rate limit, spend, body, forwarding and receipt are each call's own. There
+are as many as `edge.heads` keeps heads. What this module does not do: decide anything about a payment.
 """
 
 from __future__ import annotations

@@ -90,10 +90,10 @@ class Steps(ABC):
     opened: OpenGate  # from its slug on: the gate as it was last seen
     wallet: str | None = None  # its bearer's, where one was asked for or may count
     buyer: Buyer | None = None  # from its payment or token on: what it wants of a purchase that several may wait for
-    purchase: Purchase  # the one that its credit was taken of, or is to be, where its head came before
-    receipts = b""  # from forwarding on: the lines that say so
+    purchase: Purchase  # from its credit on: the one whose it is; of a `LeftCall` known from the start
+    receipts = b""  # from forwarding on: the header lines of its receipt
     relay: Relay | BodyAhead | None = None  # from forwarding on: reads what is to be signed, then asks the target
-    is_charged = False  # a credit was taken, though it is not forwarded yet: it counts as a call however it ends
+    is_charged = False  # a credit was taken, which its stage does not show: it counts as a call however it ends
     is_returning = False  # its credit is being given back, and its end is noted behind that
     is_cut = False  # the process stopped before it was answered, and its client did not leave
 

@@ -21,6 +21,7 @@ from tollkeeper.core.paygates import CreateDefaults, NewPayGate, parse_create, u
 from tollkeeper.core.purchases import CallState, Spend
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.gateway import calls
+from tollkeeper.gateway.access import Attempt
 from tollkeeper.gateway.buying import Buyer
 from tollkeeper.gateway.following import key_of
 from tollkeeper.storage.purchase_rows import SpendRequest
@@ -111,7 +112,7 @@ class TransferFees:
             result: SpendResult | None = await self.purchases.spend(presented.key, wish, clock_ms())
             if result is not None and result.outcome in {Spend.UNKNOWN, Spend.FAILED}:
                 buyer = Buyer(wish, on_left=_goes_on)
-                result = await self.buying.buy(opened, presented, buyer, deadline)
+                result = await self.buying.buy(Attempt(self.buying, opened, presented, buyer), deadline)
             if result is None or result.outcome is Spend.STALE:
                 opened = await self.gates.reload(opened.gate.slug)
             elif result.outcome is Spend.SPENT:

@@ -63,7 +63,7 @@ class Waiting:
             async with asyncio.timeout_at(deadline):
                 while True:
                     decided = awaited.decided  # what is decided from here on, be it while this looks
-                    current = await self._purchases.by_id(purchase.id)  # by the loop
+                    current = await self._purchases.by_id(purchase.id)  # by the loop, or the ledger's process
                     if current is None or current.state is not purchase.state or current.attempt != purchase.attempt:
                         return
                     with suppress(TimeoutError):  # not `wait_for`, which forgets that its task was cancelled

@@ -1,0 +1,162 @@
+"""Asking for a credit: by other proofs than a payment; what it means where neither one was taken nor nothing is held.
+
+By the credit token, or as the payer that a bearer shows (contract 4.3); `access` says when. Where somebody else decides
+about the credit that is waited for; where the gate changed meanwhile, it is read again and asked once more whether it
+takes the call. So each way ends in a credit, in a refusal, or in "nothing is held".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tollkeeper.api import bearer_token, clock_ms
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.paygate_fields import CreditBinding
+from tollkeeper.core.purchases import Spend, purchase_of_token
+from tollkeeper.gateway import calls
+from tollkeeper.gateway.answering import Answering
+from tollkeeper.gateway.following import key_of
+from tollkeeper.gateway.steps import ExhaustedError
+from tollkeeper.storage.purchase_rows import SpendRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Coroutine
+    from typing import Any
+
+    from tollkeeper.gateway.buying import Presented
+    from tollkeeper.gateway.gates import OpenGate
+    from tollkeeper.storage.purchase_rows import Purchase, SpendResult
+
+
+class Asking(Answering):
+    """One request, as far as a credit is asked for it."""
+
+    def _wish(self, presented: Presented | None) -> SpendRequest:
+        """What is asked of the ledger; `presented` None where another proof than a payment was shown and checked.
+
+        Where the gate binds credits otherwise (`creditBinding`), a payment's header matches no purchase: it counts for
+        the request that buys with it (`Buyer.claimed`) and for no other.
+        """
+        opened, shown = self.opened, None
+        if presented is not None:
+            shown = presented.header_hash if opened.takes_header else b""
+        return SpendRequest(opened.gate.id, opened.gate.version, shown, self.call.request_id)
+
+    # Each by a commit of its own (`run_short`): the loop's where a commit takes less than a millisecond, else the
+    # writing thread's. Where the ledger's process went away it is waited for, 10 s at most.
+
+    async def _spend_by_token(self, token: str, deadline: float) -> tuple[OpenGate, Purchase]:
+        """Spends a credit that the token holds.
+
+        Raises: CREDIT_TOKEN_REQUIRED, ExhaustedError, SETTLEMENT_PENDING; what the gate refuses by then.
+        """
+        shared = self.shared
+        purchase_id = purchase_of_token(shared.token_keys, token)
+        while True:
+            if self.opened.is_of_wallets:
+                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, calls.WITHHELD[CreditBinding.WALLET])
+            if purchase_id is None:
+                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
+            result = await self._charged(shared.purchases.spend_token(purchase_id, self._wish(None), clock_ms()))
+            if result.outcome is Spend.SPENT:
+                return self.opened, calls.purchase_of(result)
+            if result.outcome is Spend.STALE:
+                await self._reload(deadline)
+            elif result.outcome in {Spend.UNKNOWN, Spend.FAILED, Spend.FOREIGN}:
+                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token holds nothing at this PayGate")
+            else:
+                await self._settle_outcome(result, deadline)
+
+    async def _spend_of_wallet(self, wallet: str, deadline: float) -> tuple[OpenGate, Purchase] | None:
+        """Spends of the oldest purchase that the wallet has here; None where it has none, or the gate asks for more."""
+        while self.opened.is_of_wallets:
+            taking = self.shared.purchases.spend_of_payer(wallet, self._wish(None), clock_ms())
+            result = await self._charged(taking)
+            if result.outcome is Spend.SPENT:
+                return self.opened, calls.purchase_of(result)
+            if result.outcome is Spend.UNKNOWN:
+                return None
+            if result.outcome is Spend.STALE:
+                await self._reload(deadline)
+            else:
+                await self._settle_outcome(result, deadline)
+        return None
+
+    def _is_buyer_without_proof(self, presented: Presented, result: SpendResult) -> bool:
+        """The payment shown does not count at this gate: may the payer, whose bearer is there, spend all the same?"""
+        opened = self.opened
+        if opened.takes_header or self.wallet != presented.key.payer:
+            return False
+        return result.outcome is Spend.WITHHELD or (opened.is_of_wallets and result.outcome is Spend.EXHAUSTED)
+
+    def _spend_withheld(self, withheld: SpendResult) -> Coroutine[Any, Any, SpendResult]:
+        return self.shared.purchases.spend_token(calls.purchase_of(withheld).id, self._wish(None), clock_ms())
+
+    async def _spend_as_payer(self, shown: Purchase, deadline: float) -> tuple[OpenGate, Purchase] | None:
+        """A credit of the payer, who shows what he bought here before; None where the gate asks for more by now."""
+        taken = await self._spend_of_wallet(shown.payer, deadline)
+        if taken is None and self.opened.is_of_wallets:
+            raise ExhaustedError.of(shown)
+        return taken
+
+    # Where asking said neither that one was taken nor that nothing is held: waits for whoever decides, until `deadline`
+    # (`access`), or asks again. The gate as it is by now is read by the reading thread.
+
+    async def _settle_outcome(self, result: SpendResult, deadline: float, presented: Presented | None = None) -> None:
+        """What the other outcomes of asking for a credit mean. Returns when it is worth asking again."""
+        purchase = calls.purchase_of(result)
+        if result.outcome is Spend.IN_FLIGHT:
+            # A claim that was never sent is sent only while somebody waits who may spend what it buys (decision 0067).
+            is_shown_enough = presented is None or self.opened.gate.credit_binding is not CreditBinding.TOKEN
+            is_own = self.buyer is not None and self.buyer.claimed == purchase.id
+            may_spend = is_shown_enough or is_own or self.wallet == purchase.payer
+            await self.shared.buying.waiting.until_decided(purchase, deadline, may_spend=may_spend)
+        elif result.outcome is Spend.EXHAUSTED:
+            raise ExhaustedError.of(purchase)
+        elif result.outcome is Spend.WITHHELD:
+            is_repeatable = presented is not None and presented.tender.is_repeatable
+            raise calls.withheld(purchase, self.opened.gate.credit_binding, is_repeatable=is_repeatable)
+        elif result.outcome is Spend.PARKED:
+            raise self.shared.buying.waiting.pending(key_of(purchase), purchase)
+        else:
+            raise calls.spent_elsewhere(purchase)
+
+    async def _reload(self, deadline: float) -> None:
+        """The gate changed: as it is now. Raises: what it refuses by now; UNAVAILABLE where `deadline` has passed."""
+        if asyncio.get_running_loop().time() >= deadline:
+            message = "the PayGate changes all the time; nothing more was charged, send the same payment again"
+            raise ApiError(Code.UNAVAILABLE, message)
+        slug, is_claimed = self.opened.gate.slug, self.buyer is not None and self.buyer.claimed is not None
+        reloaded = self.shared.gates.reload(slug)
+        self.opened = opened = await self._or_deleted(slug, reloaded, is_claimed=is_claimed)
+        # What it was let through by may hold no more, however long it has waited meanwhile (contract 3.3).
+        calls.check_method(opened.gate, self.call)
+        calls.check_forwardable(self.call, self.asked, opened)
+        if self.wallet is None and self._is_login_wanted():
+            await self._log_in()
+
+    async def _or_deleted(self, slug: str, looked_up: Awaitable[OpenGate], *, is_claimed: bool) -> OpenGate:
+        """A deleted gate is there for a payment that was, or may have been, claimed before (contract 2).
+
+        Raises: as the look-up, NOT_FOUND among it.
+        """
+        try:
+            return await looked_up
+        except ApiError as error:
+            if error.code is not Code.NOT_FOUND or not is_claimed:
+                raise
+            return await self.shared.gates.deleted(slug)
+
+    # Who calls: step 2 of `access` says what that waits for.
+
+    def _is_login_wanted(self) -> bool:
+        """Whether the gate asks who calls, or may serve a caller by who it is."""
+        opened = self.opened
+        return opened.gate.require_auth or (not opened.takes_header and b"authorization" in self.call.head.header)
+
+    async def _log_in(self) -> None:
+        """Learns the bearer's wallet. Raises: AUTH_REQUIRED and what else is wrong with a bearer."""
+        bearer = self.call.head.header.get(b"authorization", b"").decode("latin-1")
+        session = await self.shared.auth.authenticate(bearer_token({"authorization": bearer}))
+        self.wallet = session.wallet
