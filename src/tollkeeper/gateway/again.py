@@ -6,9 +6,14 @@ ledger has their credit, a kept connection reaches their target, and the answer 
 object and each call of Python between them would cost as much as what it does. Those whose credits one commit took are
 forwarded together, and those whose short answers one turn of the loop brought are answered together.
 
-    slug -> rate limit -> spend -> forward -> answer with the receipt
+    step of `access`             here
+    1 slug, 2 rate limit         `begin`
+    2 method to 3 signature      not taken: judged for the call before, and `held` says why that holds
+    4 spend                      `begin` -> the ledger -> `spent_together`
+    6 forward                    `_forwarded_together`
+    answer with the receipt      `on_whole`, `on_end` -> `_answer_with` -> `_answers_of`, `answered_together`
 
-The rest was judged for the call before, and `held` says why it holds. Whatever is not on this way goes on as an
+Whatever is not on this way goes on as an
 `access.PaidCall` at the very step where it left (`rest`, a `LeftCall`), and is decided there. Decides nothing itself.
 """
 
