@@ -21,7 +21,9 @@ from tests.gateway.test_leaving import serve, shop
 from tests.gateway.test_stopping import books_of, hold
 from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES
 from tollkeeper.sandbox.buyer import Answer
+from tollkeeper.storage.database import LostError, Outcome
 from tollkeeper.storage.purchases import Purchases
+from tollkeeper.storage.sqlite import SqliteDatabase
 
 
 async def close(_request: Received, writer: Writer) -> None:
@@ -323,3 +325,79 @@ async def test_another_expiry_is_refused(market: Market, value: object) -> None:
     body = {"targetUrl": market.target.url, "price": "0.01", "creditsExpireAfter": value}
     answer = await market.ask("POST", "/api/v1/paygates", body=body)
     assert (answer.status, answer.error_code) == (400, "INVALID_PARAMETER")
+
+
+@pytest.mark.parametrize("how", ["by its header", "by its token", "its first"])
+async def test_a_call_sent_again_behind_a_503_is_not_asked_to_pay_though_the_credit_is_owed_still(
+    how: str,
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The commit that took the last credit is made, and its answer lost."""
+    post, spend_token, grant = SqliteDatabase.post, Purchases.spend_token, Purchases.grant
+
+    def lose_post(self: SqliteDatabase, job: Any, answer: Any) -> None:
+        def told(_outcome: Outcome) -> None:
+            asyncio.get_running_loop().call_soon(answer, Outcome(error=LostError("the ledger went away")))
+
+        post(self, job, told)
+
+    async def lose_spend(self: Purchases, *arguments: Any, **named: Any) -> Any:
+        await spend_token(self, *arguments, **named)
+        raise LostError("the ledger went away")
+
+    async def lose_grant(self: Purchases, *arguments: Any, **named: Any) -> Any:
+        await grant(self, *arguments, **named)
+        raise LostError("the ledger went away")
+
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate = await there.gate(credits=1 if how == "its first" else 2)
+        shown = {"X-Payment": await there.payment(gate)}
+        if how != "its first":
+            bought = await there.buyer.ask("GET", gate["accessUrl"], headers=shown)
+            assert (bought.status, bought.headers["x-credits-remaining"]) == (200, "1")
+            if how == "by its token":
+                shown = {"X-Credit-Token": bought.headers["x-credit-token"]}
+        with monkeypatch.context() as lost:
+            if how == "by its header":
+                lost.setattr(SqliteDatabase, "post", lose_post)
+            lost.setattr(Purchases, "spend_token", lose_spend)
+            lost.setattr(Purchases, "grant", lose_grant)
+            first = await there.buyer.ask("GET", gate["accessUrl"], headers=shown)
+        again = await there.buyer.ask("GET", gate["accessUrl"], headers=shown)
+        assert (first.status, again.status) == (503, 200)
+        assert (await there.buyer.ask("GET", gate["accessUrl"], headers=shown)).status == 402
+    assert books_of(there) == [("LIVE", 0)]
+
+
+async def test_a_call_whose_credit_could_not_be_given_back_yet_is_not_asked_to_pay(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    """Another program holds the database for longer than anybody waits for it."""
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    async def fail(_request: Received, writer: Writer) -> None:
+        reached.set()
+        await go.wait()
+        writer.close()
+
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate = await there.gate(credits=1, onFailure="restore")
+        shown = {"X-Payment": await there.payment(gate)}
+        healthy, target.answer = target.answer, fail
+        first = asyncio.create_task(there.buyer.ask("GET", gate["accessUrl"], headers=shown))
+        await asyncio.wait_for(reached.wait(), 20)
+        await asyncio.sleep(1)  # what else is to be written is
+        keeping = await hold(there.database, 6)
+        go.set()
+        assert (await first).status == 502
+        target.answer = healthy
+        told: list[int] = []
+        async with asyncio.timeout(40):
+            while not told or told[-1] == 503:
+                told.append((await there.buyer.ask("GET", gate["accessUrl"], headers=shown)).status)
+                await asyncio.sleep(0.1)
+        await asyncio.to_thread(keeping.join)
+    assert told[-1] == 200

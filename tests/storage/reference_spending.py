@@ -33,7 +33,9 @@ def spend_one(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
     wish, purchase = spend.wish, purchase_from(rows[0])
     is_foreign = purchase.gate_id != wish.gate_id
     is_over = purchase.expires_ms is not None and purchase.expires_ms <= now_ms
-    if is_foreign or is_over or purchase.state is not PurchaseState.LIVE or purchase.remaining == 0:
+    is_void = purchase.state is PurchaseState.VOID and purchase.failure == "gate_deleted"
+    is_there = purchase.state is PurchaseState.LIVE or (is_void and purchase.remaining == purchase.granted)
+    if is_foreign or is_over or not is_there or purchase.remaining == 0:
         return SpendResult(Spend.FOREIGN if is_foreign else _WITHOUT_CREDIT[purchase.state], purchase)
     standing = yield Statement("SELECT version, deleted_ms FROM paygates WHERE id = :id", {"id": wish.gate_id})
     if standing[0]["deleted_ms"] is None and standing[0]["version"] != wish.gate_version:

@@ -31,6 +31,7 @@ from tollkeeper.core.sealing import KeyRing, SealError
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage import open_database
 from tollkeeper.storage.database import Database, Statement, Unit
+from tollkeeper.storage.holding import hold
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import (
     ClaimResult,
@@ -243,9 +244,10 @@ async def test_update_makes_claims_and_spends_of_the_former_version_stale(shop: 
 async def test_delete_voids_credits_and_serves_a_pending_claim_once(shop: Shop) -> None:
     gate = await shop.gate(5)
     await shop.bought(gate, 1)
+    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.SPENT
     claimed = (await shop.claim(gate, 2)).purchase
     assert claimed is not None
-    assert await shop.gates.delete(gate.id, NOW_MS) == 5
+    assert await shop.gates.delete(gate.id, NOW_MS) == 4
     assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
     result = await shop.purchases.grant(claimed, "0xhash", confirmed=True, wish=shop.wish(gate), now_ms=NOW_MS)
     assert result.outcome is Spend.SPENT
@@ -260,6 +262,51 @@ async def test_claim_whose_buyer_was_away_is_served_once_after_the_delete(shop: 
     await shop.gates.delete(gate.id, NOW_MS)
     await shop.purchases.grant(claimed, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)
     assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.SPENT
+    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    await shop.ledger_agrees()
+
+
+@pytest.mark.parametrize("proof", ["header", "token", "wallet"])
+async def test_a_purchase_none_of_whose_calls_was_answered_before_the_delete_is_served_once(
+    shop: Shop, proof: str
+) -> None:
+    """Its buyer was told to come again."""
+    gate = await shop.gate(5)
+    purchase = await shop.bought(gate, 1)
+    await shop.gates.delete(gate.id, NOW_MS)
+
+    async def spend() -> Spend:
+        if proof == "header":
+            return (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome
+        if proof == "token":
+            return (await shop.purchases.spend_token(purchase.id, shop.wish(gate, None), NOW_MS)).outcome
+        return (await shop.purchases.spend_of_payer(purchase.payer, shop.wish(gate, None), NOW_MS)).outcome
+
+    nothing = Spend.UNKNOWN if proof == "wallet" else Spend.EXHAUSTED
+    assert (await shop.purchases.spend(key(1), shop.wish(gate, b"other" * 6), NOW_MS)).outcome is Spend.WITHHELD
+    told = await asyncio.gather(*(spend() for _ in range(5)))
+    assert sorted(told, key=str) == sorted([Spend.SPENT, *[nothing] * 4], key=str)
+    await shop.ledger_agrees()
+
+
+async def test_the_only_call_of_a_purchase_is_due_again_though_its_gate_was_deleted_meanwhile(shop: Shop) -> None:
+    gate = await shop.gate(3)
+    await shop.bought(gate, 1)
+    wish, other = shop.wish(gate), shop.wish(gate)
+    assert (await shop.purchases.spend(key(1), wish, NOW_MS)).outcome is Spend.SPENT
+    await shop.gates.delete(gate.id, NOW_MS + 1)
+    assert (await shop.purchases.spend(key(1), other, NOW_MS + 1)).outcome is Spend.EXHAUSTED
+    assert await shop.purchases.restore(wish.call_id, 503, NOW_MS + 2) == 3
+    assert (await shop.purchases.spend(key(1), other, NOW_MS + 2)).outcome is Spend.SPENT
+    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS + 3)).outcome is Spend.EXHAUSTED
+    await shop.ledger_agrees()
+
+
+async def test_of_a_sale_that_is_held_nothing_is_due_once_its_gate_is_deleted(shop: Shop) -> None:
+    gate = await shop.gate(3)
+    purchase = await shop.bought(gate, 1)
+    assert await hold(shop.database, {purchase.id: "i5_credits_rest_on_a_payment"}, NOW_MS) == [purchase.id]
+    await shop.gates.delete(gate.id, NOW_MS)
     assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
     await shop.ledger_agrees()
 
@@ -665,7 +712,7 @@ def test_every_statement_that_moves_a_purchase_makes_a_lawful_transition() -> No
         change = re.search(r"UPDATE purchases SET\s+state = '(\w+)'.*WHERE.*state = '(\w+)'", query.sql, re.DOTALL)
         if change is not None:
             moved.append((PurchaseState(change[2]), PurchaseState(change[1])))
-    assert len(moved) == 13
+    assert len(moved) == 12
     for old, new in moved:
         assert may_move(old, new), (old, new)
 

@@ -144,6 +144,11 @@ class EvmAsset:
         return None
 
     @property
+    def shown(self) -> dict[str, str]:
+        """What a facilitator's kind says of the token, as `of_kind` reads it."""
+        return {"address": self.address}
+
+    @property
     def extra(self) -> dict[str, str]:
         """What a client needs to sign: the token's domain."""
         return {"name": self.name, "version": self.version}

@@ -33,7 +33,7 @@ from tollkeeper.gateway.steps import GIVEN_UP_CODES, GIVEN_UP_STATUS, ExhaustedE
 from tollkeeper.gateway.unpaid import UNPAID_LINES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from tollkeeper.core.downloads import StoredFile
     from tollkeeper.edge.heads import ResponseHead
@@ -186,6 +186,24 @@ class Answering(Charging):
     # Leaving early: each step of `access` may end here.
 
     def _challenge(self) -> None:
+        if self.stage is Stage.ARRIVED:
+            self._answer_challenge()
+        else:
+            self._by_gate_of_now(self._answer_challenge)
+
+    def _by_gate_of_now(self, answer: Callable[[], None]) -> None:
+        """A 402 behind a wait asks for what its gate asks for by now (contract 3.3); a task reads one that changed."""
+        opened = self.opened
+        if opened.is_deleted or self.shared.gates.kept(opened.gate.slug) is opened:
+            answer()
+        else:
+            self.in_task(self._by_gate_read_anew(answer))
+
+    async def _by_gate_read_anew(self, answer: Callable[[], None]) -> None:
+        self.opened = await self.shared.gates.by_slug(self.opened.gate.slug)
+        answer()
+
+    def _answer_challenge(self) -> None:
         opened = self.opened
         if not opened.gate.is_enabled:
             raise not_found()
@@ -204,6 +222,9 @@ class Answering(Charging):
 
     def exhausted(self, spent: ExhaustedError) -> None:
         """See `Steps`."""
+        self._by_gate_of_now(lambda: self._answer_exhausted(spent))
+
+    def _answer_exhausted(self, spent: ExhaustedError) -> None:
         opened = self.opened
         if opened.is_deleted or not opened.gate.is_enabled:  # as if unpaid: nothing can be paid for
             self._answer_refusal(not_found(), self.shared.limit.challenged(self.call))

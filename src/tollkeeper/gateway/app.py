@@ -52,9 +52,11 @@ from tollkeeper.gateway.transfer_abroad import Abroad
 from tollkeeper.gateway.transfer_fee import TransferFees
 from tollkeeper.gateway.transfer_keys import TransferKeys
 from tollkeeper.gateway.uploads import Uploads
+from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.file_rows import cut_uploads_of_the_dead
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import Purchases, TrustCaps
+from tollkeeper.storage.settled_assets import SettledAssets
 from tollkeeper.storage.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -137,9 +139,8 @@ class Gateway:
     ) -> None:
         """`store` keeps files.
 
-        `chains`: nodes by network, which the gateway opens and closes: for a word to the owner on Solana, and, where it
-        proves payments, for what a facilitator that cannot confirm leaves open.
-        `worker`: what this process is among several on one database; None where it is the only one.
+        `chains`: nodes by network, which the gateway opens and closes, for a word to the owner on Solana, and to prove
+        payments. `worker`: what this process is among several on one database; None where it is the only one.
         """
         self.config = config
         self._worker = worker = worker or Worker(None, is_first=True)
@@ -169,7 +170,8 @@ class Gateway:
             announce=worker.announce,
         )
         self.buying = self._buying()
-        self.proofs = Proofs(self.assets)
+        self._settled = SettledAssets(database)
+        self.proofs = Proofs(lambda: self._settled.known)
         self.uploads = Uploads(database, store, lambda: random_bytes(16).hex())
         self.files = _files(config, database, store)
         self.access = Access(
@@ -306,6 +308,7 @@ class Gateway:
         with suppress(TimeoutError):
             async with asyncio.timeout(NODES_WAIT_SECONDS):
                 await self.proofs_on_chain.asked.wait()
+        await self._settled.open()
         await self._refresh()
         self._tasks = [
             opening,
@@ -331,6 +334,8 @@ class Gateway:
             self.gates.forget_all()
             _LOG.info("networks", enabled=sorted(supported.assets), confirms=supported.confirms)
         self._are_names_known = is_known
+        with suppress(StorageError):  # the database logs that itself, and the next round tries again
+            await self._settled.learn(supported.assets)
 
     def _tell_of_hub(self, reason: str) -> None:
         """Why the hub cannot be reached: each reason once a minute, for it is asked twice a second."""

@@ -76,8 +76,9 @@ class Asking(Answering):
             if result.outcome is Spend.SPENT:
                 return self.opened, calls.purchase_of(result)
             if result.outcome is Spend.UNKNOWN:
-                return None
-            if result.outcome is Spend.STALE:
+                if not await self._is_given_back():
+                    return None
+            elif result.outcome is Spend.STALE:
                 await self._reload(deadline)
             else:
                 await self._settle_outcome(result, deadline)
@@ -113,7 +114,8 @@ class Asking(Answering):
             may_spend = is_shown_enough or is_own or self.wallet == purchase.payer
             await self.shared.buying.waiting.until_decided(purchase, deadline, may_spend=may_spend)
         elif result.outcome is Spend.EXHAUSTED:
-            raise ExhaustedError.of(purchase)
+            if not await self._is_given_back():
+                raise ExhaustedError.of(purchase)
         elif result.outcome is Spend.WITHHELD:
             is_repeatable = presented is not None and presented.tender.is_repeatable
             raise calls.withheld(purchase, self.opened.gate.credit_binding, is_repeatable=is_repeatable)
@@ -122,14 +124,18 @@ class Asking(Answering):
         else:
             raise calls.spent_elsewhere(purchase)
 
+    async def _is_given_back(self) -> bool:
+        """Whether the last credit may be there again: nobody pays anew for what a 503 of just now owes him."""
+        return await self.shared.purchases.ledger.has_given_back(clock_ms())
+
     async def _reload(self, deadline: float) -> None:
         """The gate changed: as it is now. Raises: what it refuses by now; UNAVAILABLE where `deadline` has passed."""
         if asyncio.get_running_loop().time() >= deadline:
             message = "the PayGate changes all the time; nothing more was charged, send the same payment again"
             raise ApiError(Code.UNAVAILABLE, message)
-        slug, is_claimed = self.opened.gate.slug, self.buyer is not None and self.buyer.claimed is not None
+        slug = self.opened.gate.slug
         reloaded = self.shared.gates.reload(slug)
-        self.opened = opened = await self._or_deleted(slug, reloaded, is_claimed=is_claimed)
+        self.opened = opened = await self._or_deleted(slug, reloaded, is_claimed=self.buyer is not None)
         # What it was let through by may hold no more, however long it has waited meanwhile (contract 3.3).
         calls.check_method(opened.gate, self.call)
         calls.check_forwardable(self.call, self.asked, opened)

@@ -28,7 +28,7 @@ VERIFIED_SIZE_BYTES: Final = 16 * 1024 * 1024  # of headers; what is kept beside
 class Proofs:
     """Reads payment headers; those that passed are kept, bounded in number and in bytes.
 
-    `assets` are the networks that can be paid on now.
+    `assets` are the networks that can be paid on, now or before: whether that may be now is asked once nothing is held.
     """
 
     def __init__(self, assets: Callable[[], Mapping[str, Asset]]) -> None:

@@ -118,9 +118,11 @@ class ClaimPurchase(msgspec.Struct, frozen=True, array_like=True, tag=31, kw_onl
     def _is_mine(self, row: Row) -> bool:
         """Did this write it, though it may have been granted since, when its request is kept no longer?
 
-        What it sealed is there as it sealed it: each claim seals anew, and nobody else writes it.
+        The id of a first attempt is nobody else's; of a later one it is known by what it sealed, which no other sealed
+        so, unless all was sealed anew meanwhile.
         """
-        return bool(row["pay_to"] == self.pay_to) and row["state"] != PurchaseState.FAILED
+        is_mine = row["pay_to"] == self.pay_to if self.is_retry else row["id"] == self.purchase_id
+        return bool(is_mine) and row["attempt"] == self.attempt and row["state"] != PurchaseState.FAILED
 
     def _identity(self) -> dict[str, str]:
         key = self.key

@@ -48,6 +48,7 @@ _OTHERS_AT_LEAST: Final = BATCH_MAX // 4
 WAITING_MAX: Final = 16_384
 REMEMBERED_MAX: Final = 10_000
 _CATCH_UP_SECONDS: Final = 10.0
+_JUST_SECONDS: Final = 0.2  # in which whoever had asked before is told, and asks again
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +110,8 @@ class Ledger:
         self._bought: dict[PaymentKey, Purchase] = {}
         self._open = OpenCalls()
         self._caught_up = 0.0  # by the loop's clock
+        self._giving_back = asyncio.Lock()
+        self._given_back = -_JUST_SECONDS  # when, by the loop's clock
         self.spends = 0
         self.batches = [0] * (BATCH_MAX.bit_length() + 1)  # by the number of bits of their size
 
@@ -183,12 +186,31 @@ class Ledger:
 
     async def flush_ended(self, now_ms: int) -> None:
         """Write what no spend takes along. Raises: StorageError; what was not written is kept."""
-        while (unserved := self._open.some_unserved())[0]:
-            await self._give_back(*unserved, now_ms)
+        await self._give_owed_back(now_ms)
         while not self._known and any(ended := self._open.take_ended()):
             await self._write_ended(ended, self._open.to_note() if ended.journal else {}, now_ms)
         with suppress(ApiError):  # where the database is away it is done later
             await self._catch_up(now_ms)
+
+    async def has_given_back(self, now_ms: int) -> bool:
+        """Gives back what is owed; whether anything was, or just before: who found nothing then should ask again.
+
+        What other processes owe is not known here. Raises: StorageError; what was not given back is kept.
+        """
+        if self._open.owes:
+            await self._give_owed_back(now_ms)
+            return True
+        left_seconds = self._given_back + _JUST_SECONDS - asyncio.get_running_loop().time()
+        if left_seconds <= 0:
+            return False
+        await asyncio.sleep(left_seconds)
+        return True
+
+    async def _give_owed_back(self, now_ms: int) -> None:
+        async with self._giving_back:
+            while (unserved := self._open.some_unserved())[0]:
+                await self._give_back(*unserved, now_ms)
+                self._given_back = asyncio.get_running_loop().time()
 
     async def _give_back(self, calls: Mapping[str, int | None], since: int, now_ms: int) -> None:
         try:

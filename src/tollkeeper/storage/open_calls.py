@@ -58,7 +58,7 @@ class OpenCalls:
     def end_all(self, call_ids: Sequence[str], status: int) -> None:
         """See `Ledger.end_all`."""
         is_open = self._row_of
-        if self._unserved or self._owed:  # what gives their credits back writes their ends, too
+        if self.owes:  # what gives their credits back writes their ends, too
             call_ids = [one for one in call_ids if not (one in self._unserved or one in self._owed)]
         if not all(map(is_open.__contains__, call_ids)):
             self._end_single([one for one in call_ids if one not in is_open], status)
@@ -126,6 +126,11 @@ class OpenCalls:
             since = self.newest + 1 if since is None else since
             self._unserved_since = min(since, self._unserved_since) if self._unserved else since
             self._unserved[call_id] = None
+
+    @property
+    def owes(self) -> bool:
+        """Whether any may have taken a credit that is to be given back."""
+        return bool(self._unserved or self._owed)
 
     def some_unserved(self) -> tuple[dict[str, int | None], int]:
         """Some that may have taken a credit: in the row of the journal that each has, else, if so, from this one on."""

@@ -35,6 +35,7 @@ _BATCH: Final = load_queries("spending_sqlite.sql")
 _ENCODE: Final = msgspec.json.Encoder().encode
 _SPENT: Final = Spend.SPENT
 UNAVAILABLE: Final = 503
+GATE_DELETED: Final = "gate_deleted"  # why a purchase is void
 _UNKNOWN: Final = SpendResult(Spend.UNKNOWN)
 _WITHOUT_CREDIT: Final = {
     PurchaseState.CLAIMED: Spend.IN_FLIGHT,
@@ -107,7 +108,15 @@ class SpendBatch(msgspec.Struct, frozen=True):
 class _Held:
     """A purchase while a batch is decided: as it was looked up, then as each spend leaves it."""
 
-    __slots__ = ("_gate_deleted", "_gate_version", "is_token_used", "is_voided", "purchase", "spent")
+    __slots__ = (
+        "_gate_deleted",
+        "_gate_version",
+        "is_taken_of_void",
+        "is_token_used",
+        "is_voided",
+        "purchase",
+        "spent",
+    )
 
     def __init__(self, row: Row) -> None:
         self.purchase = purchase_from(row)
@@ -115,7 +124,7 @@ class _Held:
         self._gate_deleted = row["gate_deleted_ms"] is not None
         self.spent = 0
         self.is_token_used = False
-        self.is_voided = False
+        self.is_voided = self.is_taken_of_void = False
 
     def ask(self, wish: SpendRequest, now_ms: int) -> SpendResult:
         """The answer to this wish, after those before it."""
@@ -124,7 +133,8 @@ class _Held:
             return SpendResult(Spend.FOREIGN, purchase)
         is_held = purchase.state is PurchaseState.LIVE and purchase.failure is not None  # see `holding`
         is_over = purchase.expires_ms is not None and purchase.expires_ms <= now_ms
-        if purchase.state is not PurchaseState.LIVE or purchase.remaining == 0 or is_over or is_held:
+        is_there = purchase.state is PurchaseState.LIVE or self.is_due
+        if not is_there or purchase.remaining == 0 or is_over or is_held:
             return SpendResult(Spend.PARKED if is_held else _WITHOUT_CREDIT[purchase.state], purchase)
         if self._gate_version != wish.gate_version and not self._gate_deleted:
             return SpendResult(Spend.STALE, purchase)  # before any proof: what a call must show is the gate's to say
@@ -133,12 +143,20 @@ class _Held:
         ):
             return SpendResult(Spend.WITHHELD, purchase)
         if self._gate_deleted:
-            # Claimed before the delete and granted after it: one call is served, the rest is void (contract 2).
+            # Claimed before the delete: one call is served, the rest is void (contract 2).
+            self.is_taken_of_void = self.is_due
             result = self.take(wish)
             self.is_voided = True
-            self.purchase = _changed(self.purchase, state=PurchaseState.VOID, failure="gate_deleted")
+            self.purchase = _changed(self.purchase, state=PurchaseState.VOID, failure=GATE_DELETED)
             return result
         return self.take(wish)
+
+    @property
+    def is_due(self) -> bool:
+        """Was its gate deleted before any of its calls was answered? Then one still is (decision 0069)."""
+        purchase = self.purchase
+        is_void = purchase.state is PurchaseState.VOID and purchase.failure == GATE_DELETED
+        return is_void and purchase.remaining == purchase.granted
 
     def take(self, wish: SpendRequest) -> SpendResult:
         """Take one credit, which is known to be there."""
@@ -266,8 +284,6 @@ def restore_call(
     else:
         for restored in (yield _Q.restore_call(id=call_id, status=status, now_ms=now_ms)):
             purchase_id = restored["purchase_id"]
-            for voided in (yield _Q.reopen_after_gate(id=purchase_id, now_ms=now_ms)):
-                yield _Q.reopen_credits(number=voided["number"])
             left = yield from _give_credit_back(purchase_id)
             yield _Q.give_credits(cause=call_id, reason="restore", purchase_id=purchase_id, delta=1, now_ms=now_ms)
             return left
@@ -276,7 +292,7 @@ def restore_call(
 
 
 def _give_credit_back(purchase_id: str) -> Unit[int]:
-    """How many credits the purchase, which is live, has then."""
+    """How many credits the purchase has then."""
     rows = yield _Q.give_credit_back(id=purchase_id)
     if not rows:
         raise StorageError("a purchase became void while its credit was given back")
@@ -343,8 +359,15 @@ def _take(changed: dict[str, _Held], now_ms: int) -> Unit[set[str]]:
     """Take what was decided from the counters; the purchases that did not have it any more and stay as they are."""
     if not changed:
         return set()
-    spent = [(held.purchase.number, held.spent, int(held.is_token_used)) for held in changed.values()]
+    of_void = [held for held in changed.values() if held.is_taken_of_void]
+    spent = [
+        (held.purchase.number, held.spent, int(held.is_token_used))
+        for held in changed.values()
+        if not held.is_taken_of_void
+    ]
     rows = yield _BATCH.spend_credits(spent=_ENCODE(spent).decode(), now_ms=now_ms)
+    for held in of_void:
+        rows += yield _Q.spend_due(number=held.purchase.number, token_used=int(held.is_token_used), now_ms=now_ms)
     taken = {row["number"] for row in rows}
     short = {purchase_id for purchase_id, held in changed.items() if held.purchase.number not in taken}
     for purchase_id, held in changed.items():

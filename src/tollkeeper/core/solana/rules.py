@@ -102,6 +102,11 @@ class SolanaAsset:
         return frozenset({self.fee_payer})
 
     @property
+    def shown(self) -> dict[str, str]:
+        """What a facilitator's kind says of the token, as `of_kind` reads it."""
+        return {"address": self.address, "tokenProgram": self.token_program}
+
+    @property
     def extra(self) -> dict[str, str]:
         """What a client needs to sign: who pays the fee."""
         return {"feePayer": self.fee_payer}

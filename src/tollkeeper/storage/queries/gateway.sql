@@ -96,7 +96,9 @@ WHERE gate_id = :gate_id AND state = 'LIVE' AND (expires_ms IS NULL OR expires_m
 
 -- Their payments are followed all the same: what was earned, and whom to trust, hangs on how they end.
 -- name: void_purchases_of_gate
-UPDATE purchases SET state = 'VOID', failure = 'gate_deleted', updated_ms = :now_ms
+-- Of one that was held before (`hold_purchase`) nothing is due.
+UPDATE purchases SET state = 'VOID', updated_ms = :now_ms,
+    failure = CASE WHEN failure IS NULL THEN 'gate_deleted' ELSE 'gate_deleted, ' || failure END
 WHERE gate_id = :gate_id AND state = 'LIVE';
 
 -- name: close_credits_of_gate
@@ -211,6 +213,13 @@ RETURNING (
     SELECT g.deleted_ms FROM purchases p JOIN paygates g ON g.id = p.gate_id WHERE p.id = :id
 ) AS gate_deleted_ms;
 
+-- name: spend_due
+-- The one call of a purchase whose gate was deleted before any of its calls was answered; what is left stays closed.
+UPDATE credits SET remaining = remaining - 1, token_used = CASE WHEN :token_used = 1 THEN 1 ELSE token_used END
+WHERE number = :number AND remaining > 0 AND remaining = granted AND (expires_ms IS NULL OR expires_ms > :now_ms)
+    AND EXISTS (SELECT 1 FROM purchases p WHERE p.number = :number AND p.state = 'VOID' AND p.failure = 'gate_deleted')
+RETURNING number;
+
 -- name: insert_call
 -- That spent a credit of a purchase in this transaction.
 INSERT INTO single_calls (id, purchase_id, state, created_ms) VALUES (:id, :purchase_id, 'DISPATCHED', :now_ms);
@@ -292,12 +301,13 @@ RETURNING id;
 -- name: void_unpaid
 UPDATE purchases SET state = 'VOID', confirmed = 1, failure = 'settlement_failed', request = NULL, paid_ms = :now_ms,
     follow_ms = :follow_ms, updated_ms = :now_ms
-WHERE id = :id AND ((state = 'VOID' AND failure = 'gate_deleted') OR state = 'LIVE')
+WHERE id = :id AND ((state = 'VOID' AND failure LIKE 'gate_deleted%') OR state = 'LIVE')
 RETURNING number, gate_id, value_micro;
 
 -- One of a gate that was deleted before it was granted, as `void_purchases_of_gate`.
 -- name: void_with_gate
-UPDATE purchases SET state = 'VOID', failure = 'gate_deleted', updated_ms = :now_ms
+UPDATE purchases SET state = 'VOID', updated_ms = :now_ms,
+    failure = CASE WHEN failure IS NULL THEN 'gate_deleted' ELSE 'gate_deleted, ' || failure END
 WHERE id = :id AND state = 'LIVE'
 RETURNING number;
 
@@ -423,11 +433,14 @@ ORDER BY p.claimed_ms DESC, p.id DESC LIMIT :limit OFFSET :offset;
 SELECT count(*) AS total FROM holdings WHERE payer = :payer AND state IN ('LIVE', 'CLAIMED');
 
 -- name: oldest_of_payer
--- What a wallet's next call at a gate is spent from: the oldest purchase that holds a credit, else one still settling,
--- else one that is held. Looked for among the wallet's, and not among all that the gate ever sold: hence no bare gate_id.
+-- What a wallet's next call at a gate is spent from: the oldest purchase that holds a credit, or is due one though its gate
+-- was deleted, else one still settling, else one that is held. Looked for among the wallet's, and not among all that the gate ever sold: hence no bare gate_id.
 SELECT id, state FROM holdings
 WHERE payer = :payer AND gate_id + 0 = :gate_id AND (
-    state = 'CLAIMED' OR (state = 'LIVE' AND remaining > 0 AND (expires_ms IS NULL OR expires_ms > :now_ms))
+    state = 'CLAIMED' OR (
+        (state = 'LIVE' OR (state = 'VOID' AND failure = 'gate_deleted' AND remaining = granted))
+        AND remaining > 0 AND (expires_ms IS NULL OR expires_ms > :now_ms)
+    )
 )
 ORDER BY state = 'LIVE' AND failure IS NOT NULL, state = 'CLAIMED', granted_ms, id LIMIT 1;
 
@@ -435,25 +448,19 @@ ORDER BY state = 'LIVE' AND failure IS NOT NULL, state = 'CLAIMED', granted_ms, 
 SELECT state FROM single_calls WHERE id = :id;
 
 -- name: restore_call
--- A call behind its gate's end was the last one of its purchase, which is open for the next showing again. What is void for
--- its payment has the credit as it has the others: closed, unless the payment turns out to have been made.
+-- Of a purchase whose gate was deleted the only call that was begun: one is due to it again. What is void for its payment
+-- has the credit as it has the others: closed, unless the payment turns out to have been made.
 UPDATE single_calls SET state = 'RESTORED', status = :status, ended_ms = :now_ms
 WHERE id = :id AND state = 'DISPATCHED'
     AND EXISTS (
-        SELECT 1 FROM purchases p JOIN paygates g ON g.id = p.gate_id
+        SELECT 1 FROM holdings p
         WHERE p.id = single_calls.purchase_id
             AND (
                 p.state = 'LIVE' OR (p.state = 'VOID' AND p.failure = 'settlement_failed')
-                OR (p.state = 'VOID' AND p.failure = 'gate_deleted' AND single_calls.created_ms >= g.deleted_ms)
+                OR (p.state = 'VOID' AND p.failure = 'gate_deleted' AND p.remaining + 1 = p.granted)
             )
     )
 RETURNING purchase_id;
-
--- Void since the one call of a purchase that was granted behind its gate's end, and that call had no answer.
--- name: reopen_after_gate
-UPDATE purchases SET state = 'LIVE', failure = NULL, updated_ms = :now_ms
-WHERE id = :id AND state = 'VOID' AND failure = 'gate_deleted'
-RETURNING number;
 
 -- name: credits_after_restore
 SELECT c.remaining FROM credits_given g
@@ -465,6 +472,13 @@ WHERE g.cause = :id AND g.reason = 'restore';
 UPDATE credits SET remaining = remaining + 1
 WHERE number = (SELECT number FROM purchases WHERE id = :id)
 RETURNING remaining;
+
+-- name: settled_assets
+SELECT network, shown, extra FROM settled_assets;
+
+-- name: keep_asset
+INSERT INTO settled_assets (network, shown, extra) VALUES (:network, :shown, :extra)
+ON CONFLICT (network) DO UPDATE SET shown = excluded.shown, extra = excluded.extra;
 
 -- name: slug_of_gate
 SELECT slug FROM paygates WHERE id = :id;

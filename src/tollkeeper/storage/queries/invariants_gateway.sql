@@ -132,7 +132,7 @@ LEFT JOIN (
         sum(value_micro % 1000000000) % 1000000000 AS low
     FROM (
         SELECT gate_id,
-            CASE WHEN state = 'VOID' AND failure <> 'gate_deleted' THEN 0 ELSE CAST(value_micro AS BIGINT) END AS value_micro
+            CASE WHEN state = 'VOID' AND failure NOT LIKE 'gate_deleted%' THEN 0 ELSE CAST(value_micro AS BIGINT) END AS value_micro
         FROM purchases WHERE state IN ('LIVE', 'VOID')
     ) AS sold GROUP BY gate_id
 ) s ON s.gate_id = c.gate_id

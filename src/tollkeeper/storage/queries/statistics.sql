@@ -29,7 +29,7 @@ SELECT granted_ms / 3600000 * 3600000 AS hour_ms, count(*) AS purchases,
     sum(CAST(value_micro AS BIGINT) / 1000000000) AS revenue_high,
     sum(CAST(value_micro AS BIGINT) % 1000000000) AS revenue_low
 FROM purchases WHERE gate_id = :gate_id AND granted_ms >= :from_ms AND granted_ms < :to_ms
-    AND (state <> 'VOID' OR failure = 'gate_deleted')
+    AND (state <> 'VOID' OR failure LIKE 'gate_deleted%')
 GROUP BY granted_ms / 3600000;
 
 -- name: sales_of_owner
@@ -38,7 +38,7 @@ SELECT granted_ms / 3600000 * 3600000 AS hour_ms, count(*) AS purchases,
     sum(CAST(value_micro AS BIGINT) % 1000000000) AS revenue_low
 FROM purchases u JOIN paygates p ON p.id = u.gate_id
 WHERE p.owner_wallet = :owner_wallet AND granted_ms >= :from_ms AND granted_ms < :to_ms
-    AND (state <> 'VOID' OR failure = 'gate_deleted')
+    AND (state <> 'VOID' OR failure LIKE 'gate_deleted%')
 GROUP BY granted_ms / 3600000;
 
 -- name: outstanding_of_gate

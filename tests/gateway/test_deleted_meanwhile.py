@@ -1,0 +1,152 @@
+"""A payment was claimed before its gate was deleted: one call of it is served, whenever that can be (decision 0069)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp.web
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway.composed import composed
+from tests.gateway.hostile_hub import Forward, HostileHub, run_hostile_hub
+from tests.gateway.recording_target import Received, RecordingTarget, Writer
+from tests.gateway.test_leaving import LeftShop, shop
+from tests.gateway.test_stopping import answer_of, books_of
+from tollkeeper.gateway import access
+from tollkeeper.settings import Role
+
+
+class Late:
+    """The hub's answers, held up."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.may_answer, self.has_answered = (asyncio.Event() for _ in range(3))
+
+    async def __call__(self, _request: aiohttp.web.Request, forward: Forward) -> aiohttp.web.StreamResponse:
+        self.is_asked.set()
+        await self.may_answer.wait()
+        answer = await forward()
+        self.has_answered.set()
+        return answer
+
+    async def until_asked(self) -> None:
+        await asyncio.wait_for(self.is_asked.wait(), 20)
+
+    async def until_answered(self) -> None:
+        self.may_answer.set()
+        await asyncio.wait_for(self.has_answered.wait(), 20)
+
+
+@asynccontextmanager
+async def shop_apart(
+    chain: ChainUnderTest, target: RecordingTarget, home: Path
+) -> AsyncIterator[tuple[LeftShop, HostileHub]]:
+    async with (
+        composed(chain.url, home / "hub.db", role=Role.HUB) as hub,
+        run_hostile_hub(hub) as between,
+        shop(chain.url, target, home, role=Role.GATEWAY, hub_url=between.url) as there,
+    ):
+        yield there, between
+
+
+async def delete(there: LeftShop, gate: dict[str, Any]) -> None:
+    assert (await there.buyer.ask("DELETE", f"{there.url}/api/v1/paygates/{gate['id']}")).status == 200
+
+
+async def until_books_are(there: LeftShop, books: list[tuple[str, int]]) -> None:
+    async with asyncio.timeout(20):
+        while books_of(there) != books:  # noqa: ASYNC110 - a database is asked
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("granted", ["before the delete", "behind the delete"])
+async def test_whoever_was_told_to_come_again_is_served_once_whenever_it_was_granted(
+    granted: str,
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(access, "SETTLE_WAIT_SECONDS", 1)
+    async with shop_apart(embedded_chain, target, tmp_path) as (there, between):
+        between.settling = late = Late()
+        gate = await there.gate(credits=3)
+        payment = await there.payment(gate)
+        first = await there.buyer.call(gate["accessUrl"], payment)
+        assert (first.status, first.error_code) == (503, "SETTLEMENT_PENDING")
+        if granted == "before the delete":
+            await late.until_answered()
+            await until_books_are(there, [("LIVE", 3)])
+        await delete(there, gate)
+        await late.until_answered()
+        monkeypatch.undo()
+        served = [(await there.buyer.call(gate["accessUrl"], payment)).status for _ in range(2)]
+    assert served == [200, 404]
+    assert books_of(there) == [("VOID", 2)]
+
+
+async def test_a_call_whose_gate_was_deleted_while_it_was_at_its_target_is_due_again_where_it_had_no_answer(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    reached = asyncio.Event()
+
+    async def hang(request: Received, _writer: Writer) -> None:
+        reached.set()
+        await request.reader.read()
+
+    answers = target.answer
+    async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
+        gate = await there.gate(credits=3)
+        payment = await there.payment(gate)
+        target.answer = hang
+        reader, writer = await there.connect()
+        writer.write(there.request(gate, X_Payment=payment))
+        await asyncio.wait_for(reached.wait(), 10)
+        await delete(there, gate)
+    head, _ = await answer_of(reader)
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"\r\nx-credits-remaining: 3\r\n" in head
+    target.answer = answers
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        url = f"{there.url}/{gate['slug']}"
+        served = [(await there.buyer.call(url, payment)).status for _ in range(2)]
+    assert served == [200, 404]
+    assert there.calls() == {("RESTORED", 503): 1, ("DONE", 200): 1}
+    assert books_of(there) == [("VOID", 2)]
+
+
+@pytest.mark.parametrize("second", ["joins the attempt", "waits for the claim"])
+async def test_a_second_showing_of_a_payment_whose_buyer_left_is_served(
+    second: str, tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop_apart(embedded_chain, target, tmp_path) as (there, between):
+        between.verifying, between.settling = verify, settle = Late(), Late()
+        gate = await there.gate(credits=1)
+        request = there.request(gate, X_Payment=await there.payment(gate))
+        _, left = await there.connect()
+        left.write(request)
+        await verify.until_asked()
+        if second == "waits for the claim":
+            verify.may_answer.set()
+            await settle.until_asked()
+        reader, writer = await there.connect()
+        writer.write(request)
+        await asyncio.sleep(0.3)
+        verify.may_answer.set()
+        await settle.until_asked()
+        left.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        left.transport.abort()
+        await asyncio.sleep(0.3)
+        await delete(there, gate)
+        settle.may_answer.set()
+        assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+    assert books_of(there) == [("VOID", 0)]
