@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.server import Server
@@ -132,10 +133,8 @@ class Calls:
             pass
         elif what == b"started":
             call.start(200, PLAIN, 9, has_date=False)
-        elif what == b"wait":
-            task = asyncio.get_running_loop().create_task(self._later(call))
-            self.waiting.add(task)
-            task.add_done_callback(self.waiting.discard)
+        elif what in {b"wait", b"halves", b"cut"}:
+            self._do(self._later(call) if what == b"wait" else self._in_halves(call, is_cut=what == b"cut"))
         elif what == b"relay":
             self._relay(call)
         else:
@@ -146,6 +145,21 @@ class Calls:
 
     def _gone(self) -> None:
         self.gone += 1
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self.waiting.add(task)
+        task.add_done_callback(self.waiting.discard)
+
+    async def _in_halves(self, call: InboundCall, *, is_cut: bool) -> None:
+        call.start(200, PLAIN, None, has_date=False)
+        await call.write(b"half ")
+        await self.go.wait()
+        if is_cut:
+            call.abort()
+            return
+        await call.write(b"half")
+        call.end()
 
     async def _later(self, call: InboundCall) -> None:
         await self.go.wait()

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -251,6 +252,62 @@ async def test_what_was_answered_before_a_stop_reaches_a_caller_who_had_sent_mor
             assert len(first_answer(said[said.rindex(b"HTTP/1.1 200") :]).body) == 1_000_000
             await sending
         await stopping
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize(
+    "behind", [b"", b"POST /call/x HT", b"POST /call/x HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhell"]
+)
+def test_the_end_of_what_a_caller_sends_does_not_destroy_the_last_answer_of_a_server_that_stops(
+    behind: bytes, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    size = 6_000_000
+    told: list[str] = []
+
+    async def run() -> bytes:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+        async with called(patience=QUICK) as running, caller(running.asgi) as (reader, writer):
+            writer.write(get(b"/call/silent"))
+            await until(lambda: bool(running.calls.begun))
+            (connection,) = running.server.server_state.connections
+            connection.shutdown()
+            writer.write(behind)
+            await asyncio.sleep(0.2)
+            reader._limit = 1000  # type: ignore[attr-defined]  # noqa: SLF001 - so that most waits for its reader
+            running.calls.begun[0].answer(200, b"", bytes(size))
+            await asyncio.sleep(0.2)
+            writer.write_eof()
+            await asyncio.sleep(0.2)
+            return await asyncio.wait_for(everything(reader), 10)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        answer = first_answer(runner.run(run()))
+    assert (len(answer.body), told) == (size, [])
+
+
+@pytest.mark.parametrize("path", [b"/call/large", b"/long"])
+async def test_what_comes_behind_the_last_request_does_not_destroy_its_answer(path: bytes) -> None:
+    """Old clients send an empty line behind a body (RFC 9112 2.2), some a request that nobody will answer."""
+
+    def ask(port: int, behind: bytes) -> int:
+        with socket.socket() as line:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)  # so that the answer waits for its reader
+            line.connect(("127.0.0.1", port))
+            line.settimeout(10)
+            line.sendall(get(path, CLOSE + b"Content-Length: 5\r\n", b"POST") + b"hello")
+            time.sleep(0.1)
+            line.sendall(behind)
+            time.sleep(0.1)
+            size = 0
+            while part := line.recv(65_536):  # a reset, which may destroy what is on its way, is an error
+                size += len(part)
+                time.sleep(0.001)
+        return size
+
+    async with called(patience=QUICK) as running:
+        sizes = [await asyncio.to_thread(ask, running.asgi.port, behind) for behind in (b"", b"\r\n", get(b"/call/x"))]
+    assert len(set(sizes)) == 1
+    assert sizes[0] > 1_000_000
 
 
 async def test_an_early_answer_over_tls_is_seen_by_a_caller_who_sends_everything_first(tmp_path: Path) -> None:

@@ -87,6 +87,30 @@ async def test_a_caller_of_http_1_0_who_sends_no_more_is_not_asked() -> None:
         assert first_answer(await asyncio.wait_for(everything(reader), 5)).body == b"GET /call/wait "
 
 
+async def test_a_caller_who_sends_no_more_gets_the_refusal_behind_its_answers() -> None:
+    async with called(patience=QUICK) as running, caller(running.asgi) as (reader, writer):
+        writer.write(get(b"/call/wait") + get(b"/call/x") * 65)  # more than may wait
+        await until(lambda: running.calls.begun)
+        writer.write_eof()
+        await asyncio.sleep(0.3)
+        running.calls.go.set()
+        said = (await asyncio.wait_for(everything(reader), 10)).replace(CONTINUE, b"")
+        assert (said.count(b"HTTP/1.1 200 "), said.count(b"HTTP/1.1 429 ")) == (65, 1)
+
+
+@pytest.mark.parametrize("ends", ["cut", "by its caller"])
+async def test_an_answer_without_an_end_that_is_cut_does_not_look_whole(ends: str) -> None:
+    async with called(patience=QUICK) as running, caller(running.asgi) as (reader, writer):
+        writer.write(b"GET /call/%b HTTP/1.0\r\nHost: x\r\n\r\n" % (b"cut" if ends == "cut" else b"halves"))
+        assert b"half " in await reader.read(1000)
+        if ends == "cut":
+            running.calls.go.set()
+        else:
+            writer.write_eof()
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), 5)
+
+
 async def test_a_body_that_ends_early_is_refused_and_its_request_taken_back() -> None:
     async with called() as running, caller(running.asgi) as (reader, writer):
         writer.write(get(b"/call/early") + get(b"/asgi", b"Content-Length: 5\r\n", b"POST") + b"hel")

@@ -583,3 +583,25 @@ async def test_a_reader_who_leaves_ends_the_reading(shop: Shop) -> None:
         assert await reader.read(1000)
         writer.transport.abort()
     assert (await shop.get(link, Range="bytes=0-9"))[1] == bytes(10)
+
+
+async def test_a_reader_who_asked_for_more_behind_and_leaves_ends_the_reading_too(
+    local_shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, sizes = LocalFiles.read, [0]
+
+    async def counted(self: LocalFiles, *arguments: Any, **named: Any) -> AsyncIterator[bytes]:
+        async for part in read(self, *arguments, **named):
+            sizes[0] += len(part)
+            yield part
+
+    monkeypatch.setattr(LocalFiles, "read", counted)
+    link = await local_shop.link(await local_shop.gate(bytes(40 * 1024 * 1024)))
+    parts = urlsplit(link)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    host = f" HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n"
+    writer.write(f"GET {parts.path}?{parts.query}{host}GET /health{host}".encode())
+    assert await reader.read(1000)
+    writer.transport.abort()
+    await asyncio.sleep(2)
+    assert sizes[0] < 20 * 1024 * 1024

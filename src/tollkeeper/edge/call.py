@@ -8,6 +8,8 @@ the caller gets an answer or a closed connection. Decides nothing about payments
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import formatdate
@@ -33,6 +35,7 @@ END_OF_HEAD: Final = b"\r\n\r\n"
 CLOSING_END_OF_HEAD: Final = b"\r\nconnection: close\r\n\r\n"
 LAST_LINES: Final = b"x402-version: 1\r\nx-request-id: "  # of each head before the request id
 FAULT: Final = "something went wrong on our side; requestId names the log line"
+_BY_RESET: Final = struct.pack("ii", 1, 0)  # how a socket that lingers for no time is closed
 _NOBODY_WAITS: Final = asyncio.Event()  # uvicorn sets the event of whatever it takes for its own request
 
 log = structlog.get_logger("tollkeeper.edge")
@@ -273,8 +276,11 @@ class InboundCall(msgspec.Struct, eq=False):
             self._complete()
 
     def abort(self) -> None:
-        """Close the connection; the answer stays incomplete."""
-        self._connection.transport.abort()
+        """Close the connection; the answer stays incomplete, and shows it: by a reset where nothing else would."""
+        transport = self._connection.transport
+        if self.is_open_ended and not self._is_chunked and (line := transport.get_extra_info("socket")) is not None:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _BY_RESET)
+        transport.abort()
 
     def whole_body(self) -> bytes | None:
         """The body where it is all there already, to be taken once, in place of `body_to`; else None."""

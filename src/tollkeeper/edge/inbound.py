@@ -75,12 +75,15 @@ class StrictProtocol(CallerConnection):
         for cycle in (self._current, *waiting):
             if isinstance(cycle, InboundCall):
                 cycle.lose()
+            elif cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
         super().connection_lost(exc)
 
     def eof_received(self) -> bool:  # type: ignore[override]  # as `asyncio.Protocol` has it
         """See `asyncio.Protocol`. A caller who sends no more gets its answers, and is asked whether it is there."""
-        if not self.transport.can_write_eof():
-            return False  # TLS ends both ways
+        if self._lingering is not None or not self.transport.can_write_eof():
+            return False  # all was said; TLS ends both ways
         self.go_on(sys.maxsize)
         self._attendance.is_silent = True
         newest: Any = self.cycle  # None where the first head of all was refused
@@ -91,8 +94,9 @@ class StrictProtocol(CallerConnection):
             return False
         if isinstance(self._current, InboundCall) and self._current.is_open_ended:
             # Nobody can be asked in the middle of an answer, and one without an end would go on for nobody.
+            self._current.abort()
             return False
-        if not is_cut_short:
+        if not is_cut_short and self._refusal is None:
             self.cycle.keep_alive = False
         self.ask_caller()
         return True
@@ -450,14 +454,12 @@ class StrictProtocol(CallerConnection):
 
     def end(self) -> None:
         """The last answer is written: close, gently where the caller has more to send, or may not know that it is."""
-        if self._is_draining:
-            self._unanswered -= len(self.pipeline)  # none of those was begun
-            self.pipeline.clear()
-            self.linger()
-        elif self._in_body and not self.pipeline:
-            self.linger()
-        else:
+        self._unanswered -= len(self.pipeline)  # none of those was begun
+        self.pipeline.clear()
+        if self._attendance.is_silent:
             self.transport.close()
+        else:
+            self.linger()
 
     # Giving up
 

@@ -110,6 +110,7 @@ class Secured(asyncio.Protocol):
             self._speaker.connection_lost(exc or self._fault)
         elif not self.established.done():
             self.established.set_exception(self._fault or exc or ConnectionResetError())
+            self.established.exception()
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
