@@ -17,7 +17,8 @@ from tollkeeper.edge.relay import ForwardLimits
 pytestmark = pytest.mark.asyncio
 
 LIMIT_BYTES = 200_000
-LIMITS = ForwardLimits(request_seconds=2, response_seconds=0.4, response_size_bytes=LIMIT_BYTES)
+IMPATIENT = ForwardLimits(request_seconds=2, response_seconds=0.4, response_size_bytes=LIMIT_BYTES)
+PATIENT = ForwardLimits(request_seconds=20, response_seconds=20, response_size_bytes=LIMIT_BYTES)
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 BOMB = gzip.compress(bytes(20_000_000))
 
@@ -201,12 +202,17 @@ REFUSED: dict[str, tuple[Behaviour, Code]] = {
 }
 
 
+def limits_of(code: Code) -> ForwardLimits:
+    """What is refused for what it says is so however late it comes."""
+    return IMPATIENT if code is TIMEOUT else PATIENT
+
+
 @pytest.mark.parametrize("name", REFUSED)
 async def test_a_target_that_breaks_the_rules_is_refused_with_its_code(name: str) -> None:
     behave, code = REFUSED[name]
     async with target(behave) as hostile, forwarder() as edge:
         with pytest.raises(ApiError) as refusal:
-            await forward(edge, ForwardRequest(hostile.at(), "GET", []), b"", limits=LIMITS)
+            await forward(edge, ForwardRequest(hostile.at(), "GET", []), b"", limits=limits_of(code))
         assert (refusal.value.code, refusal.value.status) == (code, 502)
         assert len(hostile.heads) <= 1
         # Nothing of it is left: no connection open, none kept for the next caller.
@@ -254,9 +260,8 @@ ANSWERED: dict[str, tuple[Behaviour, str, int, bytes]] = {
 @pytest.mark.parametrize("name", ANSWERED)
 async def test_an_odd_but_clear_answer_comes_through(name: str) -> None:
     behave, method, status, body = ANSWERED[name]
-    limits = ForwardLimits(response_seconds=5, response_size_bytes=LIMIT_BYTES)
     async with target(behave) as odd, forwarder() as edge:
-        response = await forward(edge, ForwardRequest(odd.at(), method, []), b"", limits=limits)
+        response = await forward(edge, ForwardRequest(odd.at(), method, []), b"", limits=PATIENT)
         assert (response.status, response.body) == (status, body)
         headers = dict(response.headers)
         if status in (204, 304):

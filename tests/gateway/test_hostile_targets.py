@@ -12,7 +12,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.edge.targets import target as hostile_target
-from tests.edge.test_hostile_targets import LIMITS, REFUSED
+from tests.edge.test_hostile_targets import PATIENT, REFUSED, limits_of
 from tests.gateway.composed import composed
 from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
@@ -31,7 +31,7 @@ async def test_each_broken_rule_is_a_502_with_its_code_and_uses_one_credit(
     """At the bounds that the edge's own tests have: half a second and 200,000 bytes, not 600 seconds and 10 MiB."""
     of_relays = Forwarder.relay.__kwdefaults__
     assert of_relays is not None
-    monkeypatch.setitem(of_relays, "limits", LIMITS)
+    monkeypatch.setitem(of_relays, "limits", PATIENT)
     assert len(REFUSED) >= 60
     assert {code for _, code in REFUSED.values()} == {
         Code.UPSTREAM_TIMEOUT,
@@ -49,6 +49,7 @@ async def test_each_broken_rule_is_a_502_with_its_code_and_uses_one_credit(
         assert (await buyer.call(gate["accessUrl"], payment)).status == 200
         left = len(REFUSED) + 1
         for name, (behave, code) in REFUSED.items():
+            monkeypatch.setitem(of_relays, "limits", limits_of(code))
             async with hostile_target(behave) as hostile:
                 await point(shop, gate, f"http://127.0.0.1:{hostile.port}/")
                 answer = await buyer.call(gate["accessUrl"], payment)
@@ -58,6 +59,7 @@ async def test_each_broken_rule_is_a_502_with_its_code_and_uses_one_credit(
             assert answer.headers["x-credits-remaining"] == str(left), name
             assert answer.receipt is not None
             assert await held(shop, payment) == (len(REFUSED) + 2 - left, left), name
+        monkeypatch.setitem(of_relays, "limits", PATIENT)
         await point(shop, gate, target.url)
         assert (await buyer.call(gate["accessUrl"], payment)).status == 200
         assert (await buyer.call(gate["accessUrl"], payment)).error_code == "CREDITS_EXHAUSTED"
