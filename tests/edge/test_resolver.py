@@ -12,7 +12,7 @@ from tests.edge.forwarded import ForwardRequest, forward
 from tests.edge.targets import forwarder, serves, sized, target
 from tollkeeper.core.addresses import TargetUrl
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.edge.addresses import CACHED_HOSTS_MAX, Lookup, OwnPlace, Resolver, is_of_this_machine
+from tollkeeper.edge.addresses import CACHE_SECONDS, CACHED_HOSTS_MAX, Lookup, OwnPlace, Resolver, is_of_this_machine
 from tollkeeper.edge.lookups import CALL_THREADS, OTHER_THREADS
 from tollkeeper.edge.pool import NothingSentError
 
@@ -183,7 +183,7 @@ async def test_silent_name_servers_of_gates_that_are_made_do_not_stop_calls(answ
     urls = [*(f"http://silent{n}.example/" for n in range(100)), "http://good.example/"]
     making = [asyncio.ensure_future(resolver.check_target(url)) for url in urls]
     await asyncio.sleep(0.05)
-    assert await asyncio.wait_for(resolver.resolve("good.example", 80), 1) == ["8.8.8.8"]
+    assert await resolver.resolve("good.example", 80) == ["8.8.8.8"]  # or it would be given up
     answered.set()
     await asyncio.gather(*making)
     resolver.close()
@@ -193,17 +193,19 @@ async def test_silent_name_servers_of_called_gates_do_not_stop_calls_of_others(
     answered: Answered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tollkeeper.edge.lookups.SILENT_SECONDS", 0.01)
-    resolver = Resolver(allow_private=False)
+    clock = Clock()
+    resolver = Resolver(allow_private=False, clock=clock)
 
     def waited_for(seconds: float) -> None:
         monkeypatch.setattr("tollkeeper.edge.addresses.LOOKUP_TIMEOUT_SECONDS", seconds)
 
-    waited_for(0.1)  # far longer than a thread takes to begin
+    waited_for(1)  # far longer than a thread takes to begin
     for _ in range(CALL_THREADS + 1):  # one host, as often as it is called: it has one thread
         assert await code_of(resolver.resolve("silent.example", 80)) is Code.UPSTREAM_UNREACHABLE
+        waited_for(0.02)  # from now on it has its thread
     waited_for(5)
     assert await resolver.resolve("first.example", 80) == ["8.8.8.8"]
-    waited_for(0.1)  # far longer than a thread takes to begin
+    waited_for(1)  # as above
     for number in range(2):  # many hosts: they have been silent before
         hosts = [f"silent{n}.example" for n in range(CALL_THREADS - 1)]  # the last thread is the first host's
         answered.asked.clear()
@@ -216,8 +218,12 @@ async def test_silent_name_servers_of_called_gates_do_not_stop_calls_of_others(
                 await resolver.resolve("late.example", 80)
         if number == 0:
             answered.set()
-            await asyncio.sleep(0.1)
+            waited_for(5)
+            for host in hosts:  # each has let go of its thread by then
+                assert await resolver.resolve(host, 80) == ["8.8.8.8"]
             answered.clear()
+            waited_for(1)
+            clock.seconds += CACHE_SECONDS + 1
     waited_for(5)
     assert await resolver.resolve("second.example", 80) == ["8.8.8.8"]
     answered.set()
