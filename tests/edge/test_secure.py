@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import gc
+import os
 import ssl
+import struct
+import termios
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -13,6 +17,7 @@ import pytest
 
 from tests.edge.forwarded import ForwardRequest, forward
 from tests.edge.targets import OK, Connection, certificate, forwarder, serves, sized, target
+from tests.edge.test_calls import until
 from tollkeeper.core.addresses import TargetUrl
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.edge.addresses import Resolver
@@ -227,12 +232,12 @@ async def test_what_is_not_a_record_ends_the_exchange_behind_what_came_whole(tmp
 
 
 async def test_a_kept_connection_that_is_spoken_to_is_dropped(tmp_path: Path) -> None:
-    heard = asyncio.Event()
+    is_idle, heard = asyncio.Event(), asyncio.Event()
 
     async def says(cipher: Cipher) -> None:
         await cipher.request()
         await cipher.connection.send(cipher.records(sized(b"one")))
-        await asyncio.sleep(0.1)
+        await is_idle.wait()
         await cipher.connection.send(cipher.records(sized(b"for nobody")))
         await cipher.connection.wait_closed()
 
@@ -241,6 +246,7 @@ async def test_a_kept_connection_that_is_spoken_to_is_dropped(tmp_path: Path) ->
     async with _behind(says, tmp_path) as (edge, url):
         assert (await forward(edge, _asked(url), b"")).body == b"one"
         assert edge.pool.idle_count == 1
+        is_idle.set()
         async with asyncio.timeout(5):
             await heard.wait()
         assert edge.pool.idle_count == edge.pool.open_count == 0
@@ -258,8 +264,7 @@ async def test_a_connection_that_ended_leaves_nothing_behind(tmp_path: Path) -> 
         try:
             for _ in range(3):
                 assert (await forward(edge, _asked(url), b"")).body == b"one"
-            await asyncio.sleep(0.1)
-            assert [one for one in gc.get_objects() if isinstance(one, Secured | TargetConnection)] == []
+            await until(lambda: not any(isinstance(one, Secured | TargetConnection) for one in gc.get_objects()))
         finally:
             gc.enable()
 
@@ -345,14 +350,14 @@ async def test_new_keys_are_taken_and_a_new_handshake_too(version: str, command:
     certificate(tmp_path, NAME)
     client = target_tls_context()
     client.load_verify_locations(tmp_path / f"{NAME}.pem")
+    read_end, write_end = os.pipe()
     server = await asyncio.create_subprocess_exec(
         *("openssl", "s_server", version, "-accept", "127.0.0.1:0", "-naccept", "1"),
         *("-cert", tmp_path / f"{NAME}.pem", "-key", tmp_path / f"{NAME}.key"),
-        stdin=asyncio.subprocess.PIPE,
+        stdin=read_end,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )
-    assert server.stdin is not None
     assert server.stdout is not None
     try:
         async with asyncio.timeout(20), forwarder(Resolver(allow_private=True, lookup=_here), client) as edge:
@@ -365,12 +370,19 @@ async def test_new_keys_are_taken_and_a_new_handshake_too(version: str, command:
                 while await server.stdout.readline() != b"\r\n":
                     pass
                 for lines in (f"{command}\n", f"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{number}\n"):
-                    server.stdin.write(lines.encode())
-                    await server.stdin.drain()
-                    await asyncio.sleep(0.1)  # a command is one only at the start of what it reads
+                    os.write(write_end, lines.encode())
+                    await until(lambda: not unread_bytes(read_end))  # a command is one only at the start of a read
                 assert (await asking).body == b"%d\n" % number
             assert edge.pool.open_count == 1
     finally:
         with contextlib.suppress(ProcessLookupError):
             server.kill()
         await server.wait()
+        os.close(read_end)
+        os.close(write_end)
+
+
+def unread_bytes(pipe: int) -> int:
+    """How much in the pipe nobody has read yet."""
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+    return int(count)
