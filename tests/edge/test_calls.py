@@ -27,7 +27,7 @@ def bodies(data: bytes) -> list[bytes]:
     return found
 
 
-async def until(condition: object, seconds: float = 3) -> None:
+async def until(condition: object, seconds: float = 10) -> None:
     assert callable(condition)
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():
@@ -74,7 +74,7 @@ async def test_the_same_head_again_is_the_same_request_however_it_is_cut(pieces:
             for start in range(0, len(data), size):
                 writer.write(data[start : start + size])
                 await asyncio.sleep(0.001)
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 3)
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
             assert b" 200 " in head
             assert await reader.readexactly(len(b"GET /call/same ")) == b"GET /call/same "
         assert len({call.request_id for call in running.calls.begun}) == 5
@@ -85,7 +85,7 @@ async def test_bytes_of_a_body_that_look_like_a_remembered_head_are_a_body() -> 
         head = get(b"/call/early")
         for _ in range(2):
             writer.write(head)
-            await asyncio.wait_for(reader.readuntil(b"early"), 3)
+            await asyncio.wait_for(reader.readuntil(b"early"), 10)
         writer.write(get(b"/call/take", b"%bContent-Length: %d\r\n" % (CLOSE, len(head)), b"POST"))
         await asyncio.sleep(0.05)
         writer.write(head)
@@ -102,7 +102,7 @@ async def test_a_body_is_asked_for_only_when_it_is_wanted() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(reader.read(1), 0.1)
         running.calls.go.set()
-        assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 3) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10) == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(b"hi" + get(b"/call/a", CLOSE))
         assert bodies(await everything(reader)) == [b"POST /call/wait hi", b"GET /call/a "]
 
@@ -221,7 +221,7 @@ async def test_a_caller_who_leaves_ends_the_exchange_with_the_target() -> None:
         writer.write(get(b"/call/relay"))
         await until(lambda: there.heads)
         writer.transport.abort()
-        await asyncio.wait_for(there.lost.wait(), 3)
+        await asyncio.wait_for(there.lost.wait(), 10)
         assert (running.calls.gone, running.calls.answered, running.calls.ends) == (1, [], [0])
         assert running.calls.forwarder.pool.open_count == 0
 
@@ -252,17 +252,17 @@ async def test_who_asks_for_a_broken_body_later_is_told_what_came_and_that_it_br
         await until(lambda: running.calls.begun)
         await asyncio.sleep(0.05)
         running.calls.go.set()
-        answer = first_answer(await asyncio.wait_for(everything(reader), 3))
+        answer = first_answer(await asyncio.wait_for(everything(reader), 10))
         assert (answer.status, answer.headers[b"x-parts"], answer.rest) == (400, b"1", b"")
 
 
 async def test_a_body_that_breaks_behind_an_answers_begin_cuts_it() -> None:
     async with called() as running, caller(running.asgi) as (reader, writer):
         writer.write(get(b"/call/started", b"Transfer-Encoding: chunked\r\n", b"POST"))
-        assert b" 200 " in await asyncio.wait_for(reader.readline(), 3)
+        assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
         writer.write(b"nonsense\r\n")
         with contextlib.suppress(ConnectionResetError):
-            assert b"HTTP/1.1" not in await asyncio.wait_for(reader.read(), 3)
+            assert b"HTTP/1.1" not in await asyncio.wait_for(reader.read(), 10)
         assert (running.calls.gone, running.calls.ends) == (1, [200])
 
 
@@ -285,10 +285,10 @@ async def test_a_stopping_server_finishes_the_calls_that_it_took() -> None:
         writer.write(get(b"/call/wait"))
         await until(lambda: running.calls.begun)
         stopping = asyncio.ensure_future(running.stop())
-        assert await asyncio.wait_for(everything(idle), 3) == b""
+        assert await asyncio.wait_for(everything(idle), 10) == b""
         assert not stopping.done()
         running.calls.go.set()
-        answer = first_answer(await asyncio.wait_for(everything(reader), 3))
+        answer = first_answer(await asyncio.wait_for(everything(reader), 10))
         assert (answer.body, answer.headers[b"connection"]) == (b"GET /call/wait ", b"close")
         await stopping
 
@@ -299,7 +299,7 @@ async def test_a_connection_that_is_idle_after_a_call_is_closed_in_time() -> Non
         for connection in running.server.server_state.connections:
             connection.timeout_keep_alive = 1  # type: ignore[union-attr]  # ours has it
         writer.write(get(b"/call/early"))
-        assert first_answer(await asyncio.wait_for(everything(reader), 3)).body == b"early"
+        assert first_answer(await asyncio.wait_for(everything(reader), 10)).body == b"early"
 
 
 async def test_a_kept_connection_to_the_target_serves_the_next_call() -> None:

@@ -13,6 +13,7 @@ import pytest
 import structlog
 
 from tests.edge.targets import OK, Connection, Target, answers, serves, sized, target
+from tests.edge.test_calls import until
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.edge.exchange import TargetFailure
 from tollkeeper.edge.heads import ResponseHead
@@ -86,7 +87,7 @@ async def exchange(connection: TargetConnection, recorder: Recorder) -> Recorder
     connection.begin(recorder, "GET")
     connection.write(REQUEST)
     connection.end_request()
-    await asyncio.wait_for(recorder.over.wait(), 2)
+    await asyncio.wait_for(recorder.over.wait(), 10)
     return recorder
 
 
@@ -150,7 +151,7 @@ async def says_in_turn(pool: TargetPool, *responses: tuple[bytes, ...], method: 
             connection.begin(recorder, method)
             connection.write(REQUEST)
             connection.end_request()
-            await asyncio.wait_for(recorder.over.wait(), 2)
+            await asyncio.wait_for(recorder.over.wait(), 10)
     return recorders
 
 
@@ -269,7 +270,7 @@ async def test_a_request_that_was_not_sent_to_its_end_leaves_nothing_to_keep(poo
         connection, recorder = await connect(pool, there), Recorder()
         connection.begin(recorder, "POST")
         connection.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n")
-        await asyncio.wait_for(recorder.over.wait(), 2)
+        await asyncio.wait_for(recorder.over.wait(), 10)
         await asyncio.sleep(0.01)
         assert (recorder.body, pool.open_count) == (b"hello", 0)
 
@@ -339,8 +340,7 @@ async def test_a_connection_waits_for_a_bounded_time_only() -> None:
         assert pool.take([connection.lane], pool.loop.time()) is None
         other = await connect(pool, there)
         await exchange(other, Recorder())
-        await asyncio.sleep(1.1)
-        assert (pool.idle_count, pool.open_count) == (0, 0)
+        await until(lambda: (pool.idle_count, pool.open_count) == (0, 0))
     pool.close()
 
 
@@ -349,12 +349,12 @@ async def test_a_promise_of_the_target_shortens_the_wait() -> None:
     async with target(serves(sized(b"x", b"Keep-Alive: timeout=2, max=100"))) as there:
         connection = await connect(pool, there)
         for _ in range(2):  # the second answer is not read by the parser
+            began = pool.loop.time()
             await exchange(connection, Recorder())
-            assert pool.take([connection.lane], pool.loop.time() + 0.9) is connection
+            assert pool.take([connection.lane], began + 0.9) is connection
         await exchange(connection, Recorder())
         assert pool.idle_count == 1
-        await asyncio.sleep(2.1)
-        assert pool.idle_count == 0
+        await until(lambda: pool.idle_count == 0)
         other = await connect(pool, there)
         await exchange(other, Recorder())
         assert pool.take([other.lane], pool.loop.time() + 1.1) is None
@@ -362,10 +362,12 @@ async def test_a_promise_of_the_target_shortens_the_wait() -> None:
 
 
 async def test_bytes_on_an_idle_connection_close_it(pool: TargetPool) -> None:
+    is_idle = asyncio.Event()
+
     async def chatty(connection: Connection) -> None:
         await connection.request()
         await connection.send(sized(b"x"))
-        await asyncio.sleep(0.05)
+        await is_idle.wait()
         await connection.send(sized(b"unasked"))
         await connection.wait_closed()
 
@@ -373,7 +375,8 @@ async def test_bytes_on_an_idle_connection_close_it(pool: TargetPool) -> None:
         connection = await connect(pool, there)
         await exchange(connection, Recorder())
         assert pool.idle_count == 1
-        await asyncio.wait_for(there.lost.wait(), 2)
+        is_idle.set()
+        await asyncio.wait_for(there.lost.wait(), 10)
         assert (pool.idle_count, pool.open_count) == (0, 0)
 
 
@@ -424,7 +427,7 @@ async def test_what_comes_on_a_connection_that_is_not_read_is_not_looked_at(pool
             assert connection.socket_number not in pool.unread()
         connection.resume_reading()
         assert connection.socket_number in pool.unread()
-        await asyncio.wait_for(recorder.over.wait(), 2)
+        await asyncio.wait_for(recorder.over.wait(), 10)
         assert pool.take([connection.lane], pool.loop.time()) is connection
 
 

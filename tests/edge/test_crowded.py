@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.edge.callers import Listening, caller, everything, first_answer, listener
+from tests.edge.test_calls import until
 from tests.edge.test_inbound import BAD, get
 from tollkeeper.core.patience import Patience
 
@@ -106,9 +107,9 @@ async def test_callers_who_leave_too_much_unread_in_memory_give_way(monkeypatch:
             reader, writer = await open_ones.enter_async_context(caller(listening))
             reader._transport.pause_reading()  # type: ignore[attr-defined]  # noqa: SLF001
             writer.write(get(b"/endless"))
-        await asyncio.sleep(0.5)
-        assert len(listening.connections) == 20
+        await until(lambda: sum(one.behind_seconds() >= 0.1 for one in listening.connections) == 20)
         unread = sum(one.transport.get_write_buffer_size() for one in listening.connections)
         next(iter(listening.connections)).listener.sweep.unsent_max_bytes = unread // 2
-        await asyncio.sleep(0.5)
+        await until(lambda: len(listening.connections) <= 12)
+        await asyncio.sleep(0.2)  # and no more of them than that takes
         assert 5 <= len(listening.connections) <= 12

@@ -384,7 +384,7 @@ def slow_upload(port: int, path: bytes, size_bytes: int, seconds: float) -> byte
 async def test_a_stop_does_not_destroy_the_early_answer_to_a_short_body_that_still_comes(path: bytes) -> None:
     async with called() as running:
         sending = asyncio.create_task(asyncio.to_thread(slow_upload, running.asgi.port, path, 900_000, 1.5))
-        await asyncio.sleep(0.3)
+        await until(lambda: reached(running))
         await running.stop()
         assert first_answer(await sending).status == 200
 

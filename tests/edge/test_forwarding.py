@@ -28,6 +28,7 @@ from tests.edge.targets import (
     sized,
     target,
 )
+from tests.edge.test_calls import until
 from tollkeeper.core.addresses import TargetUrl
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import gateway_headers
@@ -145,7 +146,7 @@ async def test_a_body_that_is_not_as_long_as_it_said_is_never_a_whole_request(pa
     async with target(answers(sized(b"x"))) as there, forwarder() as edge:
         refusal = await refusal_of(edge, get(there.at(), "POST", content_length=10), parts_of(*parts))
         assert refusal.code is Code.INVALID_PARAMETER
-        await asyncio.wait_for(there.lost.wait(), 2)
+        await asyncio.wait_for(there.lost.wait(), 10)
         assert there.bodies == []
 
 
@@ -160,7 +161,7 @@ async def test_what_the_caller_s_body_raises_comes_through_and_ends_the_exchange
     async with target(answers(sized(b"x"))) as there, forwarder() as edge:
         with pytest.raises(CallerLeftError):
             await forward(edge, get(there.at(), "POST"), breaking())
-        await asyncio.wait_for(there.lost.wait(), 2)
+        await asyncio.wait_for(there.lost.wait(), 10)
         assert (there.bodies, edge.pool.open_count) == ([], 0)
 
 
@@ -284,8 +285,8 @@ async def test_memory_stays_bounded_while_many_large_answers_wait() -> None:
 
 async def test_the_time_for_the_answer_starts_with_the_last_byte_of_the_request() -> None:
     async with target(answers(sized(b"x"))) as there, forwarder() as edge:
-        slow = parts_of(b"a", b"b", b"c", pause_seconds=0.1)
-        limits = ForwardLimits(request_seconds=5, response_seconds=0.2)
+        slow = parts_of(b"a", b"b", b"c", pause_seconds=0.7)  # in all longer than the answer may take
+        limits = ForwardLimits(request_seconds=30, response_seconds=2)
         assert (await forward(edge, get(there.at(), "POST"), slow, limits=limits)).status == 200
 
 
@@ -299,7 +300,7 @@ async def test_an_answer_that_comes_in_time_in_part_only_is_late() -> None:
     async with target(behave) as there, forwarder() as edge:
         started = asyncio.get_running_loop().time()
         assert (await refusal_of(edge, get(there.at()), response_seconds=0.15)).code is Code.UPSTREAM_TIMEOUT
-        assert 0.1 < asyncio.get_running_loop().time() - started < 1
+        assert 0.1 < asyncio.get_running_loop().time() - started < 30
 
 
 async def test_a_caller_who_leaves_ends_the_exchange_with_the_target() -> None:
@@ -312,11 +313,11 @@ async def test_a_caller_who_leaves_ends_the_exchange_with_the_target() -> None:
 
     async with target(behave) as there, forwarder() as edge:
         call = asyncio.ensure_future(forward(edge, get(there.at()), b""))
-        await asyncio.wait_for(arrived.wait(), 2)
+        await asyncio.wait_for(arrived.wait(), 10)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await asyncio.wait_for(there.lost.wait(), 2)
+        await asyncio.wait_for(there.lost.wait(), 10)
         assert edge.pool.open_count == 0
 
 
@@ -339,8 +340,8 @@ async def test_an_answer_that_comes_before_the_body_is_sent_is_the_answer() -> N
     async with target(refuses) as there, forwarder() as edge:
         response = await forward(edge, get(there.at(), "POST"), endless())
         assert (response.status, response.body) == (413, b"big")
-        await asyncio.wait_for(there.lost.wait(), 2)
-        await asyncio.wait_for(closed.wait(), 2)
+        await asyncio.wait_for(there.lost.wait(), 10)
+        await asyncio.wait_for(closed.wait(), 10)
         assert edge.pool.open_count == 0
 
 
@@ -474,8 +475,8 @@ async def test_a_kept_connection_that_the_target_closed_meanwhile_is_not_used() 
     async with target(behave) as there, forwarder() as edge:
         for count in (1, 2, 3):
             await forward(edge, get(there.at(), "POST"), b"")
-            await asyncio.sleep(0.05)
-            assert (there.connections, edge.pool.open_count) == (count, 0)
+            await until(lambda: edge.pool.open_count == 0)
+            assert there.connections == count
 
 
 async def test_a_refused_port_is_unreachable() -> None:
@@ -574,7 +575,7 @@ async def test_a_target_that_is_not_who_it_should_be_hears_nothing(case: str, tm
         ) as there,
         forwarder(Resolver(allow_private=True, lookup=here), context) as edge,
     ):
-        refusal = await refusal_of(edge, get(TargetUrl("https", name, there.port, "/", "")), request_seconds=3)
+        refusal = await refusal_of(edge, get(TargetUrl("https", name, there.port, "/", "")), request_seconds=20)
         assert refusal.code is Code.UPSTREAM_UNREACHABLE
         assert there.heads == []
         assert edge.pool.open_count == 0
@@ -657,7 +658,7 @@ async def test_a_caller_who_leaves_a_stream_ends_the_exchange() -> None:
     async with target(answers(OK + b"Content-Length: 10\r\n\r\nhello")) as there, forwarder() as edge:
         response = await forward_streamed(edge, get(there.at()), b"")
         response.close()
-        await asyncio.wait_for(there.lost.wait(), 2)
+        await asyncio.wait_for(there.lost.wait(), 10)
         assert edge.pool.open_count == 0
 
 
@@ -683,7 +684,7 @@ async def test_a_streamed_call_on_a_stale_connection_follows_the_same_rule(metho
 
 async def test_a_streamed_answer_that_is_late_breaks_off() -> None:
     async with target(answers(OK + b"Content-Length: 10\r\n\r\nhello")) as there, forwarder() as edge:
-        response = await forward_streamed(edge, get(there.at()), b"", limits=ForwardLimits(response_seconds=0.2))
+        response = await forward_streamed(edge, get(there.at()), b"", limits=ForwardLimits(response_seconds=2))
         parts = []
         assert not isinstance(response.body, bytes)
         stream = aiter(response.body)
@@ -696,11 +697,11 @@ async def test_a_streamed_answer_that_is_late_breaks_off() -> None:
 async def test_a_caller_who_leaves_before_the_head_of_a_stream_ends_the_exchange() -> None:
     async with target(answers()) as there, forwarder() as edge:
         call = asyncio.ensure_future(forward_streamed(edge, get(there.at()), b""))
-        await asyncio.sleep(0.05)
+        await until(lambda: there.heads)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await asyncio.wait_for(there.lost.wait(), 2)
+        await asyncio.wait_for(there.lost.wait(), 10)
 
 
 @pytest.mark.parametrize("streamed", [False, True])

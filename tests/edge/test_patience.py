@@ -72,8 +72,7 @@ async def test_who_reads_slowly_gets_his_answer_and_who_reads_nothing_is_given_u
                 await asyncio.sleep(0.03)
                 assert await loop.sock_recv(reader, 8192)
             assert len(listening.connections) == 1
-            await asyncio.sleep(1)
-            assert not listening.connections
+            await until(lambda: not listening.connections)
 
 
 async def test_an_answer_that_is_still_being_read_is_no_pause_between_two_requests() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import random
 
 from tests.edge.callers import Listening, caller, everything, listener
+from tests.edge.test_calls import until
 from tests.edge.test_inbound import get
 from tollkeeper.edge.pieces import Pieces
 
@@ -83,8 +84,7 @@ def test_empty_lines_before_a_request_are_one_piece() -> None:
 async def test_many_tiny_chunks_are_handed_on_as_one_and_others_have_their_turn() -> None:
     async with listener() as listening, caller(listening) as (reader, writer):
         writer.write(get(b"/tiny", b"Transfer-Encoding: chunked", b"Connection: close", method=b"POST"))
-        await asyncio.sleep(0.05)
-        assert listening.seen
+        await until(lambda: listening.seen)
         (connection,) = listening.connections
         for _ in range(3):
             connection.data_received(b"1\r\na\r\n" * 2000)

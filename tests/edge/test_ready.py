@@ -9,6 +9,7 @@ import pytest
 
 from tests.edge.called import called
 from tests.edge.callers import Answer, caller, everything, first_answer
+from tests.edge.test_calls import until
 from tollkeeper.edge.call import InboundCall
 
 HOST = b"Host: x\r\n"
@@ -17,7 +18,7 @@ READY = b"GET /call/ready HTTP/1.1\r\n%b\r\n" % HOST
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> Answer:
     writer.write(data)
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 3)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
     length = int(first_answer(head).headers[b"content-length"])
     return first_answer(head + await reader.readexactly(length))
 
@@ -78,7 +79,7 @@ async def test_it_waits_behind_a_request_that_is_not_answered_yet() -> None:
         await asyncio.sleep(0.05)
         assert len(running.calls.begun) == 2
         running.calls.go.set()
-        first = first_answer(await asyncio.wait_for(reader.readuntil(b"begun"), 3))
+        first = first_answer(await asyncio.wait_for(reader.readuntil(b"begun"), 10))
         assert first.body == b"GET /call/wait "
         assert first_answer(first.rest).body == b"begun"
 
@@ -101,11 +102,12 @@ async def test_a_caller_who_sends_no_more_gets_it() -> None:
             assert first_answer(await everything(reader)).body.startswith(b"ready at ")
 
 
-async def test_a_stopping_server_says_that_it_closes() -> None:
+async def test_a_stopping_server_says_that_it_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tollkeeper.edge.inbound._LAST_REQUEST_SECONDS", 2)  # else the request may come too late
     async with called() as running, caller(running.asgi) as (reader, writer):
         await ask(reader, writer, READY)
         stopping = asyncio.ensure_future(running.stop())
-        await asyncio.sleep(0.2)
+        await until(lambda: not running.server.servers[0].is_serving())  # uvicorn looks every tenth of a second
         answer = await ask(reader, writer, READY)
         assert (answer.body, answer.headers[b"connection"]) == (b"begun", b"close")
         await stopping

@@ -151,7 +151,7 @@ async def test_a_caller_who_waits_to_be_asked_is_asked_each_time() -> None:
     async with called() as running, caller(running.asgi) as (reader, writer):
         for number in range(3):
             writer.write(head + body(number))
-            assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 3) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10) == b"HTTP/1.1 100 Continue\r\n\r\n"
             assert await read_answer(reader) == b"POST /call/take " + body(number)
 
 
