@@ -57,7 +57,7 @@ class Market:
 
     async def counters(self, gate: dict[str, Any], wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The gate's counters, once they are as wanted; they are written off the hot path."""
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while True:
             counters: dict[str, Any] = (await self.ask("GET", f"/api/v1/paygates/{gate['id']}")).json()["counters"]
             if wanted(counters) or time.monotonic() > deadline:

@@ -86,7 +86,7 @@ async def upload(gate: dict[str, Any], payment: str, *, is_ended: bool) -> bytes
 
 async def logged(shop: Shop, gate: dict[str, Any]) -> list[tuple[str, int, str | None]]:
     """Outcome, status and code of the gate's calls, the newest first, once one is there."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while True:
         answer = await shop.buyer.ask("GET", f"{shop.url}/api/v1/paygates/{gate['id']}/requests?outcome=failed")
         rows = [(row["outcome"], row["status"], row["code"]) for row in answer.json()["data"]]

@@ -108,7 +108,7 @@ class Program(ABC):
 
     async def counters(self, gate: Json, wanted: Callable[[Json], bool]) -> Json:
         """The gate's counters once they are as wanted; they are written a moment later."""
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while True:
             found: Json = (await self.read(gate))["counters"]
             if wanted(found) or time.monotonic() > deadline:
