@@ -6,12 +6,16 @@ The clients of these tests come through a trusted proxy, this machine: their add
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
@@ -24,6 +28,13 @@ PROXIES = (ip_network("127.0.0.1"),)
 FEW = RequestLimits(unpaid=5, api=8, wallet=12, login=4)
 GATES = "/api/v1/paygates"
 ONE, OTHER = "203.0.113.1", "203.0.113.2"
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands still: else what is counted ages while a slow machine asks."""
+    now_ns = time.monotonic_ns()
+    monkeypatch.setattr("tollkeeper.gateway.limiting.time", SimpleNamespace(monotonic_ns=lambda: now_ns))
 
 
 @dataclass(frozen=True)
