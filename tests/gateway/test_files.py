@@ -149,7 +149,7 @@ async def shop(
 
 @pytest.fixture
 async def local_shop(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[Shop]:
-    settings = FileSettings(tmp_path / "files", 0, link_lifetime_seconds=2)
+    settings = FileSettings(tmp_path / "files", 0)
     store = LocalFiles(tmp_path / "files", 0)
     async with running_shop(embedded_chain, tmp_path / "gate.db", settings, store) as running:
         yield running
@@ -536,7 +536,9 @@ async def cut_after(shop: Shop, sent_bytes: int, database: Path) -> None:
     assert listed.json()["data"] == []
 
 
-async def test_a_link_that_was_changed_or_is_over_gives_nothing(local_shop: Shop) -> None:
+async def test_a_link_that_was_changed_or_is_over_gives_nothing(
+    local_shop: Shop, tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
     link = await local_shop.link(await local_shop.gate())
     other = await local_shop.link(await local_shop.gate(b"other"))
     path, _, query = link.partition("?")
@@ -547,9 +549,12 @@ async def test_a_link_that_was_changed_or_is_over_gives_nothing(local_shop: Shop
         assert (status, json.loads(body)["error"]["code"]) == (403, "FORBIDDEN"), changed
     for strange in ("/files/", "/files", "/files/..%2f..%2fetc%2fpasswd", "/files/%00", "/files/" + "a" * 5000):
         assert (await local_shop.get(f"{local_shop.url}{strange}?{query}"))[0] == 404, strange
-    await asyncio.sleep(3)
-    status, body, _ = await local_shop.get(link)
-    assert (status, "expired" in json.loads(body)["error"]["message"]) == (403, True)
+    settings = FileSettings(tmp_path / "short", 0, link_lifetime_seconds=1)
+    async with running_shop(embedded_chain, tmp_path / "short.db", settings, LocalFiles(tmp_path / "short", 0)) as shop:
+        link = await shop.link(await shop.gate())
+        await asyncio.sleep(2)
+        status, body, _ = await shop.get(link)
+        assert (status, "expired" in json.loads(body)["error"]["message"]) == (403, True)
 
 
 async def test_a_content_that_was_lost_is_unavailable_never_something_else(local_shop: Shop) -> None:

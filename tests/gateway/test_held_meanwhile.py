@@ -75,11 +75,11 @@ async def test_a_credit_that_expired_while_its_call_waited_for_its_turn_is_not_s
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:
     async with shop(embedded_chain, tmp_path, target) as market:
-        gate = await market.gate(creditsExpireAfter=4)
+        gate = await market.gate(creditsExpireAfter=10)
         data = paid(gate, await market.payment(gate))
         async with kept(gate) as caller:
             await served(caller, data)
-            expires = time.monotonic() + 4.5
+            expires = time.monotonic() + 10.5
             arrived = asyncio.Event()
 
             async def late(received: Received, writer: Writer) -> None:
@@ -89,7 +89,7 @@ async def test_a_credit_that_expired_while_its_call_waited_for_its_turn_is_not_s
 
             target.answer = late
             first = asyncio.create_task(caller.ask(data))
-            await asyncio.wait_for(arrived.wait(), 5)
+            await asyncio.wait_for(arrived.wait(), 9)
             caller.writer.write(data)
             assert (await first)[0] == 200
             status, _, body = await caller.answer(data)

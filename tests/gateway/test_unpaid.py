@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from email.utils import parsedate_to_datetime
 
 import pytest
 
@@ -13,7 +15,7 @@ from tests.gateway.same_bytes import kept, request
 async def test_the_same_unpaid_request_gets_the_same_402_but_for_id_date_and_timestamp(market: Market) -> None:
     gate = await market.gate()
     async with kept(gate) as caller:
-        answers = []
+        answers, began = [], time.time()
         for _ in range(4):
             answers.append(await caller.ask(request(gate)))
             await asyncio.sleep(0.002)
@@ -21,7 +23,8 @@ async def test_the_same_unpaid_request_gets_the_same_402_but_for_id_date_and_tim
         stamps = [body.pop("timestamp") for _, _, body in answers]
         assert len(ids) == len(set(stamps)) == 4
         assert stamps == sorted(stamps)
-        assert len({headers.pop("date") for _, headers, _ in answers}) <= 2
+        dates = [parsedate_to_datetime(headers.pop("date")).timestamp() for _, headers, _ in answers]
+        assert all(began - 2 < date <= time.time() for date in dates)
         assert all(answer == answers[0] for answer in answers)
         assert answers[0][0] == 402
 
