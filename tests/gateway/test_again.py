@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.edge.test_calls import until
 from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
 from tests.gateway.same_bytes import Caller, kept, request
@@ -254,7 +255,7 @@ async def test_a_fault_in_one_call_is_none_of_the_others_that_are_forwarded_or_a
 async def test_whoever_left_while_his_credit_was_taken_has_an_end_though_nothing_can_be_forwarded(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spent_together = again.CallAgain.spent_together
+    spent_together, told = again.CallAgain.spent_together, asyncio.Event()
 
     def breaks(_: object) -> None:
         raise ZeroDivisionError
@@ -264,6 +265,7 @@ async def test_whoever_left_while_his_credit_was_taken_has_an_end_though_nothing
             call.lose()  # as its connection tells it, while the commit is under way
         monkeypatch.setattr(Forwarder, "look", breaks)
         spent_together(calls, lefts)
+        told.set()
 
     async with shop(embedded_chain.url, target, tmp_path) as there:
         gate, data = await _left_shop(there)
@@ -271,7 +273,7 @@ async def test_whoever_left_while_his_credit_was_taken_has_an_end_though_nothing
         with closing(writer):
             monkeypatch.setattr(again.CallAgain, "spent_together", staticmethod(told_late))
             writer.write(data)
-            await asyncio.sleep(1)
+            await asyncio.wait_for(told.wait(), 10)
     assert there.calls() == {("DONE", 200): 3, ("DONE", 499): 1}
     assert sum(there.outcomes(gate).values()) == 4
 
@@ -374,7 +376,7 @@ async def test_a_long_answer_in_parts_is_its_callers_own_and_leaves_no_memory_ta
                 size_bytes = int(head.partition(b"content-length: ")[2].split()[0])
                 assert len(body) == size_bytes
                 assert body == of_its_id(own, size_bytes)
-        assert [room.in_use_bytes for room in rooms] == [0] * len(rooms)
+        await until(lambda: not any(room.in_use_bytes for room in rooms))
     assert there.calls() == {("DONE", 200): 3 + 40}
 
 
@@ -424,7 +426,7 @@ async def test_a_long_answer_that_does_not_come_whole_is_no_answer(
             assert head.startswith(b"HTTP/1.1 502 ")
             assert b"x-credits-remaining: " in head
             assert (b"UPSTREAM_TIMEOUT" if how == "is late" else b"UPSTREAM_INVALID") in body
-        assert [room.in_use_bytes for room in rooms] == [0] * len(rooms)
+        await until(lambda: not any(room.in_use_bytes for room in rooms))
         target.answer = whole
         assert await _side_by_side(there, data, 1) == [b"200"]
     assert there.calls() == {("DONE", 200): 6, ("DONE", 499 if how == "its caller leaves" else 502): 1}

@@ -21,6 +21,7 @@ import aiohttp.web
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.edge.test_calls import until
 from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import Forward, pass_on, run_hostile_hub
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
@@ -81,9 +82,9 @@ async def test_a_call_whose_commit_outlasts_a_stop_is_charged_nothing(
             writer.close()
         reader, writer = await there.connect()
         await asyncio.sleep(0.7)  # else how calls ended would be written meanwhile
-        keeping = await hold(there.database, 3)
+        keeping = await hold(there.database, 4)
         writer.write(request)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(1)  # its commit waits by then, and nothing that can be asked tells of it
     await asyncio.to_thread(keeping.join)
     head, body = await answer_of(reader)
     writer.close()
@@ -103,7 +104,7 @@ async def test_a_stop_while_a_body_that_is_to_be_signed_comes_gives_the_credit_b
         head = there.request(gate, "POST", X_Payment=payment, Content_Length="10")
         reader, writer = await there.connect()
         writer.write(head + b"0123")
-        await asyncio.sleep(0.7)
+        await until(there.calls)
     answer, body = await answer_of(reader)
     writer.close()
     assert answer.startswith(b"HTTP/1.1 503 ")
@@ -120,8 +121,11 @@ async def test_whoever_leaves_while_his_body_is_read_to_be_signed_has_an_end_in_
         gate = await there.gate(credits=20, method="POST", headerAuthMode="hmac")
         payment = await there.payment(gate, "POST")
         head = there.request(gate, "POST", X_Payment=payment, Content_Length="10")
-        await there.leave(head + b"0123", 0.7)
-        await asyncio.sleep(0.2)
+        _, writer = await there.connect()
+        writer.write(head + b"0123")
+        await until(there.calls)
+        there.reset(writer)
+        await until(lambda: there.calls() == {("DONE", 499): 1})
     assert target.requests == []
     assert there.calls() == {("DONE", 499): 1}
 
@@ -203,6 +207,7 @@ async def test_a_request_that_comes_to_its_turn_too_late_buys_nothing(
     """It stood behind one whose target took long."""
 
     async def answer_late(_request: Received, writer: Writer) -> None:
+        monkeypatch.setattr(access, "SETTLE_WAIT_SECONDS", 1.5)  # of the second's: the first has its deadline
         await asyncio.sleep(2)
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n<served>")
 
@@ -210,7 +215,6 @@ async def test_a_request_that_comes_to_its_turn_too_late_buys_nothing(
         gate = await there.gate(credits=20, creditBinding="token")
         first, second = await there.payment(gate), await there.payment(gate)
         target.answer = answer_late
-        monkeypatch.setattr(access, "SETTLE_WAIT_SECONDS", 1.5)
         reader, writer = await there.connect()
         writer.write(there.request(gate, X_Payment=first) + there.request(gate, X_Payment=second, Connection="close"))
         answers = (await asyncio.wait_for(reader.read(), 10)).partition(b"<served>")
