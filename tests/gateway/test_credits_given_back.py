@@ -226,7 +226,7 @@ async def test_what_the_database_cannot_give_back_now_is_given_back_once_it_can(
         assert head.startswith(b"HTTP/1.1 %d " % status)
         assert b"\r\nx-credits-remaining: %d\r\n" % (19 - times) in head
         await asyncio.to_thread(keeping[0].join)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while books_of(there) != [("LIVE", 20 - times)]:  # noqa: ASYNC110 - the books tell nobody
                 await asyncio.sleep(0.1)
     assert books_of(there) == [("LIVE", 20 - times)]
@@ -288,7 +288,7 @@ async def test_credits_expire_after_the_seconds_that_were_shown(market: Market) 
     token = answer.headers["x-credit-token"]
     await market.ask("PUT", f"/api/v1/paygates/{gate['id']}", body={"creditsExpireAfter": None})
     later = await market.buy(gate)
-    for _ in range(100):
+    for _ in range(300):
         if (await balance(market, payment))["remaining"] == 0:
             break
         await asyncio.sleep(0.1)
@@ -306,10 +306,10 @@ async def test_credits_expire_after_the_seconds_that_were_shown(market: Market) 
 
 @pytest.mark.parametrize("binding", ["token", "wallet"])
 async def test_credits_expire_however_they_are_bound(market: Market, binding: str) -> None:
-    gate, payment, proof, first = await bound(market, binding, credits=5, creditsExpireAfter=5)
+    gate, payment, proof, first = await bound(market, binding, credits=5, creditsExpireAfter=8)
     assert (first.status, first.headers["x-credits-remaining"]) == (200, "4")
     assert (await market.ask("GET", gate["accessUrl"], headers=proof)).headers["x-credits-remaining"] == "3"
-    for _ in range(100):
+    for _ in range(300):
         if (await balance(market, payment))["remaining"] == 0:
             break
         await asyncio.sleep(0.1)

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.edge.test_calls import until
 from tests.faults.shop import Shop, url_of
 from tests.gateway.recording_target import Received, Writer, recording_target
 from tests.gateway.same_bytes import kept, request
@@ -26,6 +27,13 @@ async def answer_and_close(_request: Received, writer: Writer) -> None:
     """As a target whose connections cannot be kept: each call needs a new one."""
     writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
     writer.close()
+
+
+def is_connected_to(url: str) -> bool:
+    """Whether a socket of this machine is still open that is connected to the port."""
+    port = f":{urlsplit(url).port:04X}"
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(line[2].endswith(port) and line[9] != "0" for line in lines)  # its other end, its inode
 
 
 @contextmanager
@@ -56,7 +64,7 @@ async def test_strangers_who_only_connect_stop_no_paid_call(tmp_path: Path, embe
             paid, place = request(gate, more=f"X-Payment: {payment}\r\n"), urlsplit(url)
             async with kept(gate) as early:
                 for left in ("7", "6"):  # where no connection is to be had, a call as any, and one like one before
-                    await asyncio.sleep(0.1)  # what was open for the last call is closed
+                    await until(lambda: not is_connected_to(target.url))  # as the last call's target asked
                     with nothing_more_can_be_opened(program.process.pid):
                         status, headers, said = await early.ask(paid)
                     assert (status, said["error"]["code"]) == (503, "UNAVAILABLE")

@@ -147,7 +147,7 @@ async def test_books_that_are_slow_to_read_are_checked_again_soon_where_that_is_
         await shop.buy(await shop.gate())
         await asyncio.sleep(1.5)  # it was checked once
         shop.change_first(BROKEN["i5_credits_rest_on_a_payment"][0])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await shop.until_first_is("held: i5_credits_rest_on_a_payment")
         shop.change_first(BROKEN["i5_credits_rest_on_a_payment"][1])
 

@@ -70,7 +70,10 @@ async def test_what_could_not_be_deleted_is_told_once_and_deleted_later(tmp_path
     running = asyncio.create_task(traffic.run())
     try:
         with capture_logs() as said:
-            await asyncio.sleep(2)
+            async with asyncio.timeout(30):
+                while not said:  # noqa: ASYNC110 - nobody tells of it
+                    await asyncio.sleep(0.1)
+            await asyncio.sleep(1.5)  # it is tried again meanwhile
             assert [(line["event"], line["log_level"]) for line in said] == [("old_requests_not_deleted", "warning")]
             async with ledger(tmp_path), asyncio.timeout(30):
                 while await logged(database) != ["new"]:  # noqa: ASYNC110 - a database is asked

@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.edge.test_calls import until
 from tests.gateway import foreign_facilitator as ways
 from tests.gateway.composed import composed
 from tests.gateway.foreign_facilitator import Settling
@@ -110,6 +111,7 @@ async def test_a_success_of_a_transfer_that_is_not_on_the_chain_is_none(
     fee, transfer = await new_fee(bank), bank.signed()
     foreign.settling = transfers_only(ways.says_success_and_sends_nothing, usual)
     told = asyncio.create_task(ask(bank, transfer, fee))
+    await until(lambda: len(foreign.settles) == 2)  # of the fee and of the transfer
     await asyncio.sleep(1)
     foreign.chain.rpc.call("evm_increaseTime", 2 * VALID_SECONDS)
     foreign.chain.rpc.call("evm_mine")

@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.edge.test_calls import until
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.hostile_hub import (
     Forward,
@@ -168,7 +169,7 @@ async def test_who_waits_is_told_of_a_decision_that_falls_while_he_looks(
     """What he saw is over by the time he begins to wait. Who waits for another payment is not woken for it."""
     gate = await apart.gate(credits=3)
     payments = [await apart.payment(gate) for _ in range(2)]
-    ends, look, seen, looks = asyncio.Queue[None](), Purchases.by_id, asyncio.Event(), Counter[str]()
+    ends, look, decided, looks = asyncio.Queue[None](), Purchases.by_id, asyncio.Event(), Counter[str]()
 
     async def late(_request: web.Request, forward: Forward) -> web.StreamResponse:
         await ends.get()
@@ -177,25 +178,25 @@ async def test_who_waits_is_told_of_a_decision_that_falls_while_he_looks(
     async def looked_late(self: Purchases, purchase_id: str) -> Purchase | None:
         found = await look(self, purchase_id)
         looks[purchase_id] += 1
-        seen.set()
         if looks[purchase_id] == 1:
-            await asyncio.sleep(0.5)
+            await decided.wait()
         return found
 
     apart.hub.settling = late
     monkeypatch.setattr(waiting, "_LOOK_SECONDS", 60)
     buyers = [asyncio.create_task(apart.pay(gate, payment)) for payment in payments]
-    await asyncio.sleep(0.2)
+    await until(lambda: len(apart.hub.settles) == 2)
     monkeypatch.setattr(Purchases, "by_id", looked_late)
     waiters = [asyncio.create_task(apart.pay(gate, payment)) for payment in payments]
-    await asyncio.wait_for(seen.wait(), 5)
+    await until(lambda: len(looks) == 2)
     ends.put_nowait(None)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await asyncio.wait(buyers, return_when=asyncio.FIRST_COMPLETED)
+        decided.set()
         await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
     assert sorted(looks.values()) == [1, 2]
     ends.put_nowait(None)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         answers = await asyncio.gather(*buyers, *waiters)
     assert [answer.status for answer in answers] == [200] * 4
     assert sorted(looks.values()) == [2, 2]
@@ -586,9 +587,7 @@ async def test_a_claim_is_finished_while_its_hub_settles_on_no_network(
         hostile.supported = json.dumps({**supported, "kinds": []})
         hostile.is_down, hostile.settling = False, pass_on
         async with gateway() as url:
-            await asyncio.sleep(3)  # longer than the completer waits between two passes
-            with closing(sqlite3.connect(tmp_path / "gateway.db")) as books:
-                assert books.execute("SELECT state FROM purchases").fetchone()[0] == "LIVE"
+            await until(lambda: state_in(tmp_path) == "LIVE", 20)
             # No owner is told meanwhile that his network is none.
             made = await buyer.ask("POST", url + "/api/v1/paygates", body={"price": "0.01", "targetUrl": target.url})
             assert (made.status, made.error_code) == (503, "UNAVAILABLE")

@@ -27,7 +27,7 @@ from tollkeeper.storage.purchases import ClaimResult, Purchases
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tollkeeper.gateway.completer.SETTLE_REQUEST_LIFETIME_SECONDS", 6)
+    monkeypatch.setattr("tollkeeper.gateway.completer.SETTLE_REQUEST_LIFETIME_SECONDS", 10)
     monkeypatch.setattr("tollkeeper.gateway.completer._EXPIRY_MARGIN_SECONDS", 1)
     monkeypatch.setattr(access, "SETTLE_WAIT_SECONDS", 2)
 
@@ -36,7 +36,7 @@ async def _buys_at_last(there: LeftShop, gate: dict[str, Any], payment: str) -> 
     """He is told to wait while the claim may still be sent, and then served; he is told the token by then."""
     seen: list[int] = []
     shown = {"X-Payment": payment}
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         while not seen or seen[-1] == 503:
             answer = await there.buyer.ask("GET", f"{there.url}/{gate['slug']}", headers=shown)
             seen.append(answer.status)
