@@ -53,9 +53,13 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parts]:
             directory = tmp_path_factory.mktemp(name)
             config = configured(directory, node.url)
             stack.enter_context(running(name, "--config", config, environ=environ)).wait_for_event("serving")
-        time.sleep(2.5)  # the hub, which came first, asks the gateway for its keys again after two seconds
         target = stack.enter_context(serving(lambda request: Reply(200, {"path": request.path})))
-        yield Parts(gateway_url, hub_url, f"{target.url}/data")
+        found = Parts(gateway_url, hub_url, f"{target.url}/data")
+        deadline = time.monotonic() + 30  # the hub, which came first, asks for the gateway's keys every two seconds
+        while not any("purchaseData" in row for row in asyncio.run(buy_and_look(found, {}))[1]):
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        yield found
 
 
 def test_a_purchase_through_both_is_in_the_hubs_history_with_its_data(parts: Parts) -> None:

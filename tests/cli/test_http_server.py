@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.edge.test_calls import until
 from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES
 from tollkeeper.serving.access import AccessLog
 from tollkeeper.serving.http_server import Address, HttpServer, ListenError, listen
@@ -99,19 +100,23 @@ async def test_pipelined_requests_are_answered_in_order(address: Address) -> Non
     assert bodies == [b"1", b"2", b"0"]
 
 
-async def test_a_request_sent_while_the_server_begins_to_stop_is_still_answered() -> None:
-    async with HttpServer(AccessLog(app), listen("127.0.0.1", 0), drain_seconds=5) as server:
+async def test_a_request_sent_while_the_server_begins_to_stop_is_still_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tollkeeper.edge.inbound._LAST_REQUEST_SECONDS", 2)  # else the request may come too late
+    listening = listen("127.0.0.1", 0)
+    async with HttpServer(AccessLog(app), listening, drain_seconds=5) as server:
         host, port = server.address.host, server.address.port
         connections = [await asyncio.open_connection(host, port) for _ in range(3)]
         stopping = asyncio.create_task(server.__aexit__(None, None, None))
-        await asyncio.sleep(0.15)  # uvicorn looks every tenth of a second whether it is to stop
+        await until(lambda: listening.fileno() < 0)  # uvicorn looks every tenth of a second whether it is to stop
         _, writer = connections[0]
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         _, writer = connections[1]
         writer.write(b"GET / HTTP/1.1\r\n")
         await asyncio.sleep(0.5)
         writer.write(b"Host: x\r\n\r\n")
-        answers = [await asyncio.wait_for(reader.read(), 5) for reader, _ in connections]
+        answers = [await asyncio.wait_for(reader.read(), 10) for reader, _ in connections]
         await stopping
     for _, writer in connections:
         writer.close()
