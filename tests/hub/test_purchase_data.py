@@ -324,6 +324,9 @@ async def test_a_gateway_that_is_away_is_told_of_once_a_minute(
     assert all(1 <= told.count(f"issuer={issuer} ") <= 2 for issuer in away), told  # a minute may have ended meanwhile
 
 
+SELDOM_SECONDS = 3  # several times what three settlements take
+
+
 async def test_a_gateway_that_signs_with_a_new_key_is_believed_at_once(
     tmp_path: Path, hub: HubUnderTest, embedded_chain: ChainUnderTest
 ) -> None:
@@ -341,11 +344,11 @@ async def test_a_gateway_that_signs_with_a_new_key_is_believed_at_once(
     database = open_database(str(tmp_path / "gateway.db"))
     async with AsyncExitStack() as stack:
         stack.push_async_callback(database.close)
-        keys = GatewayKeys([str(data["gateway"])], hub.hub.trusted_keys, seldom_seconds=0.7)
+        keys = GatewayKeys([str(data["gateway"])], hub.hub.trusted_keys, seldom_seconds=SELDOM_SECONDS)
         async with serving(issuer(database, clock_ms, keyring=[(former.key_id, former.secret)]), port):
             keeping = asyncio.create_task(keys.keep_fresh())
             stack.callback(keeping.cancel)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while not hub.hub.trusted_keys:  # noqa: ASYNC110 - it has nothing to wait on
                     await asyncio.sleep(0.01)
             assert await believed(former, "claim.1")
@@ -359,16 +362,16 @@ async def test_a_gateway_that_signs_with_a_new_key_is_believed_at_once(
             for number in range(3):  # who signs with keys of nobody makes it ask no more than now and then
                 body = request_of(new_payment(embedded_chain))
                 assert (await post(hub, body, signed(body, key=STRANGER, idempotency_key=f"{number}"))).body["success"]
-            assert time.monotonic() - began < 1.4, "who says that it is nobody's waits for nothing"
+            assert time.monotonic() - began < 2 * SELDOM_SECONDS, "who says that it is nobody's waits for nothing"
             body = json.dumps(new_payment(embedded_chain).asking(purchaseData=data)).encode()
             strangers = (post(hub, body, signed(body, key=STRANGER, idempotency_key=f"x.{at}")) for at in range(5))
             await asyncio.gather(*strangers)
-            assert len(gateway.paths) - asked <= 1 + (time.monotonic() - began) / 0.7
+            assert len(gateway.paths) - asked <= 1 + (time.monotonic() - began) / SELDOM_SECONDS
         assert await believed(former, "claim.5")
         began = time.monotonic()
         for number in range(3):  # nobody answers: one of them makes it ask
             assert not await believed(STRANGER, f"y.{number}")
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 2 * SELDOM_SECONDS
 
 
 async def test_a_signature_under_another_label_is_somebody_else_s(

@@ -223,7 +223,7 @@ async def test_of_a_ledger_that_nobody_ends_callers_are_told_and_it_is_found_whe
                 spent = await spend_together(ledger, [by_header(shop, gate)])
             assert [type(answer) for answer in spent] == [LostError]
             with pytest.raises(LostError):  # at once, although somebody listens: nobody has greeted
-                await asyncio.wait_for(database.run(next_id("things")), 1)
+                await asyncio.wait_for(database.run(next_id("things")), 4)
         finally:
             os.kill(keeper.process_id, signal.SIGCONT)
         async with asyncio.timeout(SOON_SECONDS):
