@@ -203,11 +203,12 @@ async def test_what_the_database_cannot_give_back_now_is_given_back_once_it_can(
 ) -> None:
     """Where our own disk has no room for the answer, or the target failed and its gate says so."""
     keeping: list[threading.Thread] = []
+    is_told = threading.Event()
 
     async def answer_while_the_database_is_held(_request: Received, writer: Writer) -> None:
         if not keeping:  # a request that was not heard is sent once more
             await asyncio.sleep(0.7)  # else how calls ended would be written meanwhile
-            keeping.append(await hold(there.database, 8))
+            keeping.append(await hold(there.database, 30, is_told))
         if status == 503:
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 3000000\r\n\r\n" + bytes(3_000_000))
         else:
@@ -223,6 +224,7 @@ async def test_what_the_database_cannot_give_back_now_is_given_back_once_it_can(
         writer.write(there.request(gate, X_Payment=payment, Connection="close"))
         head, _, _ = (await asyncio.wait_for(reader.read(), 30)).partition(b"\r\n\r\n")
         writer.close()
+        is_told.set()
         assert head.startswith(b"HTTP/1.1 %d " % status)
         assert b"\r\nx-credits-remaining: %d\r\n" % (19 - times) in head
         await asyncio.to_thread(keeping[0].join)

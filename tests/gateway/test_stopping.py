@@ -11,7 +11,6 @@ import json
 import re
 import sqlite3
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,15 +39,15 @@ from tollkeeper.storage.purchase_rows import SpendResult
 from tollkeeper.storage.purchases import Purchases
 
 
-async def hold(database: Path, seconds: float) -> threading.Thread:
-    """For so long from now on another program writes in the database, and nobody else does."""
-    is_held = threading.Event()
+async def hold(database: Path, seconds: float, let_go: threading.Event | None = None) -> threading.Thread:
+    """For so long from now on, or until told to let go, another program writes in the database, and nobody else."""
+    is_held, is_over = threading.Event(), let_go or threading.Event()
 
     def keep() -> None:
         with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             is_held.set()
-            time.sleep(seconds)
+            is_over.wait(seconds)
             other.execute("ROLLBACK")
 
     keeping = threading.Thread(target=keep)
