@@ -197,7 +197,7 @@ async def test_a_next_try_that_was_refused_is_told_of_its_purchase_s_payment_onc
             await hub.complete()
             assert await hub.status(payment) == "pending"
             waiting = asyncio.create_task(next_try())
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(1)  # it waits for what is pending by then
             mine_without_money(chain)
             await hub.complete()
             assert (await waiting).reason == "invalid_exact_evm_transaction_failed"

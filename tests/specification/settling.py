@@ -76,7 +76,7 @@ async def empty(world: World, payer: Wallet, value: int) -> None:
 
 async def sent(world: World, payer: Wallet, nonce: str) -> Json:
     """The pending item, once its transaction has been sent."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         items = (await world.history(payer))["history"]
         status = await world.hub("GET", f"/payments/{world.chain.network}/{payer.address}/{nonce}")

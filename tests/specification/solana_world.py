@@ -206,7 +206,7 @@ class SolanaWorld:
         async with self.held():
             settling = [asyncio.create_task(self.world.settle(body)) for body in bodies]
             await self._shown(payer, 2)
-            await asyncio.sleep(0.3)  # both have been sent by then
+            await asyncio.sleep(1)  # both have been sent by then
             await self.node("sandbox_openAccount", str(payer.pubkey()), -10_000)
         await self.node("sandbox_advance", 40)  # until then another branch may still carry out the other one
         await asyncio.gather(*settling)
@@ -224,7 +224,7 @@ class SolanaWorld:
         raise AssertionError(status)
 
     async def _shown(self, payer: Keypair, count: int) -> list[Json]:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             items: list[Json] = (await self.history(payer))["history"]
             if len(items) == count:

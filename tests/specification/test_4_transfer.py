@@ -6,7 +6,7 @@ import asyncio
 
 from tests.specification.client import Json, Wallet, header
 from tests.specification.rows import row
-from tests.specification.settling import empty, paused_mining
+from tests.specification.settling import empty, paused_mining, sent
 from tests.specification.world import World
 
 
@@ -93,8 +93,9 @@ async def test_status_is_success_and_failed_where_the_chain_reverted_it(world: W
     done = await world.transfer(world.moving())
     async with paused_mining(world):
         await empty(world, payer, 10_000)
-        waiting = asyncio.create_task(world.transfer(world.moving(payer=payer)))
-        await asyncio.sleep(0.5)
+        body = world.moving(payer=payer)
+        waiting = asyncio.create_task(world.transfer(body))
+        await sent(world, payer, body["payload"]["authorization"]["nonce"])
     reverted = await waiting
     assert (done.status, done.body["status"]) == (200, "success")
     assert (reverted.status, reverted.body["status"]) == (200, "failed")
