@@ -278,7 +278,7 @@ async def test_transactions_that_a_node_does_not_answer_for_are_unclear_all_of_t
 
 
 async def test_closing_fails_the_calls_in_flight(node: ScriptedNode, rpc: Rpc) -> None:
-    node.delay_seconds = 0.4
+    node.delay_seconds = 5
     asked = asyncio.create_task(rpc.call("echo", 1))
     await asyncio.sleep(0.05)
     await rpc.close()
@@ -298,7 +298,7 @@ async def test_closing_fails_calls_whose_flight_has_not_begun(node: ScriptedNode
 
 
 async def test_closing_fails_calls_that_wait_for_their_flight(node: ScriptedNode, rpc: Rpc) -> None:
-    node.delay_seconds = 0.4
+    node.delay_seconds = 5
     flying = []
     for _ in range(3):  # as many as there are at once
         flying.append(asyncio.ensure_future(rpc.call("echo", 1)))

@@ -428,7 +428,7 @@ async def test_an_upload_may_last_longer_than_its_access_token_and_not_than_its_
     local_shop: Shop, monkeypatch: pytest.MonkeyPatch, method: str, *, is_ended: bool
 ) -> None:
     gate = await local_shop.gate()
-    monkeypatch.setattr("tollkeeper.core.tokens.ACCESS_TOKEN_LIFETIME_SECONDS", 4)
+    monkeypatch.setattr("tollkeeper.core.tokens.ACCESS_TOKEN_LIFETIME_SECONDS", 8)
     bearer = {"Authorization": f"Bearer {await local_shop.owner.login(local_shop.url)}"}
 
     async def content() -> AsyncIterator[bytes]:
