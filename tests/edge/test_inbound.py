@@ -363,10 +363,10 @@ async def test_a_caller_who_drips_is_given_up(first: bytes, drop: bytes) -> None
 
 
 async def test_a_caller_who_is_slow_but_steady_is_served() -> None:
-    patience = Patience(head_seconds=0.3, body_seconds=0.3, sweep_seconds=0.05)
+    patience = Patience(head_seconds=1.5, body_seconds=1.5, sweep_seconds=0.05)
     async with listener(patience) as listening, caller(listening) as (reader, writer):
-        writer.write(get(b"/a", b"Content-Length: 40960", b"Connection: close", method=b"POST"))
-        for _ in range(20):
+        writer.write(get(b"/a", b"Content-Length: 81920", b"Connection: close", method=b"POST"))
+        for _ in range(40):
             writer.write(bytes(2048))
             await asyncio.sleep(0.05)
         assert first_answer(await everything(reader)).status == 200
