@@ -256,14 +256,15 @@ async def run_hub(directory: Path, chain: ChainUnderTest, **options: Any) -> Asy
 
 
 def _client() -> aiohttp.ClientSession:
-    # Below the five seconds after which the hub closes an idle connection: a POST that meets that is not sent again.
+    # Below the time after which the hub closes an idle connection: a POST that meets that is not sent again.
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2))
 
 
 @asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[str]:
     """Serve an ASGI application on a free port of the loopback; its URL."""
-    config = uvicorn.Config(app, log_level="warning", lifespan="off")
+    # Nothing is asked on a connection that it closes meanwhile, however slow the machine is (`_client`).
+    config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_keep_alive=60)
     config.load()
     state = ServerState()  # the protocol alone: `uvicorn.Server` takes 0.2 s to notice that it should stop
     server = await asyncio.get_running_loop().create_server(

@@ -5,6 +5,7 @@ On anvil with Circle's token, at three confirmations (contract 5.2; security 5, 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,16 @@ async def unsent(hub: HubUnderTest, chain: ChainUnderTest, **changes: Any) -> Te
     chain.rpc.call("evm_setAutomine", False)
     payment = new_payment(chain, **changes)
     assert (await hub.settle(payment, prefer="wait=0")).status == 503
-    chain.rpc.call("anvil_dropTransaction", (await row_of(hub))["transaction_hash"])
+    await dropped(chain, (await row_of(hub))["transaction_hash"])
     return payment
+
+
+async def dropped(chain: ChainUnderTest, transaction_hash: str) -> None:
+    """The node forgets it, once it has it: who waits for nothing may be answered before it is sent."""
+    async with asyncio.timeout(20):
+        while chain.rpc.call("eth_getTransactionByHash", transaction_hash) is None:  # noqa: ASYNC110 - a node is asked
+            await asyncio.sleep(0.02)
+    chain.rpc.call("anvil_dropTransaction", transaction_hash)
 
 
 def mined(chain: ChainUnderTest, raw: str) -> str:
@@ -172,7 +181,7 @@ async def test_a_payment_is_tried_three_times_in_all_and_each_failure_is_proven_
         chain.rpc.call("evm_setAutomine", False)
         assert (await hub.settle(payment, prefer="wait=0", key=f"claim.{attempt}")).status == 503
         ours = (await row_of(hub))["transaction_hash"]
-        chain.rpc.call("anvil_dropTransaction", ours)
+        await dropped(chain, ours)
         held = chain.balance(buyer.address)
         drain = chain.authorization(payer=buyer.address, pay_to="0x" + "77" * 20, value=held)
         data = transfer_calldata(drain, chain.sign(drain, signer=buyer))
@@ -223,7 +232,7 @@ async def test_what_failed_may_not_be_called_failed_while_an_earlier_attempt_s_t
         second = await row_of(hub)
         assert (second["attempt"], second["signer"]) == (2, other.address)
         raw = await raw_of(hub, second["transaction_hash"])
-        chain.rpc.call("anvil_dropTransaction", second["transaction_hash"])
+        await dropped(chain, second["transaction_hash"])
         take_back(chain, height(chain) - failed_in + 1)
         chain.rpc.call("anvil_dropTransaction", first["transaction_hash"])
         mined_before(raw)
