@@ -45,6 +45,7 @@ def run(program: Program, part: str, caller: str, folder: Path, *options: str) -
             sys.executable,
             *("-m", "schemathesis.cli", "--config-file", str(HERE / "schemathesis.toml")),
             *("run", f"{url}/openapi.json", "--no-color", "--continue-on-failure"),
+            *("--request-timeout", "60"),  # what it waits for by default a machine with other work may take
             *("--phases", "coverage,fuzzing,stateful", *options),
         ],
         cwd=folder,
