@@ -37,6 +37,7 @@ from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.serving.hands import honour_payment
 from tollkeeper.serving.reconciling import compare_with_chain
 from tollkeeper.settings import NetworkSettings, Role
+from tollkeeper.storage.purchases import Purchase, Purchases
 
 NETWORK = "base-sepolia"
 CREDITS = 5
@@ -440,6 +441,24 @@ async def test_a_buyer_who_comes_back_once_the_failure_is_taken_back_is_not_told
         assert [answer.status for answer in answers] == [200, 200, 200], [answer.body for answer in answers]
         assert shop.earned() == 10_000
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
+
+
+async def test_a_buyer_whose_failure_the_completer_takes_back_at_that_moment_is_not_told_to_pay_again(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reopen = Purchases.reopen
+
+    async def behind_the_completer(self: Purchases, purchase: Purchase, now_ms: int) -> bool:
+        await reopen(self, purchase, now_ms)
+        return await reopen(self, purchase, now_ms)
+
+    async with selling(tmp_path, anvil_fiat_token, target, apart=False) as shop:
+        await shop.fail_until_taken_back()
+        await shop.reached("success")
+        with monkeypatch.context() as raced:
+            raced.setattr(Purchases, "reopen", behind_the_completer)
+            answer = await shop.call()
+        assert answer.status == 200, answer.body
 
 
 async def test_a_buyer_who_comes_back_before_the_hub_has_seen_the_other_branch_loses_nothing(

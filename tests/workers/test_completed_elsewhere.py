@@ -21,6 +21,7 @@ from tollkeeper.settings import Role
 
 # For so long an answer to a claim is late at most: less than its request may wait.
 LATE_SECONDS = 15
+PASSES_SECONDS = 8  # in which the completer makes some
 CHANGES = {"takes another method": {"method": "POST"}, "asks for a login": {"requireAuth": True}}
 DELETED = {"the gate is deleted": "CLAIMED", "the gate is deleted behind the grant": "LIVE"}
 
@@ -97,8 +98,12 @@ async def test_whoever_is_told_of_a_failure_that_another_worker_knows_better_is_
         is_first = asked[body] == 1
         answer = await forward()
         if is_first:
-            await asyncio.sleep(SLOWER_THAN_A_PASS_SECONDS)
+            with contextlib.suppress(TimeoutError):  # of the first worker, whose own claims the completer leaves alone
+                async with asyncio.timeout(PASSES_SECONDS):
+                    while asked[body] == 1:  # noqa: ASYNC110 - a hub is asked
+                        await asyncio.sleep(0.05)
             if asked[body] > 1:
+                await asyncio.sleep(2)  # what it answered is written by then
                 wrong.append(body)
                 return web.json_response({"success": False, "errorReason": "invalid_transaction_state"})
         return answer

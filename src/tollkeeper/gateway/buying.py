@@ -236,8 +236,12 @@ class Buying:
             told = await self.hub.payment_status(key)
         except HubUnreachableError:
             raise self.waiting.pending(key, purchase) from None
-        is_over = told is None or told.status == "failed"
-        return not is_over and await self.purchases.reopen(purchase, self.clock_ms())
+        if told is None or told.status == "failed":
+            return False
+        if await self.purchases.reopen(purchase, self.clock_ms()):
+            return True
+        now = await self.purchases.by_id(purchase.id)  # somebody else may have taken it back meanwhile
+        return now is not None and now.state is not PurchaseState.FAILED
 
     def trust(self, network: str) -> TrustCaps:
         """The caps on trusted payments. Where none can be followed, a cap could never be lifted again."""
