@@ -76,7 +76,7 @@ NEXT: Final = {
 
 
 class Steps(ABC):
-    """One request on its way. Its whole state is this table, what is not there yet included; defaults stand in its class.
+    """One request on its way. Its whole state is this table, what is not there yet included.
 
     What its attempt to buy knows of it is its `buying.Buyer`, how far its answer is says its `call`; an
     `again.LeftCall` knows besides what its head was `held` for.
