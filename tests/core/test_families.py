@@ -131,6 +131,9 @@ def test_a_kind_of_a_facilitator_is_read_as_the_familys_token() -> None:
 
 
 def test_a_token_says_what_a_client_signs_with_and_whom_its_fee_is_charged_to() -> None:
+    assert EVM.asset.of_kind(BASE_SEPOLIA.network, BASE_SEPOLIA.shown, BASE_SEPOLIA.extra) == BASE_SEPOLIA
+    of_2022 = SolanaAsset(DEVNET_NETWORK, DEVNET.address, TOKEN_2022_PROGRAM, str(FEE_PAYER.pubkey()))
+    assert SOLANA.asset.of_kind(DEVNET_NETWORK, of_2022.shown, of_2022.extra) == of_2022
     assert BASE_SEPOLIA.extra == {"name": BASE_SEPOLIA.name, "version": BASE_SEPOLIA.version}
     assert (BASE_SEPOLIA.charged_to("anybody"), BASE_SEPOLIA.fee_payers) == (BASE_SEPOLIA, frozenset())
     mint = DEVNET.charged_to("somebody")

@@ -133,8 +133,8 @@ class Calls:
             pass
         elif what == b"started":
             call.start(200, PLAIN, 9, has_date=False)
-        elif what in {b"wait", b"halves", b"cut"}:
-            self._do(self._later(call) if what == b"wait" else self._in_halves(call, is_cut=what == b"cut"))
+        elif what in {b"wait", b"halves", b"cut", b"fails", b"much"}:
+            self._do(self._later(call) if what == b"wait" else self._in_halves(call, what))
         elif what == b"relay":
             self._relay(call)
         else:
@@ -151,12 +151,15 @@ class Calls:
         self.waiting.add(task)
         task.add_done_callback(self.waiting.discard)
 
-    async def _in_halves(self, call: InboundCall, *, is_cut: bool) -> None:
+    async def _in_halves(self, call: InboundCall, what: bytes) -> None:
         call.start(200, PLAIN, None, has_date=False)
-        await call.write(b"half ")
+        await call.write(bytes(8_000_000) if what == b"much" else b"half ")
         await self.go.wait()
-        if is_cut:
+        if what == b"cut":
             call.abort()
+            return
+        if what == b"fails":
+            call.fail(ZeroDivisionError())
             return
         await call.write(b"half")
         call.end()

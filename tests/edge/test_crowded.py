@@ -62,6 +62,23 @@ async def test_idle_callers_give_way_and_who_is_served_stays(said: bytes) -> Non
         assert (await asyncio.wait_for(busy.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 200")
 
 
+async def test_who_is_answered_for_good_and_does_not_end_gives_way_before_who_has_just_come() -> None:
+    patient = Patience(linger_seconds=20, linger_total_seconds=60)
+    async with crowded(CALLERS, patient) as listening, AsyncExitStack() as open_ones:
+        for _ in range(15):  # each takes two descriptors of this process
+            reader, writer = await open_ones.enter_async_context(caller(listening))
+            writer.write(get(b"/asked", b"Connection: close"))
+            assert first_answer(await asyncio.wait_for(everything(reader), 5)).status == 200
+        await asyncio.sleep(1.1)  # a look at all of them
+        new = [await open_ones.enter_async_context(caller(listening)) for _ in range(10)]
+        await asyncio.sleep(0.1)
+        for _, writer in new:
+            writer.write(get(b"/new", b"Connection: close"))
+        said = await asyncio.gather(*(asyncio.wait_for(everything(reader), 5) for reader, _ in new))
+        assert [first_answer(one).status for one in said if one] == [200] * len(new)
+        assert len(listening.connections) <= CALLERS
+
+
 @pytest.mark.parametrize("kind", ["sends no body", "reads no answer"])
 async def test_callers_who_hold_up_what_they_asked_for_give_way(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr("tollkeeper.edge.caller_connection.BEHIND_SECONDS", 0.1)

@@ -310,6 +310,19 @@ async def test_what_comes_behind_the_last_request_does_not_destroy_its_answer(pa
     assert sizes[0] > 1_000_000
 
 
+async def test_a_last_answer_over_tls_ends_at_once(tmp_path: Path) -> None:
+    """There is no way to end one side of it."""
+    server, client = certificate(tmp_path, "gw.example")
+    async with listener(PATIENT, tls=server) as listening:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", listening.port, ssl=client, server_hostname="gw.example"
+        )
+        writer.write(get(b"/last", CLOSE))
+        said = await asyncio.wait_for(reader.read(-1), 5)  # an end without TLS's own would be an error
+        writer.close()
+    assert first_answer(said).body == b"GET /last "
+
+
 async def test_an_early_answer_over_tls_is_seen_by_a_caller_who_sends_everything_first(tmp_path: Path) -> None:
     server, client = certificate(tmp_path, "gw.example")
     async with listener(PATIENT, tls=server) as listening:

@@ -98,17 +98,38 @@ async def test_a_caller_who_sends_no_more_gets_the_refusal_behind_its_answers() 
         assert (said.count(b"HTTP/1.1 200 "), said.count(b"HTTP/1.1 429 ")) == (65, 1)
 
 
-@pytest.mark.parametrize("ends", ["cut", "by its caller"])
+@pytest.mark.parametrize("ends", ["cut", "fails", "by its caller"])
 async def test_an_answer_without_an_end_that_is_cut_does_not_look_whole(ends: str) -> None:
     async with called(patience=QUICK) as running, caller(running.asgi) as (reader, writer):
-        writer.write(b"GET /call/%b HTTP/1.0\r\nHost: x\r\n\r\n" % (b"cut" if ends == "cut" else b"halves"))
+        what = b"halves" if ends == "by its caller" else ends.encode()
+        writer.write(b"GET /call/%b HTTP/1.0\r\nHost: x\r\n\r\n" % what)
         assert b"half " in await reader.read(1000)
-        if ends == "cut":
-            running.calls.go.set()
-        else:
+        if ends == "by its caller":
             writer.write_eof()
+        else:
+            running.calls.go.set()
         with pytest.raises(ConnectionResetError):
             await asyncio.wait_for(reader.read(), 5)
+
+
+async def test_an_answer_without_an_end_that_its_caller_does_not_take_does_not_look_whole() -> None:
+    quick = Patience(sweep_seconds=0.05, read_seconds=0.3)
+    async with called(patience=quick) as running:
+        line = connected(running)
+        line.setblocking(True)
+        line.settimeout(20)
+        line.sendall(b"GET /call/much HTTP/1.0\r\nHost: x\r\n\r\n")
+        await until(lambda: running.calls.begun)
+        await until(lambda: not running.server.server_state.connections, 20)
+
+        def read() -> None:
+            while line.recv(1_000_000):
+                pass
+
+        with pytest.raises(ConnectionResetError):
+            await asyncio.to_thread(read)
+        running.calls.begun[0].abort()  # of one who has left: nothing is left to do
+        line.close()
 
 
 async def test_a_body_that_ends_early_is_refused_and_its_request_taken_back() -> None:

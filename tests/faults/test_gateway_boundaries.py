@@ -379,6 +379,7 @@ STARTING: Final = (
     "eth_getCode",
     "eth_call",
     "eth_blockNumber",
+    "recall",
     "/supported",
     "follow_sooner",
     "cut_uploads",
@@ -386,8 +387,8 @@ STARTING: Final = (
     "forget",
     "by_slug",
 )
-# A PayGate's own: nothing was paid yet.
-MANAGING: Final = frozenset({"create"})
+# A PayGate's own, and what a facilitator settles that did not before: nothing was paid yet.
+MANAGING: Final = frozenset({"create", "learn"})
 # What is done, and through which boundaries, in the order in which they come.
 ACTS: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
     "start": (start, STARTING),

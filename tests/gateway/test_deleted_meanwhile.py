@@ -92,34 +92,43 @@ async def test_whoever_was_told_to_come_again_is_served_once_whenever_it_was_gra
     assert books_of(there) == [("VOID", 2)]
 
 
-async def test_a_call_whose_gate_was_deleted_while_it_was_at_its_target_is_due_again_where_it_had_no_answer(
-    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+@pytest.mark.parametrize("binding", ["payment", "wallet"])
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_a_call_is_due_again_where_none_of_those_at_the_target_when_their_gate_was_deleted_had_an_answer(
+    calls: int, binding: str, tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:
-    reached = asyncio.Event()
+    reached = asyncio.Semaphore(0)
 
     async def hang(request: Received, _writer: Writer) -> None:
-        reached.set()
+        reached.release()
         await request.reader.read()
 
-    answers = target.answer
+    answers, waiting = target.answer, []
     async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
-        gate = await there.gate(credits=3)
-        payment = await there.payment(gate)
+        gate = await there.gate(credits=3, creditBinding=binding)
+        shown = {"X_Payment": await there.payment(gate)}
+        if binding == "wallet":
+            shown["Authorization"] = f"Bearer {await there.buyer.login(there.url)}"
         target.answer = hang
-        reader, writer = await there.connect()
-        writer.write(there.request(gate, X_Payment=payment))
-        await asyncio.wait_for(reached.wait(), 10)
+        for _ in range(calls):
+            reader, writer = await there.connect()
+            writer.write(there.request(gate, **shown))
+            await asyncio.wait_for(reached.acquire(), 20)
+            waiting.append((reader, writer))
         await delete(there, gate)
-    head, _ = await answer_of(reader)
-    writer.close()
-    assert head.startswith(b"HTTP/1.1 503 ")
-    assert b"\r\nx-credits-remaining: 3\r\n" in head
+    for reader, writer in waiting:
+        assert (await answer_of(reader))[0].startswith(b"HTTP/1.1 503 ")
+        writer.close()
+    assert books_of(there) == [("VOID", 3)]
     target.answer = answers
     async with shop(embedded_chain.url, target, tmp_path) as there:
         url = f"{there.url}/{gate['slug']}"
-        served = [(await there.buyer.call(url, payment)).status for _ in range(2)]
+        if binding == "wallet":  # there the bearer alone is the proof
+            shown = {"Authorization": f"Bearer {await there.buyer.login(there.url)}"}
+        headers = {name.replace("_", "-"): value for name, value in shown.items()}
+        served = [(await there.buyer.ask("GET", url, headers=headers)).status for _ in range(2)]
     assert served == [200, 404]
-    assert there.calls() == {("RESTORED", 503): 1, ("DONE", 200): 1}
+    assert there.calls() == {("RESTORED", 503): calls, ("DONE", 200): 1}
     assert books_of(there) == [("VOID", 2)]
 
 

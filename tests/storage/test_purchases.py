@@ -31,7 +31,7 @@ from tollkeeper.core.sealing import KeyRing, SealError
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage import open_database
 from tollkeeper.storage.database import Database, Statement, Unit
-from tollkeeper.storage.holding import hold
+from tollkeeper.storage.holding import hold, release
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import (
     ClaimResult,
@@ -289,14 +289,19 @@ async def test_a_purchase_none_of_whose_calls_was_answered_before_the_delete_is_
     await shop.ledger_agrees()
 
 
-async def test_the_only_call_of_a_purchase_is_due_again_though_its_gate_was_deleted_meanwhile(shop: Shop) -> None:
+@pytest.mark.parametrize("calls", [1, 2, 3])
+async def test_a_call_is_due_once_all_are_given_back_that_were_under_way_when_their_gate_was_deleted(
+    shop: Shop, calls: int
+) -> None:
     gate = await shop.gate(3)
     await shop.bought(gate, 1)
-    wish, other = shop.wish(gate), shop.wish(gate)
-    assert (await shop.purchases.spend(key(1), wish, NOW_MS)).outcome is Spend.SPENT
+    wishes, other = [shop.wish(gate) for _ in range(calls)], shop.wish(gate)
+    for wish in wishes:
+        assert (await shop.purchases.spend(key(1), wish, NOW_MS)).outcome is Spend.SPENT
     await shop.gates.delete(gate.id, NOW_MS + 1)
-    assert (await shop.purchases.spend(key(1), other, NOW_MS + 1)).outcome is Spend.EXHAUSTED
-    assert await shop.purchases.restore(wish.call_id, 503, NOW_MS + 2) == 3
+    for left, wish in enumerate(wishes, 4 - calls):
+        assert (await shop.purchases.spend(key(1), other, NOW_MS + 1)).outcome is Spend.EXHAUSTED
+        assert await shop.purchases.restore(wish.call_id, 503, NOW_MS + 2) == left
     assert (await shop.purchases.spend(key(1), other, NOW_MS + 2)).outcome is Spend.SPENT
     assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS + 3)).outcome is Spend.EXHAUSTED
     await shop.ledger_agrees()
@@ -307,6 +312,20 @@ async def test_of_a_sale_that_is_held_nothing_is_due_once_its_gate_is_deleted(sh
     purchase = await shop.bought(gate, 1)
     assert await hold(shop.database, {purchase.id: "i5_credits_rest_on_a_payment"}, NOW_MS) == [purchase.id]
     await shop.gates.delete(gate.id, NOW_MS)
+    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    await shop.ledger_agrees()
+
+
+async def test_of_a_sale_whose_gate_was_deleted_nothing_is_due_while_it_is_held(shop: Shop) -> None:
+    gate = await shop.gate(3)
+    purchase = await shop.bought(gate, 1)
+    await shop.gates.delete(gate.id, NOW_MS)
+    for _ in range(2):
+        held = await hold(shop.database, {purchase.id: "i5_credits_rest_on_a_payment"}, NOW_MS)
+        assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    assert held == []
+    await release(shop.database, [purchase.id], NOW_MS)
+    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.SPENT
     assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
     await shop.ledger_agrees()
 
@@ -655,7 +674,9 @@ async def test_a_credit_is_given_back_once_however_often_it_is_asked_for(shop: S
     assert [tuple(entry.values()) for entry in entries] == [("grant", 5), ("restore", 1), ("spend", -1)]
 
 
-async def test_a_credit_is_not_given_back_of_a_call_that_ended_or_before_its_gate_was_deleted(shop: Shop) -> None:
+async def test_a_credit_is_not_given_back_of_a_call_that_ended_and_served_no_more_once_its_gate_was_deleted(
+    shop: Shop,
+) -> None:
     gate = await shop.gate(5)
     await shop.bought(gate)
     ended, voided, left = [shop.wish(gate) for _ in range(3)]
@@ -664,8 +685,9 @@ async def test_a_credit_is_not_given_back_of_a_call_that_ended_or_before_its_gat
     await shop.purchases.end_calls({ended.call_id: 200}, NOW_MS)
     assert await shop.purchases.restore(ended.call_id, 502, NOW_MS) is None
     await shop.gates.delete(gate.id, NOW_MS + 1)
-    assert await shop.purchases.restore(voided.call_id, 502, NOW_MS + 1) is None
-    assert (await shop.purchases.interrupt_calls(NOW_MS)).count == 2
+    assert await shop.purchases.restore(voided.call_id, 502, NOW_MS + 1) == 3
+    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS + 1)).outcome is Spend.EXHAUSTED
+    assert (await shop.purchases.interrupt_calls(NOW_MS)).count == 1
     assert await shop.purchases.restore(left.call_id, 502, NOW_MS) is None
     await shop.ledger_agrees()
 

@@ -230,7 +230,7 @@ class InboundCall(msgspec.Struct, eq=False):
         """Answer 500, or close where an answer has begun. `fault` is logged, never shown."""
         log.error("unhandled", exc_info=fault, request_id=self.request_id)
         if self.response_started:
-            self._connection.transport.abort()
+            self.abort()
         else:
             self.refuse(ApiError(Code.INTERNAL_ERROR, FAULT))
 
@@ -277,8 +277,8 @@ class InboundCall(msgspec.Struct, eq=False):
 
     def abort(self) -> None:
         """Close the connection; the answer stays incomplete, and shows it: by a reset where nothing else would."""
-        transport = self._connection.transport
-        if self.is_open_ended and not self._is_chunked and (line := transport.get_extra_info("socket")) is not None:
+        transport, is_plain = self._connection.transport, self.is_open_ended and not self._is_chunked
+        if is_plain and not self.disconnected and (line := transport.get_extra_info("socket")) is not None:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _BY_RESET)
         transport.abort()
 

@@ -110,20 +110,30 @@ class CallerConnection(HttpToolsProtocol):
     def spare_seconds(self) -> float | None:
         """See `patience.Watched`: between two requests, in a head, or behind the last answer once all of it has left.
 
-        Who has asked for nothing yet counts as if he had waited longer than who has. A caller who has fallen behind
-        is nobody who waits.
+        Who has asked for nothing yet counts as if he had waited longer than who has, and so does who is answered for
+        good and does not end. A caller who has fallen behind is nobody who waits.
         """
         behind_seconds = self.behind_seconds()
         if behind_seconds >= BEHIND_SECONDS:
             return behind_seconds
         if self._unanswered or self.transport.get_write_buffer_size():
             return None
-        return self._head_seconds + (0.0 if self._is_accepted else _NEVER_ASKED_SECONDS)
+        is_between = self._is_accepted and self._lingering is None
+        return self._head_seconds + (0.0 if is_between else _NEVER_ASKED_SECONDS)
 
     def behind_seconds(self) -> float:
         """See `patience.Watched`: with a body, or with taking an answer."""
         with_body_seconds = self._body_seconds if self.is_waiting_for_body() else 0.0
         return max(self._slow_seconds, with_body_seconds)
+
+    def cut(self) -> None:
+        """See `patience.Watched`."""
+        call = self._current or self.cycle
+        is_unsent = call is self._current or self.transport.get_write_buffer_size()
+        if isinstance(call, InboundCall) and is_unsent:
+            call.abort()
+        else:
+            self.transport.abort()
 
     def look_at_reading(self, passed_seconds: float) -> int:
         """Does the caller take his answer? Returns how many bytes wait for him.

@@ -454,9 +454,10 @@ class StrictProtocol(CallerConnection):
 
     def end(self) -> None:
         """The last answer is written: close, gently where the caller has more to send, or may not know that it is."""
+        may_be_told = self.transport.can_write_eof() or self._in_body or self._is_draining or bool(self.pipeline)
         self._unanswered -= len(self.pipeline)  # none of those was begun
         self.pipeline.clear()
-        if self._attendance.is_silent:
+        if self._attendance.is_silent or self.transport.is_closing() or not may_be_told:
             self.transport.close()
         else:
             self.linger()
@@ -479,7 +480,7 @@ class StrictProtocol(CallerConnection):
             or self._body_seconds >= patience.body_seconds
             or self._stuck_seconds >= patience.read_seconds
         ):
-            self.transport.abort()
+            self.cut()
         elif self._unanswered and (self._attendance.is_silent or self.flow.read_paused):
             self._look_for_caller(now_seconds)
         elif is_between and not self._unanswered and self._lingering is None:

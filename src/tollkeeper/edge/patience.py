@@ -34,6 +34,9 @@ class Watched(Protocol):
         Returns how many bytes wait for him.
         """
 
+    def cut(self) -> None:
+        """Close at once; an answer that is not out yet shows that it is cut (`InboundCall.abort`)."""
+
     def behind_seconds(self) -> float:
         """By how much the caller has fallen behind with what is his to send or to take."""
 
@@ -104,7 +107,7 @@ class Sweep:
         for _, connection in slow:
             waiting_bytes = connection.transport.get_write_buffer_size()
             if waiting_bytes:
-                connection.transport.abort()
+                connection.cut()
             unsent_bytes -= waiting_bytes
             if unsent_bytes <= self.unsent_max_bytes:
                 return

@@ -95,7 +95,7 @@ class Arriving(Asking):
             self.guard(self._check, opened)
 
     async def _open(self, slug: str) -> None:
-        self._check(await self._or_deleted(slug, self.shared.gates.by_slug(slug), is_claimed=self.asked.has_proof))
+        self._check(await self._or_deleted(slug, self.shared.gates.by_slug(slug)))
 
     # 2. Method, rate limit, size, can it be forwarded (its headers for the target are made here and kept with the
     # head), bearer. A task asks for the session where the gate wants one, or may serve a caller by who it is: by the

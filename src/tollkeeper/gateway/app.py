@@ -308,7 +308,7 @@ class Gateway:
         with suppress(TimeoutError):
             async with asyncio.timeout(NODES_WAIT_SECONDS):
                 await self.proofs_on_chain.asked.wait()
-        await self._settled.open()
+        await self._settled.recall()
         await self._refresh()
         self._tasks = [
             opening,

@@ -76,7 +76,7 @@ class Asking(Answering):
             if result.outcome is Spend.SPENT:
                 return self.opened, calls.purchase_of(result)
             if result.outcome is Spend.UNKNOWN:
-                if not await self._is_given_back():
+                if not await self._is_given_back(deadline):
                     return None
             elif result.outcome is Spend.STALE:
                 await self._reload(deadline)
@@ -114,7 +114,7 @@ class Asking(Answering):
             may_spend = is_shown_enough or is_own or self.wallet == purchase.payer
             await self.shared.buying.waiting.until_decided(purchase, deadline, may_spend=may_spend)
         elif result.outcome is Spend.EXHAUSTED:
-            if not await self._is_given_back():
+            if not await self._is_given_back(deadline):
                 raise ExhaustedError.of(purchase)
         elif result.outcome is Spend.WITHHELD:
             is_repeatable = presented is not None and presented.tender.is_repeatable
@@ -124,9 +124,17 @@ class Asking(Answering):
         else:
             raise calls.spent_elsewhere(purchase)
 
-    async def _is_given_back(self) -> bool:
-        """Whether the last credit may be there again: nobody pays anew for what a 503 of just now owes him."""
-        return await self.shared.purchases.ledger.has_given_back(clock_ms())
+    async def _is_given_back(self, deadline: float) -> bool:
+        """Whether the last credit may be there again: nobody pays anew for what a 503 of just now owes him.
+
+        Raises: UNAVAILABLE where nobody knows, by `deadline` at the latest.
+        """
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self.shared.purchases.ledger.has_given_back(clock_ms())
+        except TimeoutError:
+            message = "a credit is being given back; nothing more was charged, send the same request again"
+            raise ApiError(Code.UNAVAILABLE, message) from None
 
     async def _reload(self, deadline: float) -> None:
         """The gate changed: as it is now. Raises: what it refuses by now; UNAVAILABLE where `deadline` has passed."""
@@ -135,14 +143,14 @@ class Asking(Answering):
             raise ApiError(Code.UNAVAILABLE, message)
         slug = self.opened.gate.slug
         reloaded = self.shared.gates.reload(slug)
-        self.opened = opened = await self._or_deleted(slug, reloaded, is_claimed=self.buyer is not None)
+        self.opened = opened = await self._or_deleted(slug, reloaded)
         # What it was let through by may hold no more, however long it has waited meanwhile (contract 3.3).
         calls.check_method(opened.gate, self.call)
         calls.check_forwardable(self.call, self.asked, opened)
         if self.wallet is None and self._is_login_wanted():
             await self._log_in()
 
-    async def _or_deleted(self, slug: str, looked_up: Awaitable[OpenGate], *, is_claimed: bool) -> OpenGate:
+    async def _or_deleted(self, slug: str, looked_up: Awaitable[OpenGate]) -> OpenGate:
         """A deleted gate is there for a payment that was, or may have been, claimed before (contract 2).
 
         Raises: as the look-up, NOT_FOUND among it.
@@ -150,9 +158,13 @@ class Asking(Answering):
         try:
             return await looked_up
         except ApiError as error:
-            if error.code is not Code.NOT_FOUND or not is_claimed:
+            is_of_wallet = not self.asked.has_proof and b"authorization" in self.call.head.header
+            if error.code is not Code.NOT_FOUND or not (self.asked.has_proof or is_of_wallet):
                 raise
-            return await self.shared.gates.deleted(slug)
+            opened = await self.shared.gates.deleted(slug)
+            if is_of_wallet and not opened.is_of_wallets:  # there a bearer proves nothing
+                raise
+            return opened
 
     # Who calls: step 2 of `access` says what that waits for.
 

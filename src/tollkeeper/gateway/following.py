@@ -146,7 +146,8 @@ class Following:
         """What was seen; None where the sale ended by it, or came back."""
         known, state, standing = purchase.transaction_hash or "", purchase.state, None
         had_failed = state is PurchaseState.FAILED or purchase.failure == SETTLEMENT_FAILED
-        is_used_up = state is PurchaseState.VOID and not had_failed  # its gate was deleted
+        is_due = purchase.remaining == purchase.granted  # its gate was deleted, and one call may be served yet
+        is_used_up = state is PurchaseState.VOID and not (had_failed or is_due)
         paid_ms = min(paid_ms, self._clock_ms())  # of before the clock was put back: its age begins anew
         try:
             async with self._room:

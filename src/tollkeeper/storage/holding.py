@@ -1,8 +1,9 @@
 """Sales that break an invariant are held: nothing is spent of them until they are mended (security 5).
 
 A held sale stays LIVE, so that counters, confirmations and a gate's end treat it as they did; its credits are closed,
-and `failure` names the invariant. Whoever shows its payment is told to send it again later, never to pay again. The
-first check that finds the sale in order opens its credits again.
+and `failure` names the invariant. So is one held whose gate was deleted: no call of it is due meanwhile. Whoever shows
+the payment of another is told to send it again later, never to pay again. The first check that finds the sale in order
+opens its credits again.
 What this module does not do: find what is broken (`invariants`), mend anything.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tollkeeper.core.purchases import PurchaseState
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -54,4 +56,5 @@ async def release(database: Database, mended: Sequence[str], now_ms: int) -> Non
 def _release(mended: Iterable[str], now_ms: int) -> Unit[None]:
     for purchase_id in mended:
         for row in (yield _Q.release_purchase(id=purchase_id, now_ms=now_ms)):
-            yield _Q.reopen_credits(number=row["number"])
+            if row["state"] == PurchaseState.LIVE:
+                yield _Q.reopen_credits(number=row["number"])

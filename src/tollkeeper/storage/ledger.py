@@ -110,7 +110,7 @@ class Ledger:
         self._bought: dict[PaymentKey, Purchase] = {}
         self._open = OpenCalls()
         self._caught_up = 0.0  # by the loop's clock
-        self._giving_back = asyncio.Lock()
+        self._giving_back: asyncio.Future[None] | None = None
         self._given_back = -_JUST_SECONDS  # when, by the loop's clock
         self.spends = 0
         self.batches = [0] * (BATCH_MAX.bit_length() + 1)  # by the number of bits of their size
@@ -207,10 +207,21 @@ class Ledger:
         return True
 
     async def _give_owed_back(self, now_ms: int) -> None:
-        async with self._giving_back:
-            while (unserved := self._open.some_unserved())[0]:
-                await self._give_back(*unserved, now_ms)
-                self._given_back = asyncio.get_running_loop().time()
+        """One for all who ask meanwhile, and so is what keeps it from being done."""
+        if self._giving_back is None:
+            self._giving_back = giving = asyncio.ensure_future(self._give_all_back(now_ms))
+            giving.add_done_callback(self._has_given_back)
+        await asyncio.shield(self._giving_back)
+
+    def _has_given_back(self, giving: asyncio.Future[None]) -> None:
+        self._giving_back = None
+        if not giving.cancelled():
+            giving.exception()  # who asked may have left
+
+    async def _give_all_back(self, now_ms: int) -> None:
+        while (unserved := self._open.some_unserved())[0]:
+            await self._give_back(*unserved, now_ms)
+            self._given_back = asyncio.get_running_loop().time()
 
     async def _give_back(self, calls: Mapping[str, int | None], since: int, now_ms: int) -> None:
         try:

@@ -30,7 +30,7 @@ class SettledAssets:
         self._kept: Mapping[str, Asset] = {}  # by the database
         self._database = database
 
-    async def open(self) -> None:
+    async def recall(self) -> None:
         """Reads what is kept. Raises: StorageError."""
         assets: dict[str, Asset] = {}
         for row in await self._database.read(_Q.settled_assets()):
@@ -45,10 +45,10 @@ class SettledAssets:
     async def learn(self, assets: Mapping[str, Asset]) -> None:
         """These are settled now. Raises: StorageError; they are known all the same, and kept with the next."""
         self.known = {**self.known, **assets}
-        if self.known != self._kept:
-            known = self.known
-            await self._database.run(_keep(known))
-            self._kept = known
+        changed = {network: asset for network, asset in assets.items() if self._kept.get(network) != asset}
+        if changed:
+            await self._database.run(_keep(changed))
+            self._kept = {**self._kept, **changed}
 
 
 def _keep(assets: Mapping[str, Asset]) -> Unit[None]:

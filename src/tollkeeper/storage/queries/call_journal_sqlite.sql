@@ -22,11 +22,7 @@ WHERE j.number BETWEEN :first AND :last AND c.key IN (SELECT value FROM json_eac
 
 -- name: restore_in_journal
 INSERT INTO credits_given (cause, reason, purchase_id, delta, created_ms)
-SELECT :id, 'restore', p.id, 1, :now_ms FROM holdings p
-WHERE p.id = :purchase_id AND (
-    p.state = 'LIVE' OR (p.state = 'VOID' AND p.failure = 'settlement_failed')
-    OR (p.state = 'VOID' AND p.failure = 'gate_deleted' AND p.remaining + 1 = p.granted)
-)
+SELECT :id, 'restore', p.id, 1, :now_ms FROM purchases p WHERE p.id = :purchase_id AND p.state IN ('LIVE', 'VOID')
 ON CONFLICT (cause, reason) DO NOTHING
 RETURNING purchase_id;
 

@@ -319,11 +319,11 @@ WHERE id = :id AND state = 'VOID' AND failure = 'settlement_failed'
 RETURNING number, gate_id, value_micro;
 
 -- A sale that breaks an invariant keeps its state; `failure` says which, and its credits are closed. What became of its
--- payment is looked at once more.
+-- payment is looked at once more. Of one whose gate was deleted nothing is due meanwhile.
 -- name: hold_purchase
-UPDATE purchases SET failure = :failure, updated_ms = :now_ms,
-    follow_ms = CASE WHEN honoured_ms IS NULL THEN :now_ms ELSE NULL END
-WHERE id = :id AND state = 'LIVE' AND failure IS NULL
+UPDATE purchases SET failure = CASE WHEN state = 'VOID' THEN 'gate_deleted, ' || :failure ELSE :failure END,
+    updated_ms = :now_ms, follow_ms = CASE WHEN honoured_ms IS NULL THEN :now_ms ELSE NULL END
+WHERE id = :id AND ((state = 'LIVE' AND failure IS NULL) OR (state = 'VOID' AND failure = 'gate_deleted'))
 RETURNING number;
 
 -- What must never be taken: of a sale that is not LIVE, or is held.
@@ -332,15 +332,16 @@ UPDATE credits SET is_live = 0
 WHERE is_live = 1 AND number = (SELECT number FROM purchases WHERE id = :id AND (state <> 'LIVE' OR failure IS NOT NULL));
 
 -- name: release_purchase
-UPDATE purchases SET failure = NULL, updated_ms = :now_ms
-WHERE id = :id AND state = 'LIVE' AND failure IS NOT NULL
-RETURNING number;
+UPDATE purchases SET failure = CASE WHEN state = 'VOID' THEN 'gate_deleted' END, updated_ms = :now_ms
+WHERE id = :id AND ((state = 'LIVE' AND failure IS NOT NULL) OR (state = 'VOID' AND failure LIKE 'gate_deleted, %'))
+RETURNING number, state;
 
 -- name: reopen_credits
 UPDATE credits SET is_live = 1 WHERE number = :number;
 
 -- name: held_purchases
-SELECT id FROM purchases WHERE state = 'LIVE' AND failure IS NOT NULL ORDER BY id;
+SELECT id FROM purchases WHERE state = 'LIVE' AND failure IS NOT NULL
+UNION ALL SELECT id FROM purchases WHERE state = 'VOID' AND failure LIKE 'gate_deleted, %' ORDER BY id;
 
 -- name: close_credits
 UPDATE credits SET is_live = 0 WHERE number = :number;
@@ -448,17 +449,12 @@ ORDER BY state = 'LIVE' AND failure IS NOT NULL, state = 'CLAIMED', granted_ms, 
 SELECT state FROM single_calls WHERE id = :id;
 
 -- name: restore_call
--- Of a purchase whose gate was deleted the only call that was begun: one is due to it again. What is void for its payment
--- has the credit as it has the others: closed, unless the payment turns out to have been made.
+-- What is void has the credit as it has the others, closed: for its payment, unless that turns out to have been made; with
+-- its gate, of which one call is due once all that was granted is left (`spend_due`).
 UPDATE single_calls SET state = 'RESTORED', status = :status, ended_ms = :now_ms
 WHERE id = :id AND state = 'DISPATCHED'
     AND EXISTS (
-        SELECT 1 FROM holdings p
-        WHERE p.id = single_calls.purchase_id
-            AND (
-                p.state = 'LIVE' OR (p.state = 'VOID' AND p.failure = 'settlement_failed')
-                OR (p.state = 'VOID' AND p.failure = 'gate_deleted' AND p.remaining + 1 = p.granted)
-            )
+        SELECT 1 FROM purchases p WHERE p.id = single_calls.purchase_id AND p.state IN ('LIVE', 'VOID')
     )
 RETURNING purchase_id;
 

@@ -2,10 +2,11 @@
 
 -- A trusted sale whose settlement failed is voided by the gateway's next look; `:before_ms` gives it the time.
 -- name: i5_no_credits_of_a_failed_settlement
-SELECT p.id AS subject, 'LIVE with ' || p.remaining || ' credits, the settlement failed: ' || coalesce(s.error, '') AS found
+SELECT p.id AS subject, p.state || ' with ' || p.remaining || ' credits, the settlement failed: ' || coalesce(s.error, '') AS found
 FROM holdings p JOIN settlements s
     ON s.network = p.network AND s.asset = p.asset AND s.payer = p.payer AND s.nonce = p.nonce
-WHERE p.state = 'LIVE' AND p.remaining > 0 AND s.state = 'FAILED' AND s.updated_ms < :before_ms AND p.honoured_ms IS NULL;
+WHERE (p.state = 'LIVE' OR (p.state = 'VOID' AND p.failure LIKE 'gate_deleted%' AND p.remaining = p.granted))
+    AND p.remaining > 0 AND s.state = 'FAILED' AND s.updated_ms < :before_ms AND p.honoured_ms IS NULL;
 
 -- name: a_sale_has_its_settlement
 SELECT p.id AS subject, p.state || ' without a settlement of ' || p.network || '/' || p.payer || '/' || p.nonce AS found
