@@ -1,9 +1,9 @@
-"""The paid request, top to bottom, in the order of contract 4.2 (specification 1.2, 1.3, 3).
+"""The paid request, top to bottom, in the order of contract 4.2 (docs/specification.md; specification 1.2, 1.3, 3).
 
-    1. slug (404); a CORS preflight is answered here
-    2. method (405) -> rate limit (429) -> size (413) -> can it be forwarded (400, 404) -> bearer (401)
-    3. proof of payment (402; 404 where the gate sells nothing at present) -> decode, signature, a wallet's payer (403)
-    4. spend a held credit; by its token or as its payer (`asking`), too
+    1. slug (404; a deleted gate is there for whoever shows a payment)
+    2. CORS preflight; method (405) -> rate limit (429) -> size (413) -> can it be forwarded (400, 404) -> bearer (401)
+    3. proof of payment (402; 404 where nothing is sold, 400 for another network) -> decode, signature, payer (403)
+    4. spend a held credit (402 used up, 403 not by this proof, 503 unknown); by its token or bearer (`asking`), too
     5. buy: a failed payment's next try (403) -> a wallet's payer (401, 403) -> enabled (404), network ->
        recipient, price, time -> verify -> claim -> settle -> grant and spend
     6. forward, and what is answered: `answering`, where each way stands in which a request ends
@@ -16,9 +16,9 @@ it is carried out, says docs/architecture.md 5.
 
 Spending precedes buying, so that bought credits outlive every change of price, address and validity. So under `wallet`
 nobody is told to log in who only shows again what he paid: 401 is for one who would buy, shows a token only, or nothing
-that could be read. A payment beside a token is read once the token holds nothing. A credit is spent before the first
-byte goes to the target and is durable by then. A process that stops begins no call and no purchase (one under way goes
-on: `Buying.aclose`), and what a commit has taken by then is given back: 503.
+that could be read. Elsewhere a payment beside a token is read once the token holds nothing. A credit is spent before
+the first byte goes to the target and is durable by then. From `Access.aclose` on no call begins and no purchase (one
+under way goes on: `Buying.aclose`), and what a commit has taken by then is given back: 503.
 
 A request's state is the table in `steps`: `Stage` says what it waits for, `NEXT` what may follow, `Steps` what is
 known of it. It goes by callbacks: a 402 is answered within the parser's own call, and a call on a held credit waits
@@ -78,8 +78,8 @@ class Arriving(Asking):
         self.asked = call.head.notes or calls.asked_by(call)
 
     # 1. Slug. In memory; a task reads a gate that is not, by the reading thread, and makes its 402s: without a limit of
-    # time, and again where the gate changes meanwhile. Here and below, where several workers serve, what is read is
-    # asked of the ledger's process; one that says nothing for 45 to 50 s is taken for dead.
+    # time, and again where the gate changes meanwhile; a deleted one each time. Here and below, where several workers
+    # serve, what is read is asked of the ledger's process; one that says nothing for 45 to 50 s is taken for dead.
 
     def arrive(self) -> None:
         """A request came in."""
@@ -97,8 +97,8 @@ class Arriving(Asking):
     async def _open(self, slug: str) -> None:
         self._check(await self._or_deleted(slug, self.shared.gates.by_slug(slug)))
 
-    # 2. Method, rate limit, size, can it be forwarded (its headers for the target are made here and kept with the
-    # head), bearer. A task asks for the session where the gate wants one, or may serve a caller by who it is: by the
+    # 2. Preflight, method, rate limit, size, can it be forwarded (its headers for the target are made here, and kept
+    # with the head), bearer. A task asks for the session where the gate wants one, or may serve a caller by it: by the
     # reading thread, and where a guest comes for the first time a commit of the writing one; or over HTTP where another
     # hub issued it (`auth.trusted`: 5 s a question, two at most). An EdDSA signature is checked in the loop.
 
@@ -125,7 +125,7 @@ class Arriving(Asking):
 
     # 3. Proof of payment; decode and signature. Computing only: a payment that was not seen before holds the loop for
     # some 100 microseconds, a third to a half of them its signature (performance 14 says why no thread recovers it).
-    # Headers that were checked are kept (`proofs`, bounded).
+    # Headers that a key signed are kept (`proofs`, bounded); a contract wallet's is read each time.
 
     def _take_proof(self) -> None:
         if self.opened.is_of_wallets:
@@ -169,9 +169,9 @@ class Arriving(Asking):
 
     # 4. Spend a held credit. Waits for the ledger's commit, together with every other call that waits for it. Where one
     # process has the database, that commit blocks the loop until the disk has it, unless the writing thread is at work
-    # (`storage.sqlite.SqliteDatabase.post`): then the loop lends it the interpreter, up to 2 ms at a time
-    # (`storage.lending`). With several workers it is the ledger's process that waits for the disk, and is waited for:
-    # 10 s where it went away. The straight way has both at once (`CallAgain.begin`, `spent_together`).
+    # or has to be (`storage.sqlite.SqliteDatabase.post`): then the loop lends it the interpreter, up to 2 ms at a time
+    # (`storage.lending`). With several workers the ledger's process waits for the disk; where it goes away meanwhile it
+    # is waited for, 10 s, and who comes then is refused. On the straight way: `CallAgain.begin`, `spent_together`.
 
     def _spend(self, presented: Presented, buyer: Buyer) -> None:
         self.enter(Stage.SPENDING)
@@ -229,17 +229,14 @@ class Arriving(Asking):
             self._forward(*taken)
 
     def _deadline(self) -> float:
-        """Until when this call may wait for somebody's decision, in the loop's time; counted from its arrival.
-
-        Whoever is refused for it is told so after half a second more, in which the hub is asked for the transaction.
-        """
+        """Until when this call may wait, from its arrival, by the loop's clock; it is told so half a second later."""
         waited_seconds = (time.perf_counter_ns() - self.call.started_ns) / 1e9
         return asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS - waited_seconds
 
-    # 5. Buy, or wait for whoever does. In a task, 30 s from the arrival at most, then 503; besides, as `asking`, for
-    # commits, a login, gates and transactions that the reading thread looks up, and, once its credit is being taken,
-    # for that to be done. What follows `_buy` is the payment's and not this request's, and several requests with one
-    # payment wait for one attempt (`buying`).
+    # 5. Buy, or wait for whoever does. In a task, which waits 30 s from the arrival at most, then 503. Besides, as
+    # `asking`, it waits for commits, a login, gates, and transactions that the reading thread looks up; and, once its
+    # claim is being written or its credit taken, until that is done. What follows `_buy` is the payment's and not this
+    # request's, and several requests with one payment wait for one attempt (`buying`).
 
     async def _buy_after(self, result: SpendResult, presented: Presented, buyer: Buyer) -> None:
         opened, purchase = await self._spend_or_buy(presented, buyer, self._deadline(), result)
@@ -312,9 +309,9 @@ class Arriving(Asking):
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """5, the payment's own: it is bought with at one version of its gate, whoever waits for it or leaves.
+    """5, the payment's own, whoever waits for it or leaves, in a task (`Buying.buy`).
 
-    In a task of its own (`Buying.buy`). `buyer` is the request that began it, which gets the first credit.
+    `buyer` is the request that began it, which gets the first credit.
     """
 
     parts: Buying
@@ -327,6 +324,9 @@ class Attempt:
     def slot(self) -> Slot:
         """What no two attempts at a time are alike in."""
         return self.presented.key, self.presented.tender.signature, self.opened.gate.id, self.opened.gate.version
+
+    # Waits for its steps; of a refusal, or of too many attempts, also for the purchase (by the reading thread), for our
+    # hub's record of it (10 s to reach it, 10 s for its answer) and for a commit that takes a failure back.
 
     async def run(self) -> SpendResult:
         """Judge, claim, settle, grant: `buyer`'s own spend, or ASK_AGAIN. Raises: the refusal; SETTLEMENT_PENDING."""
@@ -355,8 +355,8 @@ class Attempt:
             raise refusal.instead_of(failed) from None
 
     # Terms: recipient and price, then its time. Verify: waits for the facilitator's word (10 s to reach it, 10 s for
-    # its answer; where that is a refusal, as long again for its record of the payment, or 3 s for what the chain shows)
-    # and, where the chain is looked at here, for a node.
+    # its answer; where that is a refusal, or it comes too late, as long for its record of the payment, or 3 s for what
+    # the chain shows) and, where the chain is looked at here, for a node.
 
     async def _judge(self) -> tuple[Terms, bytes, Refusal | None]:
         """The terms that it would buy, what the hub is asked, and a refusal of which the hub may think better.
@@ -384,8 +384,8 @@ class Attempt:
             await parts.require_unused(self.presented, is_trusted=opened.gate.assume_valid)
         return terms, asked, refusal
 
-    # Claim: waits for its commit, the loop's where the disk is quick, else the writing thread's. For each round of it a
-    # request to settle is signed (Ed25519) and sealed in the loop.
+    # Claim: waits for its commit, the loop's where disk and writing thread are free, else the thread's, or the ledger's
+    # process (10 s where it went away). For each round a request to settle is signed (Ed25519) and sealed in the loop.
 
     async def _claim(self, terms: Terms, asked: bytes) -> tuple[ClaimResult, SettleRequest | None]:
         """Makes the payment ours to settle, by a request that is kept with the claim; None where another has it."""
@@ -417,7 +417,7 @@ class Attempt:
             self.buyer.claiming.set_result(None)
 
     # Settle: waits for the facilitator (35 s to reach it, 35 s for its answer), and some 30 s for its proof where that
-    # is found here. Grant and spend: waits for their commit, as the claim.
+    # is found here. Grant and spend: waits for their commit, as the claim; anything but a success is the thread's.
 
     async def _settle(self, purchase: Purchase, request: SettleRequest) -> SpendResult:
         """Has the hub settle what was claimed, and grants what it buys. Raises: the refusal, or SETTLEMENT_PENDING."""
@@ -450,8 +450,8 @@ class PaidCall(Arriving):
     # a body that is signed (600 s, too): a mebibyte of it is held, for a moment twice, and hashed in the loop. A body
     # that is all there is sent at once (reading pauses behind 64 KiB; one look at the socket may bring more), others
     # flow as fast as the target takes them; of one that it does not take up to 32 MiB are held, 64 MiB of all, to see
-    # whether its caller has left (`edge.presence`). Its name may be looked up for 5 s, and a connection be made for 10.
-    # A long answer waits 600 s more for the disk.
+    # whether its caller has left (`edge.presence`). The target's name is looked up for 5 s at most, a connection made
+    # for 10, both anew where a kept one had closed. A long answer waits 600 s more for the disk.
 
     def _forward(self, opened: OpenGate, purchase: Purchase, proofs: Sequence[bytes] = PROOFS) -> None:
         """`proofs`: the headers of which the first one that is there got the credit."""
@@ -479,7 +479,7 @@ class PaidCall(Arriving):
         """Where the gate signs: `signed` is the body as far as the signature covers it, None for one too long."""
         if self.stage is Stage.OVER:
             return
-        self.relay = None  # the body is read
+        self.relay = None  # the body is read, its reader done
         lines = heads.signature_of(self.call, self.opened, self.asked, self.purchase, signed, self.shared.random_bytes)
         self._send(body, len(body) if isinstance(body, bytes) else self.call.head.content_length, lines)
 

@@ -1,8 +1,9 @@
 """How a paid request goes from step to step: its stages, who calls its steps, and what becomes of what they raise.
 
 `Stage` says what a request waits for and `NEXT` which stage may follow; the steps themselves are `access`. A step is
-called by the parser, the ledger or the relay, or it runs in a task of the request, one at a time; whatever it raises is
-answered and never reaches who called it. Decides nothing about payments.
+called by the parser, the connection, the ledger, the relay or what took or gave back a credit, or it runs in a task of
+the request, one at a time; whatever it raises is answered and never reaches who called it.
+Decides nothing about payments.
 """
 
 from __future__ import annotations
@@ -52,12 +53,17 @@ class Stage(Enum):
     """What a request waits for."""
 
     ARRIVED = "nothing yet; a gate that is not in memory is read in a task"
-    LOGIN = "the session of its bearer, in a task; where the gate asks who calls, or may serve a caller by who it is"
+    LOGIN = (
+        "the session of its bearer, where the gate asks who calls or may serve by it; a gate that changed; in a task"
+    )
     SPENDING = "the ledger's commit; no task"
     BUYING = (
         "a purchase, a decision elsewhere, a credit by token or bearer, a gate that changed (and a login); in a task"
     )
-    FORWARDING = "a body to sign, the target, a credit's return, a slow caller; a task to connect, for long answers"
+    FORWARDING = (
+        "a body to sign, the target, a credit's return, a slow caller; a task to connect, for an answer from disk or as"
+        " it comes"
+    )
     OVER = (
         "nothing: its answer is decided, or its client is gone; a credit's return may still be under way, with its end"
     )
@@ -76,7 +82,7 @@ NEXT: Final = {
 
 
 class Steps(ABC):
-    """One request on its way. Its whole state is this table, what is not there yet included.
+    """One request on its way. Its whole state is this table; a line without a value is not there before its step.
 
     What its attempt to buy knows of it is its `buying.Buyer`, how far its answer is says its `call`; an
     `again.LeftCall` knows besides what its head was `held` for.
@@ -90,7 +96,7 @@ class Steps(ABC):
     opened: OpenGate  # from its slug on: the gate as it was last seen
     wallet: str | None = None  # its bearer's, where one was asked for or may count
     buyer: Buyer | None = None  # from its payment or token on: what it wants of a purchase that several may wait for
-    purchase: Purchase  # from its credit on: the one whose it is; of a `LeftCall` known from the start
+    purchase: Purchase  # from its credit on: the one whose credit it is; of a `LeftCall` known from the start
     receipts = b""  # from forwarding on: the header lines of its receipt
     relay: Relay | BodyAhead | None = None  # from forwarding on: reads what is to be signed, then asks the target
     is_charged = False  # a credit was taken, which its stage does not show: it counts as a call however it ends
