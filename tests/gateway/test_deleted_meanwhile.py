@@ -132,6 +132,18 @@ async def test_a_call_is_due_again_where_none_of_those_at_the_target_when_their_
     assert books_of(there) == [("VOID", 2)]
 
 
+async def test_a_deleted_gate_is_no_gate_for_who_shows_a_bearer_alone(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate = await there.gate(creditBinding="wallet")
+        bearer = {"Authorization": f"Bearer {await there.buyer.login(there.url)}"}
+        await delete(there, gate)
+        url = f"{there.url}/{gate['slug']}"
+        told = [(await there.buyer.ask(method, url, headers=bearer)).status for method in ("GET", "DELETE")]
+    assert told == [404, 404]
+
+
 @pytest.mark.parametrize("second", ["joins the attempt", "waits for the claim"])
 async def test_a_second_showing_of_a_payment_whose_buyer_left_is_served(
     second: str, tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget

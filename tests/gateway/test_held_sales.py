@@ -211,6 +211,21 @@ async def test_credits_that_are_open_though_their_sale_is_over_are_closed(shop: 
     shop.change_first("UPDATE credits SET is_live = 1")
 
 
+async def test_the_end_of_a_gate_ends_no_hold(shop: BooksShop) -> None:
+    gate = await shop.gate()
+    await shop.buy(gate)
+    rule = "i5_credits_rest_on_a_payment"
+    shop.change_first(BROKEN[rule][0])
+    await shop.until_first_is(f"held: {rule}")
+    assert (await shop.buyer.ask("DELETE", f"{shop.url}/api/v1/paygates/{gate['id']}")).status == 200
+    await shop.until_first_is(f"gate_deleted, held: {rule}")
+    await asyncio.sleep(2)  # some looks
+    with closing(sqlite3.connect(f"file:{shop.database}?mode=ro", uri=True)) as connection:
+        assert connection.execute("SELECT failure FROM purchases").fetchall() == [(f"gate_deleted, held: {rule}",)]
+    shop.change_first(BROKEN[rule][1])
+    await shop.until_first_is("gate_deleted")
+
+
 async def test_the_end_of_a_gate_ends_its_held_sales(shop: BooksShop) -> None:
     gate = await shop.gate()
     payment, _ = await shop.buy(gate)

@@ -77,7 +77,7 @@ class Sweep:
         spare = [(seconds, one) for one in self._watched if (seconds := one.spare_seconds()) is not None]
         spare.sort(key=_first, reverse=True)
         for _, connection in spare[: 1 + len(spare) // _SHARE]:
-            connection.transport.abort()
+            connection.cut()
         if now_seconds >= self._quiet_until_seconds:
             self._quiet_until_seconds = now_seconds + _QUIET_SECONDS
             log.warning("connections_crowded", open=len(self._watched), idle=len(spare))

@@ -68,7 +68,7 @@ def find(calls: Collection[str], first: int, last: int = NEWEST) -> Unit[list[Ro
 
 
 def enter_restore(call_id: str, purchase_id: str, now_ms: int) -> Unit[bool]:
-    """Enter in the ledger that a call's credit is given back; whether it is: once, and to a purchase that is live."""
+    """Enter in the ledger that a call's credit is given back; whether it is: once, though its purchase be void."""
     return bool((yield _JOURNAL.restore_in_journal(id=call_id, purchase_id=purchase_id, now_ms=now_ms)))
 
 

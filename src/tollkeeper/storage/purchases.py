@@ -136,8 +136,8 @@ class Purchases:
     def restore(self, call_id: str, status: int, now_ms: int) -> Awaitable[int | None]:
         """Gives the credit of a call back whose answer is to have this status, once.
 
-        Gives how many are left then; None where the call is not open, or its purchase is void, unless that was the one
-        call served after its gate was deleted. No end of the call may be noted until this is done.
+        Gives how many are left then; None where the call is not open. What is given back to a purchase that is void
+        stays closed (`spending`). No end of the call may be noted until this is done.
         """
         row = self.ledger.row_of(call_id)
 

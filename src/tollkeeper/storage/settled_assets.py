@@ -45,7 +45,7 @@ class SettledAssets:
     async def learn(self, assets: Mapping[str, Asset]) -> None:
         """These are settled now. Raises: StorageError; they are known all the same, and kept with the next."""
         self.known = {**self.known, **assets}
-        changed = {network: asset for network, asset in assets.items() if self._kept.get(network) != asset}
+        changed = {network: asset for network, asset in self.known.items() if self._kept.get(network) != asset}
         if changed:
             await self._database.run(_keep(changed))
             self._kept = {**self._kept, **changed}

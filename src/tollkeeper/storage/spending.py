@@ -309,7 +309,7 @@ def give_back(calls: Mapping[str, int | None], since: int, now_ms: int) -> Unit[
     if unknown := [call_id for call_id, row in calls.items() if row is None]:
         for call_id in unknown:
             yield from restore_call(call_id, UNAVAILABLE, now_ms)
-        yield from end_calls({UNAVAILABLE: unknown}, now_ms)  # those whose purchase is void
+        yield from end_calls({UNAVAILABLE: unknown}, now_ms)  # what was not given back has its end, too
         found += yield from call_journal.find(unknown, since)
     known: dict[int, list[str]] = {}
     for call_id, row in calls.items():

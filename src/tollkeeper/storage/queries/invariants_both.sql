@@ -5,7 +5,9 @@
 SELECT p.id AS subject, p.state || ' with ' || p.remaining || ' credits, the settlement failed: ' || coalesce(s.error, '') AS found
 FROM holdings p JOIN settlements s
     ON s.network = p.network AND s.asset = p.asset AND s.payer = p.payer AND s.nonce = p.nonce
-WHERE (p.state = 'LIVE' OR (p.state = 'VOID' AND p.failure LIKE 'gate_deleted%' AND p.remaining = p.granted))
+WHERE (p.state = 'LIVE' OR (
+        p.state = 'VOID' AND ((p.failure = 'gate_deleted' AND p.remaining = p.granted) OR p.failure LIKE 'gate_deleted, %')
+    ))
     AND p.remaining > 0 AND s.state = 'FAILED' AND s.updated_ms < :before_ms AND p.honoured_ms IS NULL;
 
 -- name: a_sale_has_its_settlement

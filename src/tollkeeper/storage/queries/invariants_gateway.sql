@@ -73,7 +73,8 @@ WHERE c.calls > p.granted;
 SELECT id AS subject, state || ', confirmed ' || confirmed || ', trusted ' || assume_valid || ', transaction '
     || coalesce(transaction_hash, 'none') AS found
 FROM purchases
-WHERE state = 'LIVE' AND (coalesce(transaction_hash, '') = '' OR (confirmed = 0 AND assume_valid = 0));
+WHERE (state = 'LIVE' OR (state = 'VOID' AND failure LIKE 'gate_deleted%'))
+    AND (coalesce(transaction_hash, '') = '' OR (confirmed = 0 AND assume_valid = 0));
 
 -- name: i11_terms_are_a_version_of_the_gate
 SELECT p.id AS subject, 'gate ' || p.gate_id || ' version ' || p.gate_version || ', price ' || p.price_micro || ', credits '
