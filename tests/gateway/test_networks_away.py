@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +12,10 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.hostile_hub import Forward, run_hostile_hub
 from tests.gateway.recording_target import RecordingTarget
-from tests.gateway.test_several_networks import BASE, BOTH
+from tests.gateway.test_several_networks import BASE, BOTH, base_node
 from tollkeeper.sandbox.buyer import Buyer
-from tollkeeper.sandbox.evm_chain import EmbeddedChain
-from tollkeeper.sandbox.evm_engine import Account, GenesisAccount, open_engine
-from tollkeeper.sandbox.evm_rpc import evm_rpc_app
-from tollkeeper.sandbox.genesis import RELAYER_BALANCE_WEI, planted_token
-from tollkeeper.sandbox.rpc_server import RpcServer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import NetworkSettings, Role
-
-
-@asynccontextmanager
-async def base_node() -> AsyncIterator[tuple[RpcServer, str]]:
-    wallets = derive_wallets()
-    genesis = {
-        BASE.usdc.address: planted_token({wallets.buyer.address: 10**9}),
-        wallets.relayer.address: GenesisAccount(Account(balance=RELAYER_BALANCE_WEI), {}),
-    }
-    assert BASE.chain_id is not None
-    chain = EmbeddedChain(
-        open_engine(BASE.chain_id, None),
-        chain_id=BASE.chain_id,
-        genesis=genesis,
-        clock_ms=lambda: time.time_ns() // 1_000_000,
-    )
-    node = RpcServer(evm_rpc_app(chain), port=0)
-    try:
-        yield node, await node.start()
-    finally:
-        await node.stop()
 
 
 async def payment_on_base(buyer: Buyer, gate_url: str) -> str:

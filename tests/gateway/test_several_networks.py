@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,8 @@ class TwoNetworks:
         assert answer.status == 200, answer.body
 
 
-@pytest.fixture
-async def two(tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget) -> AsyncIterator[TwoNetworks]:
+@asynccontextmanager
+async def base_node() -> AsyncIterator[tuple[RpcServer, str]]:
     wallets = derive_wallets()
     genesis = {
         BASE.usdc.address: planted_token({wallets.buyer.address: 10**9}),
@@ -72,18 +72,23 @@ async def two(tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingT
         clock_ms=lambda: time.time_ns() // 1_000_000,
     )
     node = RpcServer(evm_rpc_app(chain), port=0)
-    base_url = await node.start()
-    database = tmp_path / "two.db"
-    networks = dict(settings_for(embedded_chain.url, database).networks)
-    networks[BASE.name] = NetworkSettings(BASE, (base_url,))
     try:
-        async with (
-            composed(embedded_chain.url, database, networks=networks) as url,
-            Buyer(wallets.buyer) as buyer,
-        ):
-            yield TwoNetworks(url, buyer, target, database, base_url)
+        yield node, await node.start()
     finally:
         await node.stop()
+
+
+@pytest.fixture
+async def two(tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget) -> AsyncIterator[TwoNetworks]:
+    database = tmp_path / "two.db"
+    networks = dict(settings_for(embedded_chain.url, database).networks)
+    async with base_node() as (_, base_url):
+        networks[BASE.name] = NetworkSettings(BASE, (base_url,))
+        async with (
+            composed(embedded_chain.url, database, networks=networks) as url,
+            Buyer(derive_wallets().buyer) as buyer,
+        ):
+            yield TwoNetworks(url, buyer, target, database, base_url)
 
 
 async def test_each_network_is_asked_for_and_paid_to_its_own_recipient(

@@ -9,10 +9,12 @@ import msgspec
 import pytest
 
 from tests.storage.test_purchases import NOW_MS, Shop, key, shop
+from tollkeeper.core.paygates import PayGate
 from tollkeeper.core.purchases import Claim, Spend
 from tollkeeper.core.sealing import KeyRing
 from tollkeeper.storage.database import Statement
 from tollkeeper.storage.first_purchase import Claimed, ClaimPurchase
+from tollkeeper.storage.purchase_rows import Purchase
 from tollkeeper.storage.resealing import SEALED_TABLES, Resealing
 from tollkeeper.storage.sealing import Sealing
 from tollkeeper.storage.spending import HeldSpend, restore_call
@@ -73,6 +75,22 @@ async def test_a_grant_is_made_once_and_its_call_finds_its_credit(shop: Shop) ->
     assert await remaining(shop) == 0
 
 
+async def claimed_by(shop: Shop, gate: PayGate, monkeypatch: pytest.MonkeyPatch) -> tuple[ClaimPurchase, Purchase]:
+    """A claim that is won, and the last job that was run for it."""
+    asked: list[ClaimPurchase] = []
+    run_job = shop.database.run_job
+
+    async def run(job: ClaimPurchase) -> Claimed:
+        asked.append(job)
+        return cast("Claimed", await run_job(job))
+
+    with monkeypatch.context() as watched:
+        watched.setattr(shop.database, "run_job", run)
+        claim = await shop.claim(gate)
+    assert claim.purchase is not None
+    return asked[-1], claim.purchase
+
+
 @pytest.mark.parametrize("is_granted", [False, True])
 @pytest.mark.parametrize("is_retry", [False, True])
 async def test_a_claim_is_its_writers_who_asks_again_though_it_was_granted_meanwhile(
@@ -83,27 +101,16 @@ async def test_a_claim_is_its_writers_who_asks_again_though_it_was_granted_meanw
         failed = (await shop.claim(gate)).purchase
         assert failed is not None
         await shop.purchases.fail(failed, "never_sent", None, NOW_MS)
-    asked: list[ClaimPurchase] = []
-    run_job = shop.database.run_job
-
-    async def run(job: ClaimPurchase) -> Claimed:
-        asked.append(job)
-        return cast("Claimed", await run_job(job))
-
-    with monkeypatch.context() as watched:
-        watched.setattr(shop.database, "run_job", run)
-        claim = await shop.claim(gate)
-    assert claim.purchase is not None
+    job, purchase = await claimed_by(shop, gate, monkeypatch)
     if is_granted:  # by whoever waited for it
-        await shop.purchases.grant(claim.purchase, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)
-    job = asked[-1]
+        await shop.purchases.grant(purchase, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)
     again: Claimed = await shop.database.run_job(msgspec.structs.replace(job, is_again=True))
-    assert (again.won, again.purchase and again.purchase.id) == (Claim.WON, claim.purchase.id)
+    assert (again.won, again.purchase and again.purchase.id) == (Claim.WON, purchase.id)
     its = job.purchase_id if is_retry else "another"  # the id of a first attempt is nobody else's
     other = msgspec.structs.replace(job, is_again=True, purchase_id=its, pay_to=b"other", request=b"other")
     assert (await shop.database.run_job(other)).won is Claim.TAKEN
     wish = shop.wish(gate)
-    told = await shop.purchases.grant(claim.purchase, "0xhash", confirmed=True, wish=wish, now_ms=NOW_MS)
+    told = await shop.purchases.grant(purchase, "0xhash", confirmed=True, wish=wish, now_ms=NOW_MS)
     assert told.outcome is Spend.SPENT
     assert await remaining(shop) == 2
 
@@ -113,24 +120,14 @@ async def test_a_claim_is_its_writers_though_its_row_was_sealed_anew_meanwhile(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, *, is_granted: bool
 ) -> None:
     gate = await shop.gate(3)
-    asked: list[ClaimPurchase] = []
-    run_job = shop.database.run_job
-
-    async def run(job: ClaimPurchase) -> Claimed:
-        asked.append(job)
-        return cast("Claimed", await run_job(job))
-
-    with monkeypatch.context() as watched:
-        watched.setattr(shop.database, "run_job", run)
-        claim = await shop.claim(gate)
-    assert claim.purchase is not None
+    job, purchase = await claimed_by(shop, gate, monkeypatch)
     if is_granted:
-        await shop.purchases.grant(claim.purchase, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)
+        await shop.purchases.grant(purchase, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)
     former = shop.purchases._sealing.ring  # noqa: SLF001 - what it seals with
     next_one = Sealing(KeyRing("next", {**former.keys, "next": b"n" * 32}), os.urandom)
     (table,) = [one for one in SEALED_TABLES if one.name == "purchases"]
     assert (await Resealing(shop.database, next_one).page(table, table.first)).moved
-    again: Claimed = await shop.database.run_job(msgspec.structs.replace(asked[-1], is_again=True))
+    again: Claimed = await shop.database.run_job(msgspec.structs.replace(job, is_again=True))
     assert again.won is Claim.WON
 
 

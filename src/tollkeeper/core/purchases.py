@@ -38,6 +38,7 @@ class PurchaseState(StrEnum):
 
 # Why a purchase is VOID whose payment failed after it was sold for.
 SETTLEMENT_FAILED: Final = "settlement_failed"
+GATE_DELETED: Final = "gate_deleted"  # the same, with its gate
 # Why an attempt is FAILED that was none: our hub refused what this gateway signed, whatever the payment. The next one
 # has its number.
 NOT_ATTEMPTED: Final = "hub_refused_our_signature"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tollkeeper.core.purchases import PurchaseState, Spend
+from tollkeeper.core.purchases import GATE_DELETED, PurchaseState, Spend
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage import call_journal
 from tollkeeper.storage.database import ConstraintError, StorageError
@@ -35,7 +35,6 @@ _BATCH: Final = load_queries("spending_sqlite.sql")
 _ENCODE: Final = msgspec.json.Encoder().encode
 _SPENT: Final = Spend.SPENT
 UNAVAILABLE: Final = 503
-GATE_DELETED: Final = "gate_deleted"  # why a purchase is void
 _UNKNOWN: Final = SpendResult(Spend.UNKNOWN)
 _WITHOUT_CREDIT: Final = {
     PurchaseState.CLAIMED: Spend.IN_FLIGHT,
