@@ -15,7 +15,7 @@ from tests.books import assert_books_agree
 from tests.chains.solana_node import FEE_PAYER, WALLETS, paying
 from tests.core.solana_payments import Draft
 from tests.gateway.composed import settings_for
-from tests.hub.hub_under_test import PUBLIC_URL, Answer, HubUnderTest, serving
+from tests.hub.hub_under_test import PUBLIC_URL, Answer, HubUnderTest, serving, start_hub
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth
 from tollkeeper.chains.solana import SolanaConfig
@@ -184,7 +184,7 @@ async def hub_of(directory: Path, node: SolanaNode, *, rpc_url: str = "", **conf
 async def served(hub: Hub, database: Database, node: SolanaNode) -> AsyncIterator[SolanaHub]:
     """The hub, started, over HTTP, until the block ends."""
     try:
-        await hub.start()
+        await start_hub(hub)
         async with (
             serving(create_app(hub, manages_hub=False)) as url,
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,

@@ -18,11 +18,20 @@ from structlog.testing import capture_logs
 from tests.books import assert_books_agree
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.forks import take_back
-from tests.hub.hub_under_test import NETWORK, PUBLIC_URL, HubUnderTest, TestPayment, hub_config, new_payment, serving
+from tests.hub.hub_under_test import (
+    NETWORK,
+    PUBLIC_URL,
+    HubUnderTest,
+    TestPayment,
+    hub_config,
+    new_payment,
+    serving,
+    start_hub,
+)
 from tests.hub.test_completer import change
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth
-from tollkeeper.core.networks import NETWORKS, Family
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.settling import Depths
 from tollkeeper.hub.accounts import Account
 from tollkeeper.hub.app import Hub, create_app
@@ -50,8 +59,7 @@ async def on_two_networks(tmp_path: Path, anvil_fiat_token: ChainUnderTest) -> A
     ]
     hub = Hub(database, auth, networks, public_url=PUBLIC_URL, completer_interval_seconds=3600)
     try:
-        await hub.start()
-        await hub.completers[Family.EVM].complete(0)  # the pass of the start is over, too
+        await start_hub(hub)
         async with serving(create_app(hub, manages_hub=False)) as url, aiohttp.ClientSession() as http:
             yield HubUnderTest(hub, database, url, http)
     finally:

@@ -412,15 +412,16 @@ async def test_a_block_that_no_chain_can_have_is_no_answer(
 
 
 async def test_money_that_nobody_can_have_is_no_answer(
-    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+    tmp_path: Path, chaos: ChaosNode, embedded_chain: ChainUnderTest
 ) -> None:
     def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
         return answer | {"result": hex(10**400)} if call["method"] == "eth_getBalance" else answer
 
     chaos.falsify = falsify
-    assert (await chaos_hub.settle(new_payment(embedded_chain))).code == "UNAVAILABLE"
-    chaos.calm()
-    assert (await chaos_hub.settle(new_payment(embedded_chain))).body["success"] is True
+    async with run_hub(tmp_path, embedded_chain, rpc_url=chaos.url) as hub:
+        assert (await hub.settle(new_payment(embedded_chain))).code == "UNAVAILABLE"
+        chaos.calm()
+        assert (await hub.settle(new_payment(embedded_chain))).body["success"] is True
 
 
 async def test_a_node_that_shows_another_transaction_of_ours_as_the_user_makes_no_failure(

@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest_asyncio
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.hub.hub_under_test import NETWORK, HubUnderTest, hub_config, new_hub, new_payment, run_hub, serving
+from tests.hub.hub_under_test import (
+    NETWORK,
+    HubUnderTest,
+    hub_config,
+    new_hub,
+    new_payment,
+    run_hub,
+    serving,
+    start_hub,
+)
 from tests.hub.test_gas import by_gateway
 from tests.hub.test_purchase_data import TRUSTED
 from tests.storage.plans import plan_of
@@ -99,7 +108,7 @@ async def test_without_a_trusted_gateway_the_queue_is_everybody_s_and_one_for_al
     async with run_hub(tmp_path, chain, config=ROOM, shared_life_seconds=30.0) as first:
         keys, config = (chain.wallets.relayer.private_key,), hub_config(chain.url, **ROOM)
         beside = new_hub(first.database, keys, config, shared_life_seconds=30.0)
-        await beside.start()
+        await start_hub(beside)
         try:
             async with serving(create_app(beside, manages_hub=False)) as url:
                 second = replace(first, hub=beside, url=url)

@@ -20,7 +20,16 @@ from tests.auth.server import Wallet
 from tests.books import assert_books_agree
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.solana_node import BUYER, SECOND_BUYER, WALLETS, paying
-from tests.hub.hub_under_test import PUBLIC_URL, Answer, HubUnderTest, TestPayment, hub_config, new_payment, serving
+from tests.hub.hub_under_test import (
+    PUBLIC_URL,
+    Answer,
+    HubUnderTest,
+    TestPayment,
+    hub_config,
+    new_payment,
+    serving,
+    start_hub,
+)
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, message_hash
 from tests.hub.tables import cells, filled, read_table
 from tollkeeper.api import clock_ms
@@ -47,7 +56,7 @@ async def world(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator
         solana = HubNetwork(SolanaConfig(NETWORKS[NETWORK], (node.url,)), payers)
         hub = Hub(database, auth, [evm, solana], public_url=PUBLIC_URL, completer_interval_seconds=3600)
         try:
-            await hub.start()
+            await start_hub(hub)
             async with serving(create_app(hub, manages_hub=False)) as url, aiohttp.ClientSession() as http:
                 yield SolanaHub(HubUnderTest(hub, database, url, http), node)
         finally:

@@ -410,10 +410,11 @@ async def test_a_fee_above_the_cap_signs_nothing(
     assert not await hub_with_low_cap.database.read(Statement("SELECT hash FROM raw_transactions"))
 
 
-async def test_an_account_without_gas_money_signs_nothing(hub: HubUnderTest, embedded_chain: ChainUnderTest) -> None:
+async def test_an_account_without_gas_money_signs_nothing(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
     embedded_chain.rpc.call("anvil_setBalance", embedded_chain.wallets.relayer.address, hex(1000))
-    assert (await hub.settle(new_payment(embedded_chain))).code == "UNAVAILABLE"
-    assert not await hub.database.read(Statement("SELECT hash FROM raw_transactions"))
+    async with run_hub(tmp_path, embedded_chain) as hub:
+        assert (await hub.settle(new_payment(embedded_chain))).code == "UNAVAILABLE"
+        assert not await hub.database.read(Statement("SELECT hash FROM raw_transactions"))
 
 
 async def test_a_nonce_used_outside_the_hub_is_skipped_at_the_next_start(

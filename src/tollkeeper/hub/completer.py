@@ -82,7 +82,7 @@ class Completer:
         self.check_interval_seconds = CHECK_INTERVAL_SECONDS
         self._last_check = -CHECK_INTERVAL_SECONDS
         self.forget_interval_seconds = FORGET_INTERVAL_SECONDS
-        self._next_forgetting = 0.0
+        self._last_forgetting = -FORGET_INTERVAL_SECONDS
         self.set_aside: dict[str, int] = {}  # by network, as counted last
 
     def start(self) -> None:
@@ -145,14 +145,14 @@ class Completer:
     async def _forget(self) -> None:
         """Now and then, what was kept of refusals for their callers' keys. A failure is tried again, and told."""
         now = asyncio.get_running_loop().time()
-        if now < self._next_forgetting:
+        if now < self._last_forgetting + self.forget_interval_seconds:
             return
         try:
             forgotten = await forget_old_refusals(self._database, self._clock_ms())
         except StorageError as error:
             _LOG.warning("refusals_not_forgotten", reason=str(error))
             return
-        self._next_forgetting = now + self.forget_interval_seconds
+        self._last_forgetting = now
         if forgotten:
             _LOG.info("refusals_forgotten", refusals=forgotten)
 
