@@ -226,7 +226,7 @@ class Answering(Charging):
 
     def _answer_exhausted(self, spent: ExhaustedError) -> None:
         opened = self.opened
-        if opened.is_deleted or not opened.gate.is_enabled:  # as if unpaid: nothing can be paid for
+        if not opened.gate.is_enabled:  # as if unpaid: nothing can be paid for
             self._answer_refusal(not_found(), self.shared.limit.challenged(self.call))
             return
         self.enter(Stage.OVER)
@@ -244,8 +244,9 @@ class Answering(Charging):
         nothing shown yet             as it is; 404 where the gate is deleted, but for a 401 and a 503
         the gate is deleted           404, but for a 503
         its outcome is not known yet  503, with the credit token of the purchase that was claimed
-        a refused payment: 402        the requirements stand beside it, so that a client can pay another; where the
-                                      token counts, with that of the claim, which its next try needs
+        a refused payment: 402        the requirements stand beside it, as they are by now, so that a client can pay
+                                      another (404 where nothing is sold); where the token counts, with that of the
+                                      claim, which its next try needs
         anything else                 as it is
         """
         if self.stage is Stage.FORWARDING:
@@ -258,17 +259,22 @@ class Answering(Charging):
             self._answer_refusal(not_found() if is_hidden else error, self.shared.limit.refused(self.call, error))
             return
         error.at_gate()
-        standing = self.shared.limit.refused(self.call, error)
-        token = self._token_of_claim(buyer, error)
-        if self.opened.is_deleted and error.status != 503:
-            self._answer_refusal(not_found(), standing)
-        elif error.status == 402:
-            self.enter(Stage.OVER)
-            self.shared.traffic.refused(self.opened.gate.id, self.call, error)
-            body = error_envelope(error, self.call.request_id, calls.challenge_beside(self.opened, self.call).siblings)
-            self.call.refuse(error, CORS + standing + token, body)
+        if error.status == 402:
+            self._by_gate_of_now(lambda: self._answer_refused(error, buyer))
         else:
-            self._answer_refusal(error, standing + token)
+            self._answer_refused(error, buyer)
+
+    def _answer_refused(self, error: ApiError, buyer: Buyer) -> None:
+        opened = self.opened
+        lines = self.shared.limit.refused(self.call, error) + self._token_of_claim(buyer, error)
+        if error.status == 402 and opened.gate.is_enabled:
+            self.enter(Stage.OVER)
+            self.shared.traffic.refused(opened.gate.id, self.call, error)
+            body = error_envelope(error, self.call.request_id, calls.challenge_beside(opened, self.call).siblings)
+            self.call.refuse(error, CORS + lines, body)
+        else:
+            is_hidden = error.status == 402 or (opened.is_deleted and error.status != 503)
+            self._answer_refusal(not_found() if is_hidden else error, lines)
 
     def _token_of_claim(self, buyer: Buyer, error: ApiError) -> bytes:
         """Its line, where the payment that it claimed must be presented again, and may need it."""
