@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import resource
 import socket
@@ -36,6 +37,7 @@ from tollkeeper.edge.addresses import Resolver
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.edge.relay import ForwardLimits
 from tollkeeper.edge.spool import THREADS, SpooledBody
+from tollkeeper.edge.unread import Unread
 
 CANARY = b"canary-5f1d"
 
@@ -237,6 +239,28 @@ async def test_an_answer_beyond_the_memory_limit_goes_to_disk_and_comes_back_who
         edge.close()
 
 
+@pytest.mark.parametrize("framing", [b"", b"Content-Length: 6000000\r\n"])
+async def test_an_answer_that_cannot_be_read_on_is_refused_and_never_told_as_whole(
+    framing: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system watches no more sockets in the moment in which the disk has caught up."""
+    watch, times = Unread.watch, 0
+
+    def watch_once(unread: Unread, socket_number: int) -> None:
+        nonlocal times
+        times += 1
+        if times > 1:
+            raise OSError(errno.ENOSPC, "no more watches")
+        watch(unread, socket_number)
+
+    monkeypatch.setattr(Unread, "watch", watch_once)
+    async with target(answers(OK + framing + b"\r\n", bytes(6_000_000), wait=False)) as there, forwarder() as edge:
+        with pytest.raises(ApiError) as refused:
+            await asyncio.wait_for(forward(edge, get(there.at()), b""), 10)
+        assert (refused.value.code, times) == (Code.UNAVAILABLE, 2)
+        assert edge.room.in_use_bytes == edge.pool.open_count == 0
+
+
 async def test_no_room_on_disk_is_a_clean_refusal(tmp_path: Path) -> None:
     edge = Forwarder(Resolver(allow_private=True), spool_folder=tmp_path / "missing")
     async with target(answers(sized(bytes(3_000_000)))) as there:
@@ -288,6 +312,54 @@ async def test_the_time_for_the_answer_starts_with_the_last_byte_of_the_request(
         slow = parts_of(b"a", b"b", b"c", pause_seconds=0.7)  # in all longer than the answer may take
         limits = ForwardLimits(request_seconds=30, response_seconds=2)
         assert (await forward(edge, get(there.at(), "POST"), slow, limits=limits)).status == 200
+
+
+async def test_no_target_is_called_slow_because_its_caller_was() -> None:
+    async with target(answers(sized(b"x"))) as there, forwarder() as edge:
+        slow = parts_of(b"a", b"b", b"c", pause_seconds=0.7)
+        limits = ForwardLimits(request_seconds=1, response_seconds=20)
+        assert (await forward(edge, get(there.at(), "POST"), slow, limits=limits)).status == 200
+
+
+async def test_a_target_has_so_long_in_all_to_take_what_its_caller_sends() -> None:
+    """However often it takes a little, and however slow its caller is besides."""
+    taken_bytes = 0
+
+    async def source() -> AsyncIterator[bytes]:
+        nonlocal taken_bytes
+        await asyncio.sleep(1.5)  # longer than the target may make wait
+        while True:
+            taken_bytes += 65_536
+            yield bytes(65_536)
+
+    async def dawdles(connection: Connection) -> None:
+        await connection.head()
+        while await connection.reader.read(2**20):  # noqa: ASYNC110 - it takes a little at a time
+            await asyncio.sleep(0.02)
+
+    async with target(dawdles) as there, forwarder() as edge:
+        refusal = await refusal_of(edge, get(there.at(), "POST"), source(), request_seconds=1)
+        assert (refusal.code, "take the request" in refusal.message) == (Code.UPSTREAM_TIMEOUT, True)
+        assert taken_bytes > 4 * 2**20
+
+
+async def test_a_second_attempt_has_what_is_left_of_the_time_for_the_first() -> None:
+    async def behave(connection: Connection) -> None:
+        await connection.request()
+        if there.connections == 1:
+            await connection.send(sized(b"x"))
+            await connection.head()
+            await asyncio.sleep(2)
+            connection.reset()
+        else:
+            await connection.wait_closed()
+
+    async with target(behave) as there, forwarder() as edge:
+        await forward(edge, get(there.at()), b"")
+        started = asyncio.get_running_loop().time()
+        assert (await refusal_of(edge, get(there.at()), response_seconds=3)).code is Code.UPSTREAM_TIMEOUT
+        assert there.connections == 2
+        assert asyncio.get_running_loop().time() - started < 4.5
 
 
 async def test_an_answer_that_comes_in_time_in_part_only_is_late() -> None:
@@ -505,7 +577,9 @@ async def test_connecting_counts_as_sending() -> None:
 
     async with forwarder(Resolver(allow_private=True, lookup=names)) as edge:
         request = get(TargetUrl("http", "slow.example", 9, "/", ""))
-        assert (await refusal_of(edge, request, request_seconds=0.05)).code is Code.UPSTREAM_TIMEOUT
+        assert (await refusal_of(edge, request, response_seconds=0.05)).code is Code.UPSTREAM_TIMEOUT
+        late = await refusal_of(edge, get(request.target, "POST"), parts_of(b"a"), request_seconds=0.05)
+        assert late.code is Code.UPSTREAM_TIMEOUT
 
 
 async def test_the_next_address_is_tried_where_one_does_not_answer() -> None:

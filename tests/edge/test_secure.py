@@ -309,7 +309,7 @@ async def test_a_handshake_that_ends_or_never_does_reaches_no_target(when: str, 
     async with target(behave) as there, forwarder(Resolver(allow_private=True, lookup=_here), client) as edge:
         request = _asked(TargetUrl("https", NAME, there.port, "/", ""))
         with pytest.raises(ApiError) as refusal:
-            await forward(edge, request, b"", limits=ForwardLimits(request_seconds=1))
+            await forward(edge, request, b"", limits=ForwardLimits(response_seconds=1))
         assert refusal.value.code in {Code.UPSTREAM_UNREACHABLE, Code.UPSTREAM_TIMEOUT}
         async with asyncio.timeout(5):
             await there.lost.wait()
@@ -367,12 +367,13 @@ async def test_new_keys_are_taken_and_a_new_handshake_too(version: str, command:
             asked = _asked(TargetUrl("https", NAME, port, "/", ""))
             for number in range(3):
                 asking = asyncio.create_task(forward(edge, asked, b""))
-                while await server.stdout.readline() != b"\r\n":
-                    pass
+                while (line := await server.stdout.readline()) != b"\r\n":
+                    assert line, "the server has ended"
                 for lines in (f"{command}\n", f"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{number}\n"):
                     os.write(write_end, lines.encode())
                     await until(lambda: not unread_bytes(read_end))  # a command is one only at the start of a read
                 assert (await asking).body == b"%d\n" % number
+                await asyncio.sleep(0.2)  # a connection on which handshakes still come is not used again
             assert edge.pool.open_count == 1
     finally:
         with contextlib.suppress(ProcessLookupError):

@@ -31,7 +31,7 @@ class Deadlines:
         self._looks_at_seconds = inf  # in the loop's time; never after the earliest deadline
 
     def set(self, bound: Bound, due_seconds: float, loop: asyncio.AbstractEventLoop) -> None:
-        """Tell `bound` at `due_seconds` of the loop's time, and at no other."""
+        """Tell `bound` at `due_seconds` of the loop's time, and at no other; `inf`: only where there is none left."""
         self.due[bound] = due_seconds
         self.look_by(due_seconds, loop)
 
@@ -70,8 +70,7 @@ class Deadlines:
         for bound in [bound for bound, due in self.due.items() if due <= now]:
             self.due.pop(bound, None)
             _tell(bound.time_out)
-        if self.due:
-            self._look_at(min(self.due.values()), loop)
+        self.look_by(min(self.due.values(), default=inf), loop)
 
 
 def _tell(what: Callable[[], None]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -34,7 +35,12 @@ log = structlog.get_logger("tollkeeper.edge")
 
 @dataclass(frozen=True, slots=True)
 class ForwardLimits:
-    """Bounds of one call. `response_seconds` run from the last byte of the request, `request_seconds` until then."""
+    """Bounds of one call.
+
+    `response_seconds` run from the last byte of the request that the caller sent, over every attempt. Until then a
+    target is connected to within `request_seconds`, and may keep the request waiting for so long in all: what the
+    caller takes is no target's fault (`patience` bounds it).
+    """
 
     request_seconds: float = PROXY_TIMEOUT_SECONDS
     response_seconds: float = PROXY_TIMEOUT_SECONDS
@@ -96,6 +102,8 @@ class Relay(Exchange):
     _size_bytes = _sent_bytes = 0
     _is_started = False  # the request's body was asked for: it cannot be had again
     _is_sent = _is_last_attempt = _is_over = False
+    _waits_since: float | None = None  # the target takes no more for now; in the loop's time
+    _waited_seconds = 0.0
 
     def __init__(
         self, connections: Connections, request: RelayRequest, owner: AnswerOwner, limits: ForwardLimits
@@ -108,9 +116,9 @@ class Relay(Exchange):
 
     def start(self) -> None:
         """Send the request: on a kept connection at once, else as soon as one is open."""
+        is_here = isinstance(self._request.body, bytes)
+        self._set_deadline(self._limits.response_seconds if is_here else self._limits.request_seconds)
         connection = self._connections.kept(self._request.target)
-        if connection is None or not isinstance(self._request.body, bytes):  # else it is sent before this returns
-            self._connections.deadlines.set(self, self._loop.time() + self._limits.request_seconds, self._loop)
         if connection is None:
             self._open()
         else:
@@ -167,16 +175,15 @@ class Relay(Exchange):
     def _send(self, connection: TargetConnection) -> None:
         request = self._request
         if connection.is_closing():
-            self._connections.deadlines.set(self, self._loop.time() + self._limits.request_seconds, self._loop)
             self._try_again()
             return
         self._connection = connection
         if isinstance(request.body, bytes):
             self._is_sent = True
             connection.send(self, request.method, request.head + request.body)
-            self._connections.deadlines.set(self, self._loop.time() + self._limits.response_seconds, self._loop)
             return
         connection.begin(self, request.method)
+        self._set_deadline(inf)
         self._unsent = request.head
         self._is_started = True
         request.body.body_to(self)
@@ -216,7 +223,10 @@ class Relay(Exchange):
     def _request_sent(self, connection: TargetConnection) -> None:
         connection.end_request()
         self._is_sent = True
-        self._connections.deadlines.set(self, self._loop.time() + self._limits.response_seconds, self._loop)
+        self._set_deadline(self._limits.response_seconds)
+
+    def _set_deadline(self, seconds: float) -> None:
+        self._connections.deadlines.set(self, self._loop.time() + seconds, self._loop)
 
     def _try_again(self) -> None:
         """The kept connection had been closed and sending again is safe: once, on a new connection."""
@@ -234,10 +244,17 @@ class Relay(Exchange):
         """See `exchange.Exchange`."""
         if not isinstance(self._request.body, bytes) and not self._is_over:
             self._request.body.pause_body()
+            if not self._is_sent:
+                self._waits_since = self._loop.time()
+                self._set_deadline(self._limits.request_seconds - self._waited_seconds)
 
     def resume_sending(self) -> None:
         """See `exchange.Exchange`."""
         if not isinstance(self._request.body, bytes) and not self._is_over:
+            if self._waits_since is not None and not self._is_sent:
+                self._waited_seconds += self._loop.time() - self._waits_since
+                self._waits_since = None
+                self._set_deadline(inf)
             self._request.body.resume_body()
 
     def wanted_bytes(self) -> int:
@@ -292,7 +309,7 @@ class Relay(Exchange):
         elif (parts := self._spool.in_memory()) is not None:
             self._deliver(parts)
         else:  # the disk has as long as the target had
-            self._connections.deadlines.set(self, self._loop.time() + self._limits.response_seconds, self._loop)
+            self._set_deadline(self._limits.response_seconds)
             self._reading_back = self._loop.create_task(self._spool.finish())
             self._reading_back.add_done_callback(self._read_back)
 

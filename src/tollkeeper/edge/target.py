@@ -212,7 +212,10 @@ class TargetConnection(asyncio.Protocol):
             self._reading_paused = False
             if not self.transport.is_closing():
                 self.transport.resume_reading()
-                self.watch()
+                try:
+                    self.watch()
+                except OSError:  # else a body that ends with its connection would look whole behind the abort
+                    self._fail(Code.UNAVAILABLE, "the gateway can watch no more connections now")
 
     def abort(self) -> None:
         """Drop the connection at once and tell the exchange nothing more."""

@@ -446,12 +446,13 @@ class Attempt:
 class PaidCall(Arriving):
     """One request at a PayGate, from its first step to its last."""
 
-    # 6. Forward. Waits for the target (600 s until all is sent, 600 s from then on: `edge.relay`), and before that for
-    # a body that is signed (600 s, too): a mebibyte of it is held, for a moment twice, and hashed in the loop. A body
-    # that is all there is sent at once (reading pauses behind 64 KiB; one look at the socket may bring more), others
-    # flow as fast as the target takes them; of one that it does not take up to 32 MiB are held, 64 MiB of all, to see
-    # whether its caller has left (`edge.presence`). The target's name is looked up for 5 s at most, a connection made
-    # for 10, both anew where a kept one had closed. A long answer waits 600 s more for the disk.
+    # 6. Forward. Waits for the target, 600 s from the last byte of the request (before it for as long, in all, where it
+    # does not take what comes: `edge.relay`), and before that for a body that is signed: a mebibyte of it is held,
+    # for a moment twice, and hashed in the loop. A body that is all there is sent at once (reading pauses behind 64
+    # KiB; one look at the socket may bring more), others flow as fast as the target takes them; of one that it does not
+    # take up to 32 MiB are held, 64 MiB of all, to see whether its caller has left (`edge.presence`). The target's name
+    # is looked up for 5 s at most, a connection made for 10, both anew where a kept one had closed. A long answer waits
+    # 600 s more for the disk.
 
     def _forward(self, opened: OpenGate, purchase: Purchase, proofs: Sequence[bytes] = PROOFS) -> None:
         """`proofs`: the headers of which the first one that is there got the credit."""

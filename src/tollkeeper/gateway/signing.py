@@ -5,10 +5,11 @@ Only calls of gates with `headerAuthMode: hmac` come here. What is signed, and h
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.limits import PROXY_TIMEOUT_SECONDS, SIGNED_BODY_SIZE_BYTES
+from tollkeeper.core.limits import SIGNED_BODY_SIZE_BYTES
 from tollkeeper.edge.parts import Part, add_part
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ class BodyAhead:
     """Reads a body until it is whole, or until it is too long to be signed; then it is the source of what it read.
 
     `ready` is called once: with the body twice, or with None and what gives it (this object, or the source where
-    nothing was read of it); or `owner` is told why not, unless this is closed first. Until then it has a deadline among
-    those of the forwarder's calls (`deadlines.Bound`).
+    nothing was read of it); or `owner` is told why not, unless this is closed first. Until then it is among the
+    forwarder's calls that give up at a stop (`deadlines.Bound`).
     """
 
     __slots__ = (
@@ -64,7 +65,7 @@ class BodyAhead:
             self._tell(None, self._source)
         else:
             loop = self._forwarder.loop
-            self._forwarder.deadlines.set(self, loop.time() + PROXY_TIMEOUT_SECONDS, loop)
+            self._forwarder.deadlines.set(self, inf, loop)
             self._source.body_to(self)
 
     def close(self) -> None:
@@ -79,8 +80,7 @@ class BodyAhead:
             self._owner.on_refusal(error)
 
     def time_out(self) -> None:
-        """See `deadlines.Bound`."""
-        self.refuse(ApiError(Code.UPSTREAM_TIMEOUT, "the request did not come in time to be signed"))
+        """See `deadlines.Bound`: never, for a caller who is too slow is closed (`edge.patience`)."""
 
     def give_up(self) -> None:
         """See `deadlines.Bound`."""
