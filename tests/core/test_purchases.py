@@ -203,7 +203,13 @@ def test_any_other_payment_that_covers_the_current_price_buys_the_current_terms(
 def test_too_many_attempts_are_payment_invalid_and_say_so() -> None:
     error = attempts_exhausted()
     assert isinstance(error, ApiError)
-    assert (error.code, error.details) == (Code.PAYMENT_INVALID, {"reason": "attempts_exhausted"})
+    details = {
+        "reason": "attempts_exhausted",
+        "check": "attempts",
+        "expected": "at most 3",
+        "found": "as many failed",
+    }
+    assert (error.code, error.details) == (Code.PAYMENT_INVALID, details)
 
 
 # The proof of a later call

@@ -244,7 +244,10 @@ def test_a_field_that_cannot_be_read_is_named_with_its_code(body: dict[str, Any]
     with pytest.raises(ApiError) as caught:
         parse_payment(body)
     assert (caught.value.code, caught.value.details) == (code, {"field": field})
-    assert refused(header_of(body)).details == {"reason": "invalid_payload", "field": field}
+    details = refused(header_of(body)).details
+    assert details is not None
+    assert (details["reason"], details["check"], details["field"]) == ("invalid_payload", "payload", field)
+    assert (details["found"], "x402 payment" in details["expected"]) == (caught.value.message, True)
 
 
 @pytest.mark.parametrize("time", ["0", "1", "1760000000123", str(UINT256_MAX)])

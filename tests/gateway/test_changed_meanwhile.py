@@ -93,6 +93,9 @@ async def test_a_payment_that_is_refused_behind_a_wait_is_told_what_the_gate_ask
         assert code_of(answer) == (404, "NOT_FOUND")
         return
     assert code_of(answer) == (402, "INSUFFICIENT_FUNDS")
+    details = answer.json()["error"]["details"]
+    wanted = (asked, "valid" if asked == "verify" else "success", "insufficient_funds")
+    assert (details["check"], details["expected"], details["found"]) == wanted
     assert shown_by(answer) == asked_by_then(gate, change)
 
 

@@ -356,6 +356,32 @@ async def test_a_parked_claim_is_honoured_by_the_terms_that_were_claimed(
             assert await compare_with_chain(settings) == []
 
 
+async def test_what_was_parked_at_a_gate_that_was_deleted_since_is_honoured_and_served_once(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    database = tmp_path / "gateway.db"
+    async with run_foreign(embedded_chain) as foreign, Buyer(derive_wallets().buyer) as buyer:
+        foreign.signers, foreign.settling = [], foreign_ways.error_after_sending
+        changes: dict[str, Any] = {"role": Role.GATEWAY, "hub_url": foreign.url}
+        async with composed(embedded_chain.url, database, **changes) as url:
+            settings = settings_for(embedded_chain.url, database, **changes)
+            shop = Honour(url, settings, embedded_chain, target, buyer)
+            gate = await shop.gate()
+            payment, unshown = [await shop.payment(gate) for _ in range(2)]
+            assert (await buyer.call(gate["accessUrl"], payment)).status == 503
+            assert (await buyer.ask("DELETE", f"{url}/api/v1/paygates/{gate['id']}")).status == 200
+            assert (await buyer.call(gate["accessUrl"], payment)).status == 503
+            embedded_chain.rpc.call("anvil_mine", 6)
+            (difference,) = await compare_with_chain(settings)
+            done = (await shop.honour(gate, difference.found.split(", ")[1].split(" ")[0]))["done"]
+            token = {"X-Credit-Token": done["creditToken"]}
+            served = [(await buyer.ask("GET", gate["accessUrl"], headers=token)).status for _ in range(2)]
+            assert served == [200, 404]
+            elsewhere = relay(embedded_chain, unshown)
+            embedded_chain.rpc.call("anvil_mine", 6)
+            assert "was deleted" in (await shop.honour(gate, elsewhere))["error"]  # it bought nothing there
+
+
 async def test_the_command_prints_the_credit_token_beside_a_running_server(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:

@@ -19,10 +19,14 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
+from tests.gateway.hostile_hub import run_hostile_hub
 from tests.gateway.recording_target import RecordingTarget
+from tests.gateway.test_deleted_meanwhile import Late
 from tollkeeper.core.rate_limits import RequestLimits
+from tollkeeper.gateway import access
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.settings import Role
 
 PROXIES = (ip_network("127.0.0.1"),)
 FEW = RequestLimits(unpaid=5, api=8, wallet=12, login=4)
@@ -90,6 +94,30 @@ async def test_an_address_is_limited_by_its_unpaid_calls_and_told_when_to_come_b
         assert limited.headers["ratelimit"].startswith('"unpaid";r=0;t=')
         assert (await market.call(gate, OTHER)).status == 402
         assert target.requests == []
+
+
+async def test_whose_call_is_due_behind_a_delete_is_asked_to_wait_and_not_told_that_there_is_no_gate(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "SETTLE_WAIT_SECONDS", 1)
+    apart: dict[str, Any] = {"trusted_proxies": PROXIES, "request_limits": FEW, "role": Role.GATEWAY}
+    async with (
+        composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub,
+        run_hostile_hub(hub) as between,
+        composed(embedded_chain.url, tmp_path / "gateway.db", hub_url=between.url, **apart) as url,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        between.settling = late = Late()
+        market = Shop(url, target, buyer)
+        gate, other = [await market.gate(credits=1, paymentAddress="0x" + "77" * 20) for _ in range(2)]
+        shown = {"X-Payment": buyer.sign((await market.call(gate, ONE)).json())}
+        assert (await market.call(gate, ONE, **shown)).status == 503
+        await market.flood(other, ONE)  # somebody at the same address
+        assert (await market.ask("DELETE", f"{GATES}/{gate['id']}", None)).status == 200
+        await late.until_answered()
+        limited = await market.call(gate, ONE, **shown)
+        assert (limited.status, "retry-after" in limited.headers) == (429, True)
+        assert (await market.call(gate, OTHER, **shown)).status == 200
 
 
 async def test_who_is_told_to_pay_or_refused_is_told_how_he_stands_and_who_pays_is_not(

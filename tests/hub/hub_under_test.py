@@ -275,7 +275,7 @@ def _first_pass(completer: Completer) -> asyncio.Event:
         finally:
             ended.set()
 
-    completer.complete = watched  # type: ignore[method-assign]
+    completer.complete = watched  # type: ignore[method-assign]  # it is watched, and as it was
     return ended
 
 

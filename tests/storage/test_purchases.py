@@ -20,6 +20,7 @@ from tollkeeper.core.paygates import CreateDefaults, PayGate, parse_create, upda
 from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
     NOT_ATTEMPTED,
+    PARKED_SHOWN_MS,
     Claim,
     PurchaseState,
     Spend,
@@ -725,6 +726,36 @@ async def test_a_wallet_spends_its_oldest_purchase_at_the_gate_first(shop: Shop)
     assert [answer.outcome for answer in answers[4:]] == [Spend.IN_FLIGHT] * 2
     nobody = await shop.purchases.spend_of_payer("0x" + "99" * 20, shop.wish(gate, None), NOW_MS)
     assert nobody.outcome is Spend.UNKNOWN
+    await shop.ledger_agrees()
+
+
+async def test_a_wallet_whose_claim_was_parked_of_late_is_not_asked_to_pay_again(shop: Shop) -> None:
+    gate = await shop.gate(2)
+    parked = (await shop.claim(gate, 1)).purchase
+    assert parked is not None
+    await shop.purchases.park(parked, "not_of_the_facilitators_signers", NOW_MS)
+
+    async def found(now_ms: int) -> Spend:
+        return (await shop.purchases.spend_of_payer(parked.payer, shop.wish(gate, None), now_ms)).outcome
+
+    assert await found(NOW_MS + PARKED_SHOWN_MS - 1) is Spend.PARKED
+    assert await found(NOW_MS + PARKED_SHOWN_MS) is Spend.UNKNOWN
+    await shop.bought(gate, 2)  # what holds a credit goes before it
+    assert [await found(NOW_MS) for _ in range(3)] == [Spend.SPENT, Spend.SPENT, Spend.PARKED]
+
+
+async def test_who_claimed_just_before_a_delete_that_had_read_its_clock_before_him_has_his_first_credit(
+    shop: Shop,
+) -> None:
+    """And a completer granted it."""
+    gate = await shop.gate(3, creditBinding="token")
+    claimed = (await shop.claim(gate, now_ms=NOW_MS + 1)).purchase
+    assert claimed is not None
+    await shop.purchases.grant(claimed, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS + 2)
+    await shop.gates.delete(gate.id, NOW_MS)
+    wish = shop.wish(gate)
+    own = await shop.purchases.grant(claimed, "0xhash", confirmed=True, wish=wish, now_ms=NOW_MS + 3)
+    assert own.outcome is Spend.SPENT
     await shop.ledger_agrees()
 
 

@@ -141,7 +141,7 @@ def test_loaded_sql_binds_in_the_database() -> None:
         (
             "gateway.sql",
             "oldest_of_payer",
-            dict.fromkeys(("payer", "gate_id", "now_ms"), 0),
+            dict.fromkeys(("payer", "gate_id", "now_ms", "parked_since_ms"), 0),
             {"purchases_by_payer (payer=?)"},
         ),
         (

@@ -143,6 +143,11 @@ def payment_error(code: Code, message: str, *, details: dict[str, Any] | None = 
     return error
 
 
+def failed_check(reason: str, check: str, expected: Any, found: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    """What a refused payment's `details` say of it (contract 4.5)."""
+    return {"reason": reason, "check": check, "expected": expected, "found": found}
+
+
 def missing(field: str) -> ApiError:
     """MISSING_PARAMETER for a required field."""
     return ApiError(Code.MISSING_PARAMETER, f"{field} is required", details={"field": field})

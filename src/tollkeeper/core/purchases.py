@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.core.errors import Code, payment_error
-from tollkeeper.core.limits import SALE_VALUE_MAX_MICRO
+from tollkeeper.core.errors import Code, failed_check, payment_error
+from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX, SALE_VALUE_MAX_MICRO
 from tollkeeper.core.tenders import price_check, recipient_check
 from tollkeeper.core.verification import Check, Reason, require
 
@@ -109,19 +109,19 @@ def terms_for(gate: PayGate, asset: Asset, tender: Tender, now_ms: int) -> Terms
     """The terms that this payment on the asset's network buys: the current ones or a former price's (contract 3.3).
 
     A former price counts for a while, and only when it is paid to the micro-unit.
-    Raises: the payment error of a wrong recipient or price, or of more than any sale is worth.
+    Raises: the payment error of a wrong price or recipient, or of more than any sale is worth.
     """
     network = asset.network.name
     pay_to = gate.pay_to_on(network)
     assert pay_to is not None  # noqa: S101 - only networks that the gate is paid on are asked for
-    require((recipient_check(tender, asset, pay_to),))
     price_micro, granted = gate.price_micro, gate.credits
     for former in gate.former:
         is_shown = now_ms < former.until_ms and former.network == network
         if is_shown and tender.value == former.price_micro:
             price_micro, granted = former.price_micro, former.credits
             break
-    require((price_check(tender, asset, price_micro), _countable_check(tender.value)))
+    priced = price_check(tender, asset, price_micro), _countable_check(tender.value)
+    require((*priced, recipient_check(tender, asset, pay_to)))
     return Terms(
         gate.id,
         gate.version,
@@ -143,6 +143,8 @@ def _countable_check(value: int) -> Check:
 # Base, and a slot on Solana until it is final. Thrice as long, because blocks and clocks may be slow.
 FOLLOWED_MS: Final = 900_000
 FIRST_LOOK_MS: Final = 4_000
+# For how long a parked claim is listed, and its wallet's bearer alone is asked for no other payment.
+PARKED_SHOWN_MS: Final = 7 * 86_400_000
 
 
 def next_look_ms(paid_ms: int, now_ms: int, *, is_used_up: bool) -> int | None:
@@ -175,7 +177,7 @@ def attempts_exhausted() -> Exception:
     return payment_error(
         Code.PAYMENT_INVALID,
         "this payment's settlement failed too often; sign a new one once this one can be carried out no longer",
-        details={"reason": "attempts_exhausted"},
+        details=failed_check("attempts_exhausted", "attempts", f"at most {PAYMENT_ATTEMPTS_MAX}", "as many failed"),
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 import msgspec
 
 from tollkeeper.core.counterfactual import unwrap
-from tollkeeper.core.errors import ApiError, Code, payment_error
+from tollkeeper.core.errors import ApiError, Code, failed_check, payment_error
 from tollkeeper.core.evm import (
     authorization_digest,
     domain_separator,
@@ -223,12 +223,7 @@ def refusal(check: Check) -> ApiError:
     return payment_error(
         code_of_reason(check.reason),
         f"payment check failed: {check.name}",
-        details={
-            "reason": check.reason.value,
-            "check": check.name,
-            "expected": check.expected,
-            "found": check.actual,
-        },
+        details=failed_check(check.reason.value, check.name, check.expected, check.actual),
     )
 
 

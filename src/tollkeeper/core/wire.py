@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_error
+from tollkeeper.core.errors import ApiError, Code, failed_check, invalid, missing, payment_error
 from tollkeeper.core.evm import Authorization, checksum_address
 from tollkeeper.core.limits import PAYMENT_HEADER_SIZE_BYTES
 from tollkeeper.core.networks import Family
@@ -255,13 +255,12 @@ def decode_payment_header(header: bytes) -> Payment:
     try:
         return parse_payment(body)
     except ApiError as error:
-        raise payment_error(
-            Code.PAYMENT_INVALID, error.message, details={"reason": "invalid_payload", **(error.details or {})}
-        ) from None
+        raise _unreadable(error.message, **(error.details or {})) from None
 
 
-def _unreadable(message: str) -> ApiError:
-    return payment_error(Code.PAYMENT_INVALID, message, details={"reason": "invalid_payload", "field": "X-Payment"})
+def _unreadable(message: str, **details: Any) -> ApiError:  # noqa: ANN401 - JSON
+    found = failed_check("invalid_payload", "payload", "base64 of the JSON object of an x402 payment", message)
+    return payment_error(Code.PAYMENT_INVALID, message, details={**found, "field": "X-Payment", **details})
 
 
 def payment_body(payment: Payment) -> dict[str, Any]:

@@ -5,7 +5,7 @@
     3. proof of payment (402; 404 where nothing is sold, 400 for another network) -> decode, signature, payer (403)
     4. spend a held credit (402 used up, 403 not by this proof, 503 unknown); by its token or bearer (`asking`), too
     5. buy: a failed payment's next try (403) -> a wallet's payer (401, 403) -> enabled (404), network ->
-       recipient, price, time -> verify -> claim -> settle -> grant and spend
+       price, recipient, time -> verify -> claim -> settle -> grant and spend
     6. forward, and what is answered: `answering`, where each way stands in which a request ends
 
 `Arriving` is one request until a credit is its own, `Attempt` a payment that is being bought with, `PaidCall` the
@@ -354,7 +354,7 @@ class Attempt:
                 raise
             raise refusal.instead_of(failed) from None
 
-    # Terms: recipient and price, then its time. Verify: waits for the facilitator's word (10 s to reach it, 10 s for
+    # Terms: price and recipient, then its time. Verify: waits for the facilitator's word (10 s to reach it, 10 s for
     # its answer; where that is a refusal, or it comes too late, as long for its record of the payment, or 3 s for what
     # the chain shows) and, where the chain is looked at here, for a node.
 

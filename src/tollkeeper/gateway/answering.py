@@ -241,7 +241,7 @@ class Answering(Charging):
         """The refusal, as contract 4.5 has it; `error.at_gate` gives a refused payment its status at a gate.
 
         it is paid for                `broken`
-        nothing shown yet             as it is; 404 where the gate is deleted, but for a 401 and a 503
+        nothing shown yet             as it is; 404 where the gate is deleted, but for a 401, a 429 and a 503
         the gate is deleted           404, but for a 503
         its outcome is not known yet  503, with the credit token of the purchase that was claimed
         a refused payment: 402        the requirements stand beside it, as they are by now, so that a client can pay
@@ -255,7 +255,7 @@ class Answering(Charging):
         buyer = self.buyer
         if buyer is None:
             opened = getattr(self, "opened", None)
-            is_hidden = opened is not None and opened.is_deleted and error.status not in {401, 503}
+            is_hidden = opened is not None and opened.is_deleted and error.status not in {401, 429, 503}
             self._answer_refusal(not_found() if is_hidden else error, self.shared.limit.refused(self.call, error))
             return
         error.at_gate()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.challenge import profile_of
-from tollkeeper.core.errors import ApiError, Code, invalid, payment_error
+from tollkeeper.core.errors import ApiError, Code, failed_check, invalid, payment_error
 from tollkeeper.core.forwarding import caller_lines, request_target
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.paygate_fields import CreditBinding, OnFailure
@@ -91,7 +91,7 @@ def check_payer(wallet: str | None, payer: str) -> None:
 
 def on_other_network(opened: OpenGate, network: str) -> ApiError:
     """The refusal of a payment on a network that the gate is not paid on."""
-    details = {"reason": "invalid_network", "expected": ", ".join(opened.offers), "found": network}
+    details = failed_check("invalid_network", "network", ", ".join(opened.offers), network)
     return payment_error(Code.INVALID_NETWORK, "the payment is for another network", details=details)
 
 
@@ -210,7 +210,8 @@ class BoundedBody:
 
 def spent_elsewhere(purchase: Purchase) -> ApiError:
     """The refusal of a payment that was claimed at another PayGate (contract 4.3)."""
-    details = {"reason": "duplicate_settlement", "transaction": purchase.transaction_hash or ""}
+    details = failed_check("duplicate_settlement", "purchase", "one of this PayGate", "one of another PayGate")
+    details["transaction"] = purchase.transaction_hash or ""
     message = with_advice("this payment was presented at another PayGate", purchase.payer)
     return payment_error(Code.NONCE_ALREADY_USED, message, details=details)
 

@@ -54,7 +54,11 @@ class Honouring:
         `isRepeated` in what is told: this very order granted it before. Raises: INVALID_PARAMETER for what is no hash,
         NOT_FOUND, PAYMENT_INVALID, CONFLICT where it was granted otherwise; RpcUnavailable.
         """
-        gate = await self.paygates.by_slug(slug, self.clock_ms())
+        now_ms = self.clock_ms()
+        gate = await self.paygates.by_slug(slug, now_ms)
+        is_deleted = gate is None
+        if gate is None:  # what was claimed before the delete is honoured all the same, and served once
+            gate = await self.paygates.deleted_by_slug(slug, now_ms)
         if gate is None:
             raise ApiError(Code.NOT_FOUND, f"there is no PayGate {slug}")
         family, transaction_hash, nonce = _read(transaction_hash, nonce)
@@ -80,7 +84,10 @@ class Honouring:
                 "deep enough yet"
             )
             raise ApiError(Code.PAYMENT_INVALID, msg)
-        return await self._grant(*fitting[0], gate)
+        payment, recipient = fitting[0]
+        if is_deleted and await self.purchases.by_payment(payment.key) is None:
+            raise ApiError(Code.NOT_FOUND, f"{slug} was deleted, and this payment was not shown there before")
+        return await self._grant(payment, recipient, gate)
 
     async def _shown(
         self, transaction_hash: str, nonce: str | None, gate: PayGate, recipient: Recipient

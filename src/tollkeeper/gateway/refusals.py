@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.errors import ApiError, Code, payment_error
+from tollkeeper.core.errors import ApiError, Code, failed_check, payment_error
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.tenders import with_advice
@@ -99,7 +99,7 @@ class Refusals:
             return Refusal(known.used, may_be_forgotten=False)
         reason, transaction = known.reason or reason, known.transaction or verdict.transaction
         code, explained = code_of_reason(reason), row.explained.get(reason)
-        details: dict[str, Any] = {"reason": reason, **(verdict.checks or {})}
+        details = failed_check(reason, "verify", "valid", reason) | (verdict.checks or {})
         message = f"the payment hub refused the payment: {reason}"
         if transaction:
             details["transaction"] = transaction
@@ -173,16 +173,17 @@ class Refusals:
 
 def _used(what: str, key: PaymentKey, transaction: str, details: dict[str, str]) -> ApiError:
     """It was charged, however it looks by now: nobody is told to pay again for it."""
-    details = {"reason": Reason.DUPLICATE.value, **details}
+    told: dict[str, Any] = failed_check(Reason.DUPLICATE.value, "unused", "an unused payment", f"one that {what}")
+    told |= details
     if transaction:
-        details["transaction"] = transaction
+        told["transaction"] = transaction
     message = f"the payment {what}, and is charged once: details say where to see it"
-    return payment_error(Code.NONCE_ALREADY_USED, with_advice(message, key.payer), details=details)
+    return payment_error(Code.NONCE_ALREADY_USED, with_advice(message, key.payer), details=told)
 
 
 def not_settled(answer: SettleAnswer, network: str) -> ApiError:
     """The refusal of a payment that was clearly not settled."""
-    details = {"reason": answer.reason}
+    details = failed_check(answer.reason, "settle", "success", answer.reason)
     if answer.transaction:
         details["transaction"] = answer.transaction
     explained = FAMILIES[NETWORKS[network].family].explained.get(answer.reason)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.differences import Difference
+from tollkeeper.core.purchases import PARKED_SHOWN_MS
 from tollkeeper.core.transactions import State, may_move
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.returned_fees import OWED_LISTED_MS
@@ -37,8 +38,6 @@ _FOLLOWED_SECONDS: Final = 60
 LISTED_MAX: Final = 1000
 # What a hub has forgotten is listed for a week: it may never know it again.
 _FORGOTTEN_LISTED_MS: Final = 7 * 86_400_000
-# So is a claim that was parked: what was not paid is left as it is.
-_PARKED_LISTED_MS: Final = _FORGOTTEN_LISTED_MS
 # Each speaks of one sale, which it names. What breaks one of them is held (`holding`).
 _OF_ONE_SALE: Final = frozenset(
     {
@@ -132,7 +131,7 @@ def parked(snapshot: Snapshot, now_ms: int) -> list[Difference]:
         Difference(
             "a_claim_has_an_outcome", row["id"], f"{row['failure']}: {row['network']}/{row['payer']}/{row['nonce']}"
         )
-        for row in snapshot.read(_PURCHASES.parked_claims(since_ms=now_ms - _PARKED_LISTED_MS))[:LISTED_MAX]
+        for row in snapshot.read(_PURCHASES.parked_claims(since_ms=now_ms - PARKED_SHOWN_MS))[:LISTED_MAX]
     ]
 
 

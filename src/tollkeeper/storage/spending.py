@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tollkeeper.core.purchases import GATE_DELETED, PurchaseState, Spend
+from tollkeeper.core.purchases import GATE_DELETED, PARKED_SHOWN_MS, PurchaseState, Spend
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage import call_journal
 from tollkeeper.storage.database import ConstraintError, StorageError
@@ -260,7 +260,8 @@ def _spend_alone(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
 def spend_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
     """Spend a credit of the oldest purchase that a wallet has at the gate; the caller is that wallet."""
     while True:
-        rows = yield _Q.oldest_of_payer(payer=payer, gate_id=wish.gate_id, now_ms=now_ms)
+        since_ms = now_ms - PARKED_SHOWN_MS
+        rows = yield _Q.oldest_of_payer(payer=payer, gate_id=wish.gate_id, now_ms=now_ms, parked_since_ms=since_ms)
         if not rows:
             return _UNKNOWN
         (result,) = yield from spend_all([HeldSpend(None, rows[0]["id"], wish)], now_ms)

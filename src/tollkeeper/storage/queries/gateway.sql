@@ -203,10 +203,9 @@ VALUES (:number, :granted, :remaining, :token_used, 1, :expires_ms);
 -- deleted meanwhile: then what is left stays closed, and none of it was spent before.
 UPDATE credits SET remaining = remaining - 1, token_used = CASE WHEN :token_used = 1 THEN 1 ELSE token_used END
 WHERE remaining > 0 AND number IN (
-    SELECT p.number FROM purchases p JOIN paygates g ON g.id = p.gate_id
+    SELECT p.number FROM purchases p
     WHERE p.id = :id AND p.attempt = :attempt AND (
-        (p.state = 'LIVE' AND p.failure IS NULL)
-        OR (p.state = 'VOID' AND p.failure = 'gate_deleted' AND p.attempt_ms <= g.deleted_ms)
+        (p.state = 'LIVE' AND p.failure IS NULL) OR (p.state = 'VOID' AND p.failure = 'gate_deleted')
     )
 ) AND (is_live = 1 OR remaining = granted) AND (expires_ms IS NULL OR expires_ms > :now_ms)
 RETURNING (
@@ -435,15 +434,15 @@ SELECT count(*) AS total FROM holdings WHERE payer = :payer AND state IN ('LIVE'
 
 -- name: oldest_of_payer
 -- What a wallet's next call at a gate is spent from: the oldest purchase that holds a credit, or is due one though its gate
--- was deleted, else one still settling, else one that is held. Looked for among the wallet's, and not among all that the gate ever sold: hence no bare gate_id.
+-- was deleted, else one still settling, else one that is held, or was parked since then: that may be paid for. Looked for among the wallet's, and not among all that the gate ever sold: hence no bare gate_id.
 SELECT id, state FROM holdings
 WHERE payer = :payer AND gate_id + 0 = :gate_id AND (
-    state = 'CLAIMED' OR (
+    state = 'CLAIMED' OR (state = 'PARKED' AND updated_ms > :parked_since_ms) OR (
         (state = 'LIVE' OR (state = 'VOID' AND failure = 'gate_deleted' AND remaining = granted))
         AND remaining > 0 AND (expires_ms IS NULL OR expires_ms > :now_ms)
     )
 )
-ORDER BY state = 'LIVE' AND failure IS NOT NULL, state = 'CLAIMED', granted_ms, id LIMIT 1;
+ORDER BY state = 'PARKED', state = 'LIVE' AND failure IS NOT NULL, state = 'CLAIMED', granted_ms, id LIMIT 1;
 
 -- name: call_state
 SELECT state FROM single_calls WHERE id = :id;
