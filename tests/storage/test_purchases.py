@@ -744,6 +744,20 @@ async def test_a_wallet_whose_claim_was_parked_of_late_is_not_asked_to_pay_again
     assert [await found(NOW_MS) for _ in range(3)] == [Spend.SPENT, Spend.SPENT, Spend.PARKED]
 
 
+async def test_a_wallet_s_sale_whose_credits_are_closed_though_it_is_live_is_no_endless_look(shop: Shop) -> None:
+    """Before the next look at the books holds it."""
+    gate = await shop.gate(2)
+    sold = await shop.bought(gate)
+    await shop.database.run(_closed(sold.number))
+    async with asyncio.timeout(10):
+        found = await shop.purchases.spend_of_payer(sold.payer, shop.wish(gate, None), NOW_MS)
+    assert found.outcome is Spend.PARKED
+
+
+def _closed(number: int | None) -> Unit[None]:
+    yield Statement("UPDATE credits SET is_live = 0 WHERE number = :number", {"number": number})
+
+
 async def test_who_claimed_just_before_a_delete_that_had_read_its_clock_before_him_has_his_first_credit(
     shop: Shop,
 ) -> None:

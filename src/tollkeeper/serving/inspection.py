@@ -97,8 +97,7 @@ async def _hold_sales(database: Database, broken: dict[str, str], held: frozense
     for purchase_id in await hold(database, broken, clock_ms()):
         _LOG.error("sale_held", purchase_id=purchase_id, rule=broken[purchase_id])
     mended = sorted(held - broken.keys())
-    await release(database, mended, clock_ms())
-    for purchase_id in mended:
+    for purchase_id in await release(database, mended, clock_ms()):
         _LOG.info("sale_released", purchase_id=purchase_id)
     _HELD.set(len(broken))
 

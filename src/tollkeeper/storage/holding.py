@@ -47,14 +47,19 @@ def _hold(broken: Iterable[tuple[str, str]], now_ms: int) -> Unit[list[str]]:
     return held
 
 
-async def release(database: Database, mended: Sequence[str], now_ms: int) -> None:
-    """Let the credits of these sales be spent again. Raises: StorageError."""
+async def release(database: Database, mended: Sequence[str], now_ms: int) -> list[str]:
+    """Let the credits of these sales be spent again; those that were held. Raises: StorageError."""
+    released: list[str] = []
     for first in range(0, len(mended), _AT_ONCE):
-        await database.run(_release(mended[first : first + _AT_ONCE], now_ms))
+        released += await database.run(_release(mended[first : first + _AT_ONCE], now_ms))
+    return released
 
 
-def _release(mended: Iterable[str], now_ms: int) -> Unit[None]:
+def _release(mended: Iterable[str], now_ms: int) -> Unit[list[str]]:
+    released: list[str] = []
     for purchase_id in mended:
         for row in (yield _Q.release_purchase(id=purchase_id, now_ms=now_ms)):
+            released.append(purchase_id)
             if row["state"] == PurchaseState.LIVE:
                 yield _Q.reopen_credits(number=row["number"])
+    return released

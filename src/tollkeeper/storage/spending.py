@@ -259,6 +259,7 @@ def _spend_alone(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
 
 def spend_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
     """Spend a credit of the oldest purchase that a wallet has at the gate; the caller is that wallet."""
+    before: str | None = None
     while True:
         since_ms = now_ms - PARKED_SHOWN_MS
         rows = yield _Q.oldest_of_payer(payer=payer, gate_id=wish.gate_id, now_ms=now_ms, parked_since_ms=since_ms)
@@ -267,6 +268,9 @@ def spend_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Unit[SpendRes
         (result,) = yield from spend_all([HeldSpend(None, rows[0]["id"], wish)], now_ms)
         if result.outcome is not Spend.EXHAUSTED:  # else another transaction was faster: the next one
             return result
+        if rows[0]["id"] == before:  # none was: it is live, and its credits closed. The next inspection holds it
+            return SpendResult(Spend.PARKED, result.purchase)
+        before = rows[0]["id"]
 
 
 def restore_call(
@@ -295,7 +299,7 @@ def _give_credit_back(purchase_id: str) -> Unit[int]:
     """How many credits the purchase has then."""
     rows = yield _Q.give_credit_back(id=purchase_id)
     if not rows:
-        raise StorageError("a purchase became void while its credit was given back")
+        raise StorageError("a purchase has no credits to which one could be given back")
     remaining: int = rows[0]["remaining"]
     return remaining
 
