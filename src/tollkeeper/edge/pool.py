@@ -187,7 +187,7 @@ class TargetPool:
         connection = TargetConnection(key, self.lane(key), self._answers, self._unread, self._keep, self._forget)
         try:
             if key.scheme == "https":
-                if self._tls is None:
+                if self._tls is None:  # reads the system's trust store, and holds the loop meanwhile: 20 to 40 ms, once
                     self._tls = target_tls_context()
                 await connect_secure(self._tls, key.server_name, connection, key.address, key.port)
             else:

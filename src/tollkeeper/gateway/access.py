@@ -354,9 +354,9 @@ class Attempt:
                 raise
             raise refusal.instead_of(failed) from None
 
-    # Terms: price and recipient, then its time. Verify: waits for the facilitator's word (10 s to reach it, 10 s for
-    # its answer; where that is a refusal, or it comes too late, as long for its record of the payment, or 3 s for what
-    # the chain shows) and, where the chain is looked at here, for a node.
+    # Terms: price and recipient, then time. Verify: waits for the facilitator's word (10 s to reach it, 10 s for its
+    # answer; if it refuses, or it is too late, as long for its record of the payment, or 3 s for what the chain shows),
+    # and, where the chain is looked at here, for the reading thread and a node (each question: `Rpc.budget_seconds`).
 
     async def _judge(self) -> tuple[Terms, bytes, Refusal | None]:
         """The terms that it would buy, what the hub is asked, and a refusal of which the hub may think better.

@@ -165,7 +165,10 @@ def signature_of(
     return signature_lines(signed, opened.wire.secrets, clock_ms(), random_bytes(NONCE_SIZE_BYTES))
 
 
-@lru_cache(maxsize=10_000)
+_PURCHASES_MAX: Final = 10_000  # 1.5 KB each, for both caches together
+
+
+@lru_cache(maxsize=_PURCHASES_MAX)
 def _buyer_lines(purchase_id: str, payer: str) -> bytes:
     return header_lines([(b"x-payer", shown_address(payer).encode()), (b"x-purchase-id", purchase_id.encode())])
 
@@ -204,7 +207,7 @@ def receipt_start(purchase: Purchase) -> bytes:
     )
 
 
-@lru_cache(maxsize=10_000)
+@lru_cache(maxsize=_PURCHASES_MAX)
 def _receipt(purchase_id: str, transaction: str, network: str, payer: str, value_micro: int) -> bytes:
     receipt = {
         "success": True,
