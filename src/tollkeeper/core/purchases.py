@@ -109,19 +109,19 @@ def terms_for(gate: PayGate, asset: Asset, tender: Tender, now_ms: int) -> Terms
     """The terms that this payment on the asset's network buys: the current ones or a former price's (contract 3.3).
 
     A former price counts for a while, and only when it is paid to the micro-unit.
-    Raises: the payment error of a wrong price or recipient, or of more than any sale is worth.
+    Raises: the payment error of a wrong recipient or price, or of more than any sale is worth.
     """
     network = asset.network.name
     pay_to = gate.pay_to_on(network)
     assert pay_to is not None  # noqa: S101 - only networks that the gate is paid on are asked for
+    require((recipient_check(tender, asset, pay_to),))
     price_micro, granted = gate.price_micro, gate.credits
     for former in gate.former:
         is_shown = now_ms < former.until_ms and former.network == network
         if is_shown and tender.value == former.price_micro:
             price_micro, granted = former.price_micro, former.credits
             break
-    priced = price_check(tender, asset, price_micro), _countable_check(tender.value)
-    require((*priced, recipient_check(tender, asset, pay_to)))
+    require((price_check(tender, asset, price_micro), _countable_check(tender.value)))
     return Terms(
         gate.id,
         gate.version,

@@ -5,7 +5,7 @@
     3. proof of payment (402; 404 where nothing is sold, 400 for another network) -> decode, signature, payer (403)
     4. spend a held credit (402 used up, 403 not by this proof, 503 unknown); by its token or bearer (`asking`), too
     5. buy: a failed payment's next try (403) -> a wallet's payer (401, 403) -> enabled (404), network ->
-       price, recipient, time -> verify -> claim -> settle -> grant and spend
+       recipient, price, time -> verify -> claim -> settle -> grant and spend
     6. forward, and what is answered: `answering`, where each way stands in which a request ends
 
 `Arriving` is one request until a credit is its own, `Attempt` a payment that is being bought with, `PaidCall` the
@@ -354,7 +354,7 @@ class Attempt:
                 raise
             raise refusal.instead_of(failed) from None
 
-    # Terms: price and recipient, then time. Verify: waits for the facilitator's word (10 s to reach it, 10 s for its
+    # Terms: recipient and price, then time. Verify: waits for the facilitator's word (10 s to reach it, 10 s for its
     # answer; if it refuses, or it is too late, as long for its record of the payment, or 3 s for what the chain shows),
     # and, where the chain is looked at here, for the reading thread and a node (each question: `Rpc.budget_seconds`).
 
