@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tollkeeper.core.keyring import Secret
+from tollkeeper.core.patience import Patience
 from tollkeeper.sandbox.stack import HOST, sandbox_settings
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.composition import compose
@@ -25,13 +26,20 @@ def settings_for(rpc_url: str, database: Path, gateway_url: str = "http://127.0.
 
 @asynccontextmanager
 async def composed(
-    rpc_url: str, database: Path, *, drain_seconds: int = 5, inspection_seconds: float = 60, at: int = 0, **changes: Any
+    rpc_url: str,
+    database: Path,
+    *,
+    drain_seconds: int = 5,
+    inspection_seconds: float = 60,
+    at: int = 0,
+    patience: Patience | None = None,
+    **changes: Any,
 ) -> AsyncIterator[str]:
     """The URL of a program with these settings, at that port or any."""
     listening = listen(HOST, at)
     url = f"http://{HOST}:{listening.getsockname()[1]}"
     async with (
         compose(settings_for(rpc_url, database, url, **changes), inspection_seconds) as app,
-        HttpServer(app, listening, drain_seconds=drain_seconds) as server,
+        HttpServer(app, listening, drain_seconds=drain_seconds, patience=patience or Patience()) as server,
     ):
         yield server.url

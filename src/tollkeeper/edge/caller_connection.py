@@ -159,10 +159,13 @@ class CallerConnection(HttpToolsProtocol):
 
     def is_waiting_for_body(self) -> bool:
         """Whether it is the caller's turn to send."""
-        is_sending = self._in_body and self._is_accepted and not self._is_deaf
-        if not is_sending or self.flow.read_paused:
+        if not (self._in_body and self._is_accepted):
             return False
         cycle = self.cycle
+        if self._is_deaf:  # he has ended in the middle of it: an answer that had begun before may not last for ever
+            return self._refusal is not None and cycle is self._current and bool(cycle.response_started)
+        if self.flow.read_paused:
+            return False
         return bool(cycle.response_complete or not cycle.waiting_for_100_continue)  # behind its answer it owes the rest
 
     def has_left(self) -> bool:

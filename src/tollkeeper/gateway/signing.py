@@ -40,6 +40,7 @@ class BodyAhead:
     __slots__ = (
         "_forwarder",
         "_has_ended",
+        "_is_paused",
         "_is_told",
         "_owner",
         "_parts",
@@ -57,7 +58,7 @@ class BodyAhead:
         self._parts: list[Part] = []
         self._size_bytes = 0
         self._sink: BodySink | None = None
-        self._is_told = self._has_ended = False
+        self._is_told = self._has_ended = self._is_paused = False
 
     def start(self, declared_bytes: int | None) -> None:
         """Begin to read; a body that says that it is too long is not read ahead at all."""
@@ -118,13 +119,15 @@ class BodyAhead:
             sink.on_request_body(bytes(part))
         if self._has_ended:
             sink.on_request_end()
-        else:
+        elif not self._is_paused:  # by a target that does not take as much at once
             self._source.resume_body()
 
     def pause_body(self) -> None:
         """See `call.BodySource`."""
+        self._is_paused = True
         self._source.pause_body()
 
     def resume_body(self) -> None:
         """See `call.BodySource`."""
+        self._is_paused = False
         self._source.resume_body()

@@ -18,6 +18,7 @@ import msgspec
 from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
     FOLLOWED_MS,
+    GATE_DELETED,
     CallState,
     Claim,
     PurchaseState,
@@ -237,13 +238,14 @@ class Purchases:
         rows = yield _Q.purchase_by_payment(**identity)
         if rows:
             found = purchase_from(rows[0])
+            is_same = rows[0]["honoured_ms"] is not None and found.transaction_hash == transaction_hash
             if found.gate_id == terms.gate_id and found.state is PurchaseState.VOID:
-                return (yield from _honour_void(found, transaction_hash, now_ms))
+                is_same = is_same and found.failure == GATE_DELETED
+                return (yield from _honour_void(found, transaction_hash, now_ms, is_same=is_same))
             honours = {PurchaseState.FAILED: _Q.honour_failed, PurchaseState.PARKED: _Q.honour_parked}
             if found.gate_id != terms.gate_id or found.state not in honours:
-                was_honoured = rows[0]["honoured_ms"] is not None and found.transaction_hash == transaction_hash
                 is_here = found.gate_id == terms.gate_id and found.state is PurchaseState.LIVE
-                return ClaimResult(Claim.TAKEN, found, was_honoured=was_honoured and is_here)
+                return ClaimResult(Claim.TAKEN, found, was_honoured=is_same and is_here)
             granted = yield honours[found.state](
                 id=found.id, attempt=found.attempt, transaction_hash=transaction_hash, now_ms=now_ms
             )
@@ -488,13 +490,13 @@ def _revive(purchase_id: str, transaction_hash: str, now_ms: int) -> Unit[None]:
         yield from _count_again(purchase_id, row, now_ms)
 
 
-def _honour_void(found: Purchase, transaction_hash: str, now_ms: int) -> Unit[ClaimResult]:
+def _honour_void(found: Purchase, transaction_hash: str, now_ms: int, *, is_same: bool) -> Unit[ClaimResult]:
     rows = yield _Q.honour_void(id=found.id, attempt=found.attempt, transaction_hash=transaction_hash, now_ms=now_ms)
     for row in rows:
         yield _Q.reopen_credits_for_token(number=row["number"])
         yield from _count_again(found.id, row, now_ms)
     now = yield _Q.purchase_by_id(id=found.id)
-    return ClaimResult(Claim.WON if rows else Claim.TAKEN, purchase_from(now[0]))
+    return ClaimResult(Claim.WON if rows else Claim.TAKEN, purchase_from(now[0]), was_honoured=is_same and not rows)
 
 
 def _count_again(purchase_id: str, row: Row, now_ms: int) -> Unit[None]:
