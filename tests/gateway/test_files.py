@@ -50,7 +50,7 @@ class Shop:
     http: aiohttp.ClientSession
 
     async def send(
-        self, method: str, path: str, form: aiohttp.FormData | BytesIO | bytes, **headers: str
+        self, method: str, path: str, form: aiohttp.FormData | BytesIO | bytes | AsyncIterator[bytes], **headers: str
     ) -> tuple[int, Any]:
         """A form, by the owner unless the headers say otherwise."""
         async with self.http.request(
@@ -216,6 +216,28 @@ async def test_an_empty_file_and_one_of_many_chunks_are_files_like_others(shop: 
         gate = await shop.gate(content)
         assert gate["sha256"] == hashlib.sha256(content).hexdigest()
         assert (await shop.get(await shop.link(gate)))[:2] == (200, content)
+
+
+@pytest.mark.parametrize("last_bytes", [1, 2, 3])
+async def test_a_form_may_end_in_whatever_piece(shop: Shop, last_bytes: int) -> None:
+    """A client, or what stands between, may send the line's end behind the last boundary by itself."""
+    fields = b"".join(_part(name, b"", value) for name, value in ((b"price", b"1"), (b"resourceType", b"file")))
+    form = fields + _part(b"file", b'; filename="x"', CONTENT) + b"--b--\r\n"
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield form[:-last_bytes]
+        await asyncio.sleep(0.2)
+        yield form[-last_bytes:]
+
+    status, gate = await shop.send(
+        "POST", PAYGATES, pieces(), Content_Type="multipart/form-data; boundary=b", Content_Length=str(len(form))
+    )
+    assert status == 201, gate
+    assert (await shop.get(await shop.link(gate)))[1] == CONTENT
+
+
+def _part(name: bytes, more: bytes, value: bytes) -> bytes:
+    return b'--b\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n%b\r\n' % (name, more, value)
 
 
 async def test_an_html_file_is_never_a_page(shop: Shop) -> None:

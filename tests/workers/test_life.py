@@ -82,6 +82,34 @@ async def test_a_second_signal_ends_the_waiting(tmp_path: Path, embedded_chain: 
             await call
 
 
+@pytest.mark.parametrize("victim", ["worker 2", "hub"])
+async def test_a_stop_right_behind_a_death_finishes_what_the_others_accepted(
+    tmp_path: Path, embedded_chain: ChainUnderTest, victim: str
+) -> None:
+    async with scene(tmp_path / "home", embedded_chain) as shop:
+        gate = await shop.gate(credits=200, method="GET, POST")
+        payment, _ = await shop.buy(gate)
+        release = asyncio.Event()
+
+        async def answer_later(request: Received, writer: Writer) -> None:
+            await release.wait()
+            await answer_ok(request, writer)
+
+        shop.target.answer = answer_later
+        async with lines_to_all(shop.program.url + "/readyz", 2, count=10) as lines:
+            calls = [asyncio.create_task(line.post(gate["url"], X_Payment=payment)) for line in lines]
+            await shop.until(lambda: len(shop.target.requests) == 1 + len(lines))
+            shop.program.kill(victim)
+            await shop.until(lambda: "process_died" in shop.program.process.wrote)
+            os.kill(shop.program.parent, signal.SIGTERM)
+            await asyncio.sleep(0.5)
+            release.set()
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert await asyncio.to_thread(shop.program.process.exit_code) == 0
+    told = {answer.status if isinstance(answer, Answer) else 0 for answer in answers}
+    assert told == ({0, 200} if victim != "hub" else {200})
+
+
 async def test_a_dead_worker_is_replaced_and_only_its_own_calls_are_interrupted(
     tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
+from multipart import MultipartError, MultipartSegment, PushMultipartParser, StrictParserError, parse_options_header
 
 from tollkeeper.api import PROCESS_MARK, clock_ms
 from tollkeeper.core.downloads import StoredFile, clean_name, clean_type
@@ -125,17 +125,25 @@ class Uploads:
             strict=True,
         ) as parser:
             async for chunk in chunks:
-                if not chunk:
+                if not chunk or parser.closed:
                     continue
-                for event in parser.parse(chunk):
-                    if isinstance(event, MultipartSegment):
-                        await self._begin(reading, event, expected_bytes)
-                    elif event is None:
-                        await self._end(reading)
-                    elif reading.upload is not None:
-                        await self._file_data(reading, reading.upload, bytes(event))
-                    else:
-                        _text_data(reading, event)
+                try:
+                    for event in parser.parse(chunk):
+                        if isinstance(event, MultipartSegment):
+                            await self._begin(reading, event, expected_bytes)
+                        elif event is None:
+                            await self._end(reading)
+                        elif reading.upload is not None:
+                            await self._file_data(reading, reading.upload, bytes(event))
+                        else:
+                            _text_data(reading, event)
+                except StrictParserError as strict:
+                    # What follows the last boundary is nothing (RFC 2046, 5.1.1), and every client sends a line's end
+                    # there; the parser refuses what comes in a piece of its own.
+                    try:
+                        parser.close()
+                    except MultipartError:
+                        raise strict from None  # there was no such boundary
 
     async def _begin(self, reading: _Reading, part: MultipartSegment, expected_bytes: int | None) -> None:
         reading.part = part

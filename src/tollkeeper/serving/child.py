@@ -223,9 +223,11 @@ class Child:
     async def stop(self) -> None:
         """Let it finish what it accepted; returns when it has ended."""
         await self._end_keeping()
-        if self._life is not None:
-            self._life.writer.write(line(Stop()))
-            await self._life.ended.wait()
+        life = self._life
+        if life is None or life.ended.is_set():  # it died, and was not started anew yet
+            return
+        life.writer.write(line(Stop()))
+        await life.ended.wait()
 
     async def end(self) -> None:
         """End it soon, whatever it does."""
