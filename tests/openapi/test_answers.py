@@ -12,7 +12,7 @@ from tests.described_answers import differences
 from tests.openapi.conftest import Described
 
 HEADERS = {"x402-version": "1", "x-request-id": "1", "content-type": "application/json"}
-RANGES = {"accept-ranges": "bytes", "etag": '"1"'}
+FILE = {"accept-ranges": "bytes", "etag": '"1"', "content-disposition": "attachment"}
 ENDS = {"apiVersion": "v1", "timestamp": "2026-01-01T00:00:00.000Z"}
 
 
@@ -35,7 +35,7 @@ def test_an_answer_as_described_has_no_differences() -> None:
     assert differences("HEAD", "/healthz", 200, HEADERS, b"") == []
     limited = {**HEADERS, "ratelimit": '"api";r=1;t=2', "ratelimit-policy": '"api";q=600;w=60', "vary": "Origin"}
     assert differences("GET", "/api/v1/paygates/1", 404, limited, gone) == []
-    assert differences("GET", "/files/1", 416, {**HEADERS, **RANGES, "content-range": "bytes */5"}, b"") == []
+    assert differences("GET", "/files/1", 416, {**HEADERS, **FILE, "content-range": "bytes */5"}, b"") == []
 
 
 @pytest.mark.parametrize(

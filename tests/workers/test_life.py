@@ -240,6 +240,19 @@ async def test_a_hanging_hub_is_replaced(tmp_path: Path, embedded_chain: ChainUn
         assert answer.status == 200
 
 
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("hanging", ["worker 2", "hub"])
+async def test_whoever_hangs_when_it_is_to_stop_holds_up_no_stop_for_ever(
+    tmp_path: Path, embedded_chain: ChainUnderTest, hanging: str
+) -> None:
+    async with scene(tmp_path / "home", embedded_chain) as shop:
+        os.kill(shop.program.children()[hanging], signal.SIGSTOP)
+        os.kill(shop.program.parent, signal.SIGTERM)
+        await shop.until(lambda: "process_hangs" in shop.program.process.wrote, seconds=120)
+        assert await asyncio.to_thread(shop.program.process.exit_code) == 0
+
+
 async def test_nothing_that_is_being_started_survives_its_parent(
     tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:

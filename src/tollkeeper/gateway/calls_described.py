@@ -101,8 +101,11 @@ def _call(method: str) -> Operation:
 
 def _download(method: str) -> Operation:
     content: dict[str, Schema] = {} if method == "head" else {"application/octet-stream": {}}
-    own = {"ETag": TEXT, "Accept-Ranges": {"const": "bytes"}}
-    whole = {**own, "Content-Disposition": {**TEXT, "pattern": "^attachment"}}
+    own = {
+        "ETag": TEXT,
+        "Accept-Ranges": {"const": "bytes"},
+        "Content-Disposition": {**TEXT, "pattern": "^attachment"},
+    }
     part = {**TEXT, "pattern": r"^bytes ([0-9]+-[0-9]+|\*)/[0-9]+$"}
     return Operation(
         id=f"downloadBy{method.capitalize()}",
@@ -122,8 +125,8 @@ def _download(method: str) -> Operation:
             IF_NONE_MATCH,
         ),
         answers={
-            200: Answer("The file", content, whole),
-            206: Answer("A part of the file", content, {**whole, "Content-Range": part}),
+            200: Answer("The file", content, own),
+            206: Answer("A part of the file", content, {**own, "Content-Range": part}),
             304: Answer("The caller has it", headers=own),
             412: Answer("It is another one", headers=own),
             416: Answer("It has no such part", headers={**own, "Content-Range": part}),

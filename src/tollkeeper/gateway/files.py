@@ -164,13 +164,11 @@ class Files:
 
 
 def _head_of(file: StoredFile, part: Part) -> list[tuple[bytes, bytes]]:
-    lines = [(b"etag", file.etag.encode())]
+    lines = [(b"etag", file.etag.encode()), (b"content-disposition", disposition(file.name).encode("ascii"))]
     if part.status == 416:
         lines.append((b"content-range", f"bytes */{file.size_bytes}".encode()))
     if part.status == 206:
         lines.append((b"content-range", f"bytes {part.start}-{part.end - 1}/{file.size_bytes}".encode()))
-    if part.status in {200, 206}:
-        lines.append((b"content-disposition", disposition(file.name).encode("ascii")))
     if part.status != 304:
         lines.append((b"content-length", str(part.end - part.start).encode()))
     return lines

@@ -72,13 +72,14 @@ class Hubs:
 
     async def stop(self) -> None:
         """Let them finish what they accepted and what is under way."""
-        if self._asking is not None:
-            self._asking.cancel()
         try:
             await asyncio.gather(*(child.stop() for child in self._children))
         except BaseException:
             await asyncio.gather(*(child.end() for child in self._children))
             raise
+        finally:  # until now it found whoever hangs, and would never have ended
+            if self._asking is not None:
+                self._asking.cancel()
 
 
 def _nothing_to_tell(origin: Child, message: Changed | NewRing) -> None:

@@ -110,7 +110,8 @@ class Family:
         self._number = 0
         self._telling: set[asyncio.Task[None]] = set()
         self._deaths = asyncio.Event()
-        self._background: list[asyncio.Task[None]] = []
+        self._marking: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
 
     @property
     def process_ids(self) -> dict[str, int]:
@@ -142,7 +143,8 @@ class Family:
             post = Post(f"worker {number + 1}", public, self._ledger_path, hub_url=hub_url, is_first=number == 0)
             self._workers.append(Child(post, one, self._changed, self._deaths.set))
         await asyncio.gather(*(worker.start() for worker in self._workers))
-        self._background = [asyncio.create_task(self._mark_calls()), asyncio.create_task(self._ask_around())]
+        self._marking = asyncio.create_task(self._mark_calls())
+        self._asking = asyncio.create_task(self._ask_around())
 
     def _changed(self, origin: Child, message: Changed | NewRing) -> None:
         task = asyncio.create_task(self._tell(origin, message))
@@ -201,8 +203,8 @@ class Family:
 
     async def stop(self) -> None:
         """Let the workers finish what they accepted, then the hub's process what is under way."""
-        for task in self._background:
-            task.cancel()
+        if self._marking is not None:
+            self._marking.cancel()
         hub = [] if self._hub is None else [self._hub]
         try:
             await asyncio.gather(*(worker.stop() for worker in self._workers))
@@ -210,3 +212,6 @@ class Family:
         except BaseException:
             await asyncio.gather(*(child.end() for child in [*self._workers, *hub]))
             raise
+        finally:  # until now it found whoever hangs, and would never have ended
+            if self._asking is not None:
+                self._asking.cancel()
