@@ -379,6 +379,7 @@ async def test_what_was_parked_at_a_gate_that_was_deleted_since_is_honoured_and_
             assert served == [200, 404]
             again = (await shop.honour(gate, done["transaction"])).get("done", {})
             assert (again.get("isRepeated"), again.get("creditToken")) == (True, done["creditToken"])
+            assert (done["credits"], again["credits"]) == (1, 0)
             elsewhere = relay(embedded_chain, unshown)
             embedded_chain.rpc.call("anvil_mine", 6)
             assert "was deleted" in (await shop.honour(gate, elsewhere))["error"]  # it bought nothing there

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,10 +14,12 @@ from typing import Any, Self
 
 import aiohttp
 import pytest
+import uvloop
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.workers.program import Line, Scene, lines_to_all, scene
 from tollkeeper.sandbox.buyer import Answer
+from tollkeeper.serving.child import Life
 
 BOUND_SECONDS = 45  # ten of silence, a start, and a machine that has other work
 CHARGED = """SELECT c.id FROM calls c JOIN purchases p ON p.id = c.purchase_id
@@ -158,3 +161,21 @@ async def test_a_worker_that_hangs_amid_what_it_asks_of_the_ledger_holds_nobody_
         assert 200 in bought
         assert load.longest_seconds < BOUND_SECONDS
         await assert_books_agree(shop, gate, load.served())
+
+
+def test_what_is_said_to_a_process_whose_line_is_closed_keeps_nobody_from_ending_it() -> None:
+    async def speak() -> int | None:
+        ours, theirs = socket.socketpair()
+        _, writer = await asyncio.open_connection(sock=ours)
+        theirs.close()
+        process = await asyncio.create_subprocess_exec("sleep", "60")
+        life = Life(process, writer)
+        for _ in range(3):
+            life.say(b"are you there?\n")
+            await asyncio.sleep(0.05)
+        life.kill()
+        life.hang_up()
+        return await process.wait()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(speak()) == -signal.SIGKILL

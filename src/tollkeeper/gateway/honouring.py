@@ -87,7 +87,7 @@ class Honouring:
         payment, recipient = fitting[0]
         if is_deleted and await self.purchases.by_payment(payment.key) is None:
             raise ApiError(Code.NOT_FOUND, f"{slug} was deleted, and this payment was not shown there before")
-        return await self._grant(payment, recipient, gate)
+        return await self._grant(payment, recipient, gate, is_deleted=is_deleted)
 
     async def _shown(
         self, transaction_hash: str, nonce: str | None, gate: PayGate, recipient: Recipient
@@ -117,7 +117,9 @@ class Honouring:
         pay_to = await self.purchases.pay_to(purchase)
         return purchase.gate_id == gate.id and _reaches(payment, pay_to) and payment.value == purchase.value_micro
 
-    async def _grant(self, payment: ChainPayment, recipient: Recipient, gate: PayGate) -> dict[str, Any]:
+    async def _grant(
+        self, payment: ChainPayment, recipient: Recipient, gate: PayGate, *, is_deleted: bool
+    ) -> dict[str, Any]:
         terms = Terms(
             gate.id,
             gate.version,
@@ -147,7 +149,8 @@ class Honouring:
             "slug": gate.slug,
             "payer": shown_address(purchase.payer),
             "paid": format_usdc(purchase.value_micro),
-            "credits": purchase.remaining,
+            # Of a gate that was deleted one call is due, where none was answered.
+            "credits": int(0 < purchase.remaining == purchase.granted) if is_deleted else purchase.remaining,
             "isRepeated": honoured.was_honoured,
             "transaction": payment.transaction_hash,
             "creditToken": credit_token(self.token_keys[0], purchase.id),

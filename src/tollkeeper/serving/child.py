@@ -52,16 +52,25 @@ def environment_without_settings() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("TOLLKEEPER_")}
 
 
-class _Life:
+class Life:
     """One process from its start to its end."""
 
     def __init__(self, process: asyncio.subprocess.Process, writer: asyncio.StreamWriter) -> None:
         self.process = process
-        self.writer = writer
+        self._writer = writer
         self.mark = ""
         self.ready = asyncio.Event()
         self.ended = asyncio.Event()
         self.asked: dict[int, asyncio.Event] = {}
+
+    def say(self, text: bytes) -> None:
+        """Write to it; where its line is closed it is about to be known that it has ended, or has to be killed."""
+        with suppress(RuntimeError, OSError):
+            self._writer.write(text)
+
+    def hang_up(self) -> None:
+        """Close its line."""
+        self._writer.close()
 
     def kill(self) -> None:
         """End it at once; one that has ended just now is no error."""
@@ -85,7 +94,7 @@ class Child:
         self._listening = listening
         self._changed = changed
         self._died = died
-        self._life: _Life | None = None
+        self._life: Life | None = None
         self._keeping: asyncio.Task[None] | None = None
 
     @property
@@ -118,7 +127,7 @@ class Child:
             raise StartError(msg)
         self._keeping = asyncio.create_task(self._keep())
 
-    async def _start(self) -> _Life:
+    async def _start(self) -> Life:
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
@@ -132,7 +141,7 @@ class Child:
                 env=environment_without_settings(),
             )
         reader, writer = await asyncio.open_connection(sock=ours)
-        life = self._life = _Life(process, writer)
+        life = self._life = Life(process, writer)
         _LOG.info("process_started", process=self.name, pid=process.pid)
         asyncio.create_task(self._follow(life, reader))  # noqa: RUF006 - `ended` says when it is over
         assert process.stdin is not None  # noqa: S101 - piped
@@ -142,7 +151,7 @@ class Child:
             process.stdin.close()
         return life
 
-    async def _follow(self, life: _Life, reader: asyncio.StreamReader) -> None:
+    async def _follow(self, life: Life, reader: asyncio.StreamReader) -> None:
         """Take what the process says, until its end."""
         try:
             while text := await reader.readline():
@@ -150,7 +159,7 @@ class Child:
                 if isinstance(message, Ready):
                     life.mark = message.mark
                     life.ready.set()
-                    life.writer.write(line(Go()))
+                    life.say(line(Go()))
                 elif isinstance(message, Changed | NewRing):
                     self._changed(self, message)
                 else:
@@ -158,7 +167,7 @@ class Child:
         except (OSError, ValueError, KeyError):
             life.kill()
         await life.process.wait()
-        life.writer.close()
+        life.hang_up()
         life.ended.set()
         for noted in life.asked.values():
             noted.set()
@@ -204,9 +213,9 @@ class Child:
         if life is not None and not life.ended.is_set():
             await self._ask(life, TakeRing(number, ring_text(ring)), RING_SECONDS)
 
-    async def _ask(self, life: _Life, message: Forget | TakeRing, seconds: float) -> None:
+    async def _ask(self, life: Life, message: Forget | TakeRing, seconds: float) -> None:
         noted = life.asked[message.number] = asyncio.Event()
-        life.writer.write(line(message))
+        life.say(line(message))
         try:
             async with asyncio.timeout(seconds):
                 await noted.wait()
@@ -218,7 +227,7 @@ class Child:
     def answer(self, message: Announced) -> None:
         """Tell the process that what it announced is known to all."""
         if self._life is not None and not self._life.ended.is_set():
-            self._life.writer.write(line(message))
+            self._life.say(line(message))
 
     async def stop(self) -> None:
         """Let it finish what it accepted; returns when it has ended."""
@@ -226,7 +235,7 @@ class Child:
         life = self._life
         if life is None or life.ended.is_set():  # it died, and was not started anew yet
             return
-        life.writer.write(line(Stop()))
+        life.say(line(Stop()))
         await life.ended.wait()
 
     async def end(self) -> None:
@@ -235,7 +244,7 @@ class Child:
         life = self._life
         if life is None or life.ended.is_set():
             return
-        life.writer.write(line(Stop()) * 2)
+        life.say(line(Stop()) * 2)
         try:
             async with asyncio.timeout(END_SECONDS):
                 await life.ended.wait()
