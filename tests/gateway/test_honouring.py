@@ -8,7 +8,7 @@ import json
 import sqlite3
 import stat
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -331,58 +331,59 @@ async def test_without_a_server_the_command_writes_itself(
             assert (await buyer.ask("GET", f"{url}/{gate['slug']}", headers=token)).status == 200
 
 
+@asynccontextmanager
+async def parking_shop(folder: Path, chain: ChainUnderTest, target: RecordingTarget) -> AsyncIterator[Honour]:
+    """A gateway whose facilitator carries out what it calls an error, and names no signers."""
+    database = folder / "gateway.db"
+    async with run_foreign(chain) as foreign, Buyer(derive_wallets().buyer) as buyer:
+        foreign.signers, foreign.settling = [], foreign_ways.error_after_sending
+        changes: dict[str, Any] = {"role": Role.GATEWAY, "hub_url": foreign.url}
+        async with composed(chain.url, database, **changes) as url:
+            yield Honour(url, settings_for(chain.url, database, **changes), chain, target, buyer)
+
+
 async def test_a_parked_claim_is_honoured_by_the_terms_that_were_claimed(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:
-    database = tmp_path / "gateway.db"
-    async with run_foreign(embedded_chain) as foreign, Buyer(derive_wallets().buyer) as buyer:
-        foreign.signers, foreign.settling = [], foreign_ways.error_after_sending
-        changes: dict[str, Any] = {"role": Role.GATEWAY, "hub_url": foreign.url}
-        async with composed(embedded_chain.url, database, **changes) as url:
-            settings = settings_for(embedded_chain.url, database, **changes)
-            shop = Honour(url, settings, embedded_chain, target, buyer)
-            gate = await shop.gate()
-            payment = await shop.payment(gate)
-            assert (await buyer.call(gate["accessUrl"], payment)).status == 503
-            changed = await buyer.ask("PUT", f"{url}/api/v1/paygates/{gate['id']}", body={"price": "9", "credits": 7})
-            assert changed.status == 200
-            embedded_chain.rpc.call("anvil_mine", 6)
-            (difference,) = await compare_with_chain(settings)
-            assert difference.rule == "carried_out_but_open"
-            done = (await shop.honour(gate, difference.found.split(", ")[1].split(" ")[0]))["done"]
-            assert done["credits"] == 2
-            token = {"X-Credit-Token": done["creditToken"]}
-            assert (await buyer.ask("GET", gate["accessUrl"], headers=token)).status == 200
-            assert await compare_with_chain(settings) == []
+    async with parking_shop(tmp_path, embedded_chain, target) as shop:
+        gate = await shop.gate()
+        payment = await shop.payment(gate)
+        assert (await shop.buyer.call(gate["accessUrl"], payment)).status == 503
+        changed = await shop.buyer.ask(
+            "PUT", f"{shop.url}/api/v1/paygates/{gate['id']}", body={"price": "9", "credits": 7}
+        )
+        assert changed.status == 200
+        embedded_chain.rpc.call("anvil_mine", 6)
+        (difference,) = await compare_with_chain(shop.settings)
+        assert difference.rule == "carried_out_but_open"
+        done = (await shop.honour(gate, difference.found.split(", ")[1].split(" ")[0]))["done"]
+        assert done["credits"] == 2
+        token = {"X-Credit-Token": done["creditToken"]}
+        assert (await shop.buyer.ask("GET", gate["accessUrl"], headers=token)).status == 200
+        assert await compare_with_chain(shop.settings) == []
 
 
 async def test_what_was_parked_at_a_gate_that_was_deleted_since_is_honoured_and_served_once(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:
-    database = tmp_path / "gateway.db"
-    async with run_foreign(embedded_chain) as foreign, Buyer(derive_wallets().buyer) as buyer:
-        foreign.signers, foreign.settling = [], foreign_ways.error_after_sending
-        changes: dict[str, Any] = {"role": Role.GATEWAY, "hub_url": foreign.url}
-        async with composed(embedded_chain.url, database, **changes) as url:
-            settings = settings_for(embedded_chain.url, database, **changes)
-            shop = Honour(url, settings, embedded_chain, target, buyer)
-            gate = await shop.gate()
-            payment, unshown = [await shop.payment(gate) for _ in range(2)]
-            assert (await buyer.call(gate["accessUrl"], payment)).status == 503
-            assert (await buyer.ask("DELETE", f"{url}/api/v1/paygates/{gate['id']}")).status == 200
-            assert (await buyer.call(gate["accessUrl"], payment)).status == 503
-            embedded_chain.rpc.call("anvil_mine", 6)
-            (difference,) = await compare_with_chain(settings)
-            done = (await shop.honour(gate, difference.found.split(", ")[1].split(" ")[0]))["done"]
-            token = {"X-Credit-Token": done["creditToken"]}
-            served = [(await buyer.ask("GET", gate["accessUrl"], headers=token)).status for _ in range(2)]
-            assert served == [200, 404]
-            again = (await shop.honour(gate, done["transaction"])).get("done", {})
-            assert (again.get("isRepeated"), again.get("creditToken")) == (True, done["creditToken"])
-            assert (done["credits"], again["credits"]) == (1, 0)
-            elsewhere = relay(embedded_chain, unshown)
-            embedded_chain.rpc.call("anvil_mine", 6)
-            assert "was deleted" in (await shop.honour(gate, elsewhere))["error"]  # it bought nothing there
+    async with parking_shop(tmp_path, embedded_chain, target) as shop:
+        gate = await shop.gate()
+        payment, unshown = [await shop.payment(gate) for _ in range(2)]
+        assert (await shop.buyer.call(gate["accessUrl"], payment)).status == 503
+        assert (await shop.buyer.ask("DELETE", f"{shop.url}/api/v1/paygates/{gate['id']}")).status == 200
+        assert (await shop.buyer.call(gate["accessUrl"], payment)).status == 503
+        embedded_chain.rpc.call("anvil_mine", 6)
+        (difference,) = await compare_with_chain(shop.settings)
+        done = (await shop.honour(gate, difference.found.split(", ")[1].split(" ")[0]))["done"]
+        token = {"X-Credit-Token": done["creditToken"]}
+        served = [(await shop.buyer.ask("GET", gate["accessUrl"], headers=token)).status for _ in range(2)]
+        assert served == [200, 404]
+        again = (await shop.honour(gate, done["transaction"])).get("done", {})
+        assert (again.get("isRepeated"), again.get("creditToken")) == (True, done["creditToken"])
+        assert (done["credits"], again["credits"]) == (1, 0)
+        elsewhere = relay(embedded_chain, unshown)
+        embedded_chain.rpc.call("anvil_mine", 6)
+        assert "was deleted" in (await shop.honour(gate, elsewhere))["error"]  # it bought nothing there
 
 
 async def test_the_command_prints_the_credit_token_beside_a_running_server(

@@ -245,7 +245,14 @@ async def run_hub(directory: Path, chain: ChainUnderTest, **options: Any) -> Asy
     config = hub_config(options.pop("rpc_url", chain.url), **options.pop("config", {}))
     wrap: Callable[[Database], Database] = options.pop("wrap_database", lambda opened: opened)
     database = wrap(open_database(str(directory / "hub.db")))
-    hub = new_hub(database, keys, config, **options)
+    async with served(new_hub(database, keys, config, **options), database) as running:
+        yield running
+    assert_books_agree(directory)
+
+
+@asynccontextmanager
+async def served(hub: Hub, database: Database) -> AsyncIterator[HubUnderTest]:
+    """The hub, started, over HTTP; both are closed behind the block."""
     try:
         await start_hub(hub)
         async with serving(create_app(hub, manages_hub=False)) as url, _client() as http:
@@ -253,7 +260,6 @@ async def run_hub(directory: Path, chain: ChainUnderTest, **options: Any) -> Asy
     finally:
         await hub.close()
         await database.close()
-    assert_books_agree(directory)
 
 
 async def start_hub(hub: Hub) -> None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
@@ -25,8 +24,7 @@ from tests.hub.hub_under_test import (
     TestPayment,
     hub_config,
     new_payment,
-    serving,
-    start_hub,
+    served,
 )
 from tests.hub.test_completer import change
 from tollkeeper.api import clock_ms
@@ -34,7 +32,7 @@ from tollkeeper.auth import Auth
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.settling import Depths
 from tollkeeper.hub.accounts import Account
-from tollkeeper.hub.app import Hub, create_app
+from tollkeeper.hub.app import Hub
 from tollkeeper.hub.families import HubNetwork
 from tollkeeper.hub.purse import Purse
 from tollkeeper.hub.signer import Signer
@@ -58,13 +56,8 @@ async def on_two_networks(tmp_path: Path, anvil_fiat_token: ChainUnderTest) -> A
         HubNetwork(config, (Signer(chain.wallets.relayer.private_key),)),
     ]
     hub = Hub(database, auth, networks, public_url=PUBLIC_URL, completer_interval_seconds=3600)
-    try:
-        await start_hub(hub)
-        async with serving(create_app(hub, manages_hub=False)) as url, aiohttp.ClientSession() as http:
-            yield HubUnderTest(hub, database, url, http)
-    finally:
-        await hub.close()
-        await database.close()
+    async with served(hub, database) as running:
+        yield running
     assert_books_agree(tmp_path)
 
 

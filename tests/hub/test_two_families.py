@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 import pytest_asyncio
 from solders.keypair import Keypair
@@ -23,12 +22,10 @@ from tests.chains.solana_node import BUYER, SECOND_BUYER, WALLETS, paying
 from tests.hub.hub_under_test import (
     PUBLIC_URL,
     Answer,
-    HubUnderTest,
     TestPayment,
     hub_config,
     new_payment,
-    serving,
-    start_hub,
+    served,
 )
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, message_hash
 from tests.hub.tables import cells, filled, read_table
@@ -36,7 +33,7 @@ from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth
 from tollkeeper.chains.solana import SolanaConfig
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.hub.app import Hub, create_app
+from tollkeeper.hub.app import Hub
 from tollkeeper.hub.families import HubNetwork
 from tollkeeper.hub.signer import Signer
 from tollkeeper.hub.solana.fee_payers import FeePayer
@@ -55,13 +52,8 @@ async def world(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator
         payers = [FeePayer(one.seed) for one in WALLETS.fee_payers]
         solana = HubNetwork(SolanaConfig(NETWORKS[NETWORK], (node.url,)), payers)
         hub = Hub(database, auth, [evm, solana], public_url=PUBLIC_URL, completer_interval_seconds=3600)
-        try:
-            await start_hub(hub)
-            async with serving(create_app(hub, manages_hub=False)) as url, aiohttp.ClientSession() as http:
-                yield SolanaHub(HubUnderTest(hub, database, url, http), node)
-        finally:
-            await hub.close()
-            await database.close()
+        async with served(hub, database) as running:
+            yield SolanaHub(running, node)
     assert_books_agree(tmp_path)
 
 

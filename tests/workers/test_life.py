@@ -82,6 +82,24 @@ async def test_a_second_signal_ends_the_waiting(tmp_path: Path, embedded_chain: 
             await call
 
 
+@contextlib.asynccontextmanager
+async def ten_calls_at_the_target(
+    shop: Scene, url: str, payment: str
+) -> AsyncIterator[tuple[list[asyncio.Task[Answer]], asyncio.Event]]:
+    """On both workers, where one call was served before; the target answers once the event is set."""
+    release = asyncio.Event()
+
+    async def answer_later(request: Received, writer: Writer) -> None:
+        await release.wait()
+        await answer_ok(request, writer)
+
+    shop.target.answer = answer_later
+    async with lines_to_all(shop.program.url + "/readyz", 2, count=10) as lines:
+        calls = [asyncio.create_task(line.post(url, X_Payment=payment)) for line in lines]
+        await shop.until(lambda: len(shop.target.requests) == 1 + len(lines))
+        yield calls, release
+
+
 @pytest.mark.parametrize("victim", ["worker 2", "hub"])
 async def test_a_stop_right_behind_a_death_finishes_what_the_others_accepted(
     tmp_path: Path, embedded_chain: ChainUnderTest, victim: str
@@ -89,16 +107,7 @@ async def test_a_stop_right_behind_a_death_finishes_what_the_others_accepted(
     async with scene(tmp_path / "home", embedded_chain) as shop:
         gate = await shop.gate(credits=200, method="GET, POST")
         payment, _ = await shop.buy(gate)
-        release = asyncio.Event()
-
-        async def answer_later(request: Received, writer: Writer) -> None:
-            await release.wait()
-            await answer_ok(request, writer)
-
-        shop.target.answer = answer_later
-        async with lines_to_all(shop.program.url + "/readyz", 2, count=10) as lines:
-            calls = [asyncio.create_task(line.post(gate["url"], X_Payment=payment)) for line in lines]
-            await shop.until(lambda: len(shop.target.requests) == 1 + len(lines))
+        async with ten_calls_at_the_target(shop, gate["url"], payment) as (calls, release):
             shop.program.kill(victim)
             await shop.until(lambda: "process_died" in shop.program.process.wrote)
             os.kill(shop.program.parent, signal.SIGTERM)
@@ -117,16 +126,7 @@ async def test_a_dead_worker_is_replaced_and_only_its_own_calls_are_interrupted(
         gate = await shop.gate(credits=200, method="GET, POST")
         payment, _ = await shop.buy(gate)
         await shop.until(lambda: bool(shop.site.rows("SELECT 1 FROM calls WHERE state = 'DONE'")))
-        release = asyncio.Event()
-
-        async def answer_later(request: Received, writer: Writer) -> None:
-            await release.wait()
-            await answer_ok(request, writer)
-
-        shop.target.answer = answer_later
-        async with lines_to_all(shop.program.url + "/readyz", 2, count=10) as lines:
-            calls = [asyncio.create_task(line.post(gate["url"], X_Payment=payment)) for line in lines]
-            await shop.until(lambda: len(shop.target.requests) == 1 + len(lines))
+        async with ten_calls_at_the_target(shop, gate["url"], payment) as (calls, release):
             shop.program.kill("worker 1")
             await shop.until(lambda: "calls_interrupted" in shop.program.process.wrote)
             release.set()

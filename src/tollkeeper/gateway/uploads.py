@@ -28,7 +28,7 @@ from tollkeeper.storage.file_rows import begin_upload, cut_upload, forget_upload
 from tollkeeper.storage.files import CHUNK_SIZE_BYTES, FileStoreError, FileStoreFullError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
     from tollkeeper.storage.database import Database
     from tollkeeper.storage.files import FileStore, Upload
@@ -128,15 +128,7 @@ class Uploads:
                 if not chunk or parser.closed:
                     continue
                 try:
-                    for event in parser.parse(chunk):
-                        if isinstance(event, MultipartSegment):
-                            await self._begin(reading, event, expected_bytes)
-                        elif event is None:
-                            await self._end(reading)
-                        elif reading.upload is not None:
-                            await self._file_data(reading, reading.upload, bytes(event))
-                        else:
-                            _text_data(reading, event)
+                    await self._take(reading, parser.parse(chunk), expected_bytes)
                 except StrictParserError as strict:
                     # What follows the last boundary is nothing (RFC 2046, 5.1.1), and every client sends a line's end
                     # there; the parser refuses what comes in a piece of its own.
@@ -144,6 +136,22 @@ class Uploads:
                         parser.close()
                     except MultipartError:
                         raise strict from None  # there was no such boundary
+
+    async def _take(
+        self,
+        reading: _Reading,
+        events: Iterator[MultipartSegment | bytearray | bytes | None],
+        expected_bytes: int | None,
+    ) -> None:
+        for event in events:
+            if isinstance(event, MultipartSegment):
+                await self._begin(reading, event, expected_bytes)
+            elif event is None:
+                await self._end(reading)
+            elif reading.upload is not None:
+                await self._file_data(reading, reading.upload, bytes(event))
+            else:
+                _text_data(reading, event)
 
     async def _begin(self, reading: _Reading, part: MultipartSegment, expected_bytes: int | None) -> None:
         reading.part = part

@@ -260,8 +260,8 @@ def _spend_alone(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
 def spend_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
     """Spend a credit of the oldest purchase that a wallet has at the gate; the caller is that wallet."""
     before: str | None = None
+    since_ms = now_ms - PARKED_SHOWN_MS
     while True:
-        since_ms = now_ms - PARKED_SHOWN_MS
         rows = yield _Q.oldest_of_payer(payer=payer, gate_id=wish.gate_id, now_ms=now_ms, parked_since_ms=since_ms)
         if not rows:
             return _UNKNOWN
