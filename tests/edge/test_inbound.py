@@ -133,6 +133,27 @@ async def test_pipelined_requests_are_answered_in_their_order() -> None:
         assert [answer.body for answer in answers] == [b"POST /%d x" % n for n in range(20)] + [b"GET /last "]
 
 
+@pytest.mark.parametrize(
+    ("raw", "has_body"),
+    [
+        (b"HEAD /a HTTP/1.1\r\n\r\n", False),
+        (b"\r\nHEAD /a HTTP/1.1\r\n\r\n", False),
+        (b"HEAD  /a HTTP/1.1\r\nHost: a\r\n\r\n", False),
+        (get(b"/a", b"X: " + b"x" * 70_000, method=b"HEAD"), False),
+        (get(b"/a", b"Transfer-Encoding: chunked", method=b"HEAD") + b"z", False),
+        (get(b"/a", method=b"HEAD") + b"?", True),
+        (get(b"/a", method=b"HEAD") + b"HEADS /a HTTP/1.1\r\n\r\n", True),
+        (b"GET /a HTTP/1.1\r\n\r\n", True),
+    ],
+)
+async def test_a_refused_head_is_told_no_body(raw: bytes, *, has_body: bool) -> None:
+    async with listener() as listening:
+        said = await say(listening, raw)
+        last, body = said[said.rindex(b"HTTP/1.1 4") :].split(b"\r\n\r\n")
+        assert b"content-length: 0" not in last
+        assert bool(body) == has_body
+
+
 async def test_a_refusal_waits_for_the_answers_before_it() -> None:
     async with listener() as listening, caller(listening) as (reader, writer):
         writer.write(get(b"/wait") + get(b"/second") + BAD + LAST)

@@ -4,8 +4,6 @@ Holds for every path: a request whose length, host, path or payment two readers 
 refused with section 7's body before anything sees it, and its connection is closed. What is accepted goes to the
 listener's `CallHandler` (`call.InboundCall`) or to the ASGI application, in the order in which it came. Knows no route,
 no payment and no way to render a refusal (`Render` is passed in).
-
-    uvicorn.Config(app, http=strict_protocol(render))  # listening.py
 """
 
 from __future__ import annotations
@@ -449,7 +447,8 @@ class StrictProtocol(CallerConnection):
     def _send_refusal_in_turn(self) -> None:
         if self._refusal is None or self._unanswered or self._lingering is not None or self.transport.is_closing():
             return
-        self.transport.write(self.listener.refusal_of(self._refusal))
+        method = self._pieces.line[:5] if self._in_head else self.parser.get_method() + b" " if self._in_body else b""
+        self.transport.write(self.listener.refusal_of(self._refusal, has_body=method != b"HEAD "))
         self.linger()
 
     def end(self) -> None:

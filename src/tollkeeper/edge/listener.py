@@ -37,8 +37,9 @@ class Listener:
     ahead: ReadAhead
     crowded_from: int
 
-    def refusal_of(self, error: ApiError) -> bytes:
-        """The last answer on a connection, to what could not be read."""
+    def refusal_of(self, error: ApiError, *, has_body: bool) -> bytes:
+        """The last answer on a connection, to what could not be read; to HEAD its head alone (RFC 9110 9.3.2)."""
         status, headers, body = self.render(error)
         lines = [STATUS_LINE[status], *(b"%b: %b\r\n" % header for header in headers)]
-        return b"%bcontent-length: %d\r\nconnection: close\r\n\r\n%b" % (b"".join(lines), len(body), body)
+        head = b"%bcontent-length: %d\r\nconnection: close\r\n\r\n" % (b"".join(lines), len(body))
+        return head + body if has_body else head
