@@ -7,6 +7,7 @@ body. It knows no route.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import re
@@ -305,6 +306,19 @@ def header_pairs(headers: Mapping[str, str]) -> Headers:
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
 
 
+def _answer_to(error: BaseException, request_id: str, path: str) -> ApiError:
+    """What a request is told that ended so; what is no refusal is logged."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, asyncio.CancelledError):  # by a stop whose time is over; nobody waits for such a task
+        _LOG.warning("request_cut_short", request_id=request_id, path=path)
+        return ApiError(Code.UNAVAILABLE, "stopping; what was asked may have been done: look before asking again")
+    _LOG.exception("unhandled", request_id=request_id, path=path)
+    fault = ApiError(Code.INTERNAL_ERROR, "something went wrong on our side; requestId names the log line")
+    assert fault.type is ErrorType.SERVER  # noqa: S101 - the table says so
+    return fault
+
+
 class Shell:
     """The outermost ASGI layer around `app`; see the module's text."""
 
@@ -333,15 +347,9 @@ class Shell:
             await self.app(scope, receive, send_with_own)
         except ConnectionResetError:
             _LOG.info("client_gone", request_id=request_id, path=scope["path"])
-        except ApiError as error:
+        except (Exception, asyncio.CancelledError) as error:
+            answer = _answer_to(error, request_id, scope["path"])
             if started:
                 raise
-            body = error_envelope(error, request_id)
-            await send_answer(send_with_own, error.status, body, header_pairs(error.headers))
-        except Exception:
-            _LOG.exception("unhandled", request_id=request_id, path=scope["path"])
-            if started:
-                raise
-            fault = ApiError(Code.INTERNAL_ERROR, "something went wrong on our side; requestId names the log line")
-            assert fault.type is ErrorType.SERVER  # noqa: S101 - the table says so
-            await send_answer(send_with_own, fault.status, error_envelope(fault, request_id))
+            body = error_envelope(answer, request_id)
+            await send_answer(send_with_own, answer.status, body, header_pairs(answer.headers))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.edge.test_calls import until
+from tollkeeper.api import Shell
 from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES
 from tollkeeper.serving.access import AccessLog
 from tollkeeper.serving.http_server import Address, HttpServer, ListenError, listen
@@ -122,6 +123,19 @@ async def test_a_request_sent_while_the_server_begins_to_stop_is_still_answered(
         writer.close()
     assert [answer[:12] for answer in answers] == [b"HTTP/1.1 200", b"HTTP/1.1 200", b""]
     assert all(b"connection: close" in answer for answer in answers[:2])
+
+
+async def test_a_request_whose_time_is_over_at_a_stop_is_told_so() -> None:
+    begun = asyncio.Event()
+
+    async def waits(_scope: Any, _receive: Any, _send: Any) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with HttpServer(Shell(waits), listen("127.0.0.1", 0), drain_seconds=1) as server:
+        asking = asyncio.create_task(exchange(server.address, b"PUT / HTTP/1.1\r\nHost: x\r\n\r\n"))
+        await begun.wait()
+    assert error_of(await asking) == (503, "UNAVAILABLE")
 
 
 async def test_what_cannot_be_listened_on_is_said_with_what_to_choose() -> None:
