@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.cli.processes import finished
+from tests.cli.processes import finished, running
 from tests.gateway.recording_target import Received, Writer, answer_ok, recording_target
 from tests.workers.program import Scene, Site, is_alive, lines_to_all, scene
 from tollkeeper.sandbox.buyer import Answer, Buyer
@@ -251,6 +251,67 @@ async def test_whoever_hangs_when_it_is_to_stop_holds_up_no_stop_for_ever(
         os.kill(shop.program.parent, signal.SIGTERM)
         await shop.until(lambda: "process_hangs" in shop.program.process.wrote, seconds=120)
         assert await asyncio.to_thread(shop.program.process.exit_code) == 0
+
+
+async def hung_at_its_start(shop: Scene, name: str) -> int:
+    """Kills it and stops its successor in the first moments of its life; returns that one's id."""
+    before = shop.program.children()[name]
+    shop.program.kill(name)
+    while (successor := shop.program.children().get(name, before)) == before:
+        await asyncio.sleep(0.002)
+    os.kill(successor, signal.SIGSTOP)
+    return successor
+
+
+@pytest.mark.parametrize("name", ["worker 2", "hub"])
+async def test_whoever_is_still_starting_holds_up_no_stop(
+    tmp_path: Path, embedded_chain: ChainUnderTest, name: str
+) -> None:
+    async with scene(tmp_path / "home", embedded_chain) as shop:
+        successor = await hung_at_its_start(shop, name)
+        os.kill(shop.program.parent, signal.SIGTERM)
+        assert await asyncio.to_thread(shop.program.process.exit_code) == 0
+        assert not is_alive(successor)
+
+
+async def test_a_worker_that_waits_for_a_ledger_that_cannot_start_holds_up_no_stop(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    async with scene(tmp_path / "home", embedded_chain) as shop:
+        shop.site.database.write_bytes(b"this is no database at all" * 1000)
+        shop.program.kill("ledger")
+        await shop.until(lambda: "ledger_process_does_not_start" in shop.program.process.wrote)
+        before = shop.program.children()["worker 2"]
+        shop.program.kill("worker 2")
+        await shop.until(lambda: shop.program.children().get("worker 2", before) != before)
+        os.kill(shop.program.parent, signal.SIGTERM)
+        assert await asyncio.to_thread(shop.program.process.exit_code) == 0
+
+
+async def test_a_second_signal_ends_a_first_start_that_hangs(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    site = await asyncio.to_thread(Site, tmp_path / "home", embedded_chain)
+    with running("serve", "--config", site.config, "--port", "0", "--workers", "2", environ=site.environ) as program:
+        hub: list[int] = []
+        while not hub:
+            hub = [line["pid"] for line in program.lines() if line.get("process") == "hub"]
+            await asyncio.sleep(0.002)
+        os.kill(hub[0], signal.SIGSTOP)
+        os.kill(program.process.pid, signal.SIGTERM)
+        await asyncio.sleep(0.5)
+        os.kill(program.process.pid, signal.SIGTERM)
+        assert await asyncio.to_thread(program.exit_code) == 0
+        assert not is_alive(hub[0])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+async def test_a_worker_that_hangs_at_its_start_is_replaced(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    async with scene(tmp_path / "home", embedded_chain) as shop:
+        successor = await hung_at_its_start(shop, "worker 2")
+        await shop.until(lambda: not is_alive(successor), seconds=120)
+        await shop.until(lambda: len(shop.program.children()) == 4)
+        async with lines_to_all(shop.program.url + "/readyz", 2):
+            pass
 
 
 async def test_nothing_that_is_being_started_survives_its_parent(

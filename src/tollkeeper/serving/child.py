@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _LOG = structlog.get_logger("tollkeeper.serving")
 FORGET_SECONDS: Final = 3.0  # far beyond any turn of a worker's loop
-RING_SECONDS: Final = 60.0  # of a process that may just be starting, on a database that may be away
+STARTS_SECONDS: Final = 60.0  # until a process that was just started answers, also where the database is away
 END_SECONDS: Final = 5.0
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _LAST_PAUSE_SECONDS: Final = 2.0
@@ -194,14 +194,17 @@ class Child:
     async def forget(self, number: int, slug: str, seconds: float = FORGET_SECONDS) -> None:
         """Returns once the process has no former copy of the gate; it is killed where it does not say so in time.
 
-        Of no gate at all (an empty slug) it is the question whether the process still answers.
+        One that is only starting has no copies, and what it reads from now on is read after the update.
         """
         life = self._life
-        if life is None or life.ended.is_set():
-            return
-        if not life.ready.is_set():
-            return  # it has no copies, and what it reads from now on is read after the update
-        await self._ask(life, Forget(number, slug), seconds)
+        if life is not None and life.ready.is_set() and not life.ended.is_set():
+            await self._ask(life, Forget(number, slug), seconds)
+
+    async def look(self, number: int, seconds: float) -> None:
+        """Returns once the process answers; it is killed where it does not in time, or, while it starts, in a minute."""
+        life = self._life
+        if life is not None and not life.ended.is_set():
+            await self._ask(life, Forget(number, ""), seconds if life.ready.is_set() else STARTS_SECONDS)
 
     async def take_ring(self, number: int, ring: KeyRing) -> None:
         """Returns once the process opens and seals by this ring; it is started anew with it where it does not say so.
@@ -211,7 +214,7 @@ class Child:
         self._post = replace(self._post, settings=replace(self._post.settings, encryption_keys=ring))
         life = self._life
         if life is not None and not life.ended.is_set():
-            await self._ask(life, TakeRing(number, ring_text(ring)), RING_SECONDS)
+            await self._ask(life, TakeRing(number, ring_text(ring)), STARTS_SECONDS)
 
     async def _ask(self, life: Life, message: Forget | TakeRing, seconds: float) -> None:
         noted = life.asked[message.number] = asyncio.Event()
@@ -230,12 +233,15 @@ class Child:
             self._life.say(line(message))
 
     async def stop(self) -> None:
-        """Let it finish what it accepted; returns when it has ended."""
+        """Let it finish what it accepted; returns when it has ended. One that is still starting has accepted nothing."""
         await self._end_keeping()
         life = self._life
         if life is None or life.ended.is_set():  # it died, and was not started anew yet
             return
-        life.say(line(Stop()))
+        if life.ready.is_set():
+            life.say(line(Stop()))
+        else:
+            life.kill()
         await life.ended.wait()
 
     async def end(self) -> None:

@@ -68,7 +68,7 @@ class Hubs:
         while True:
             await asyncio.sleep(_ASK_EVERY_SECONDS)
             self._number += 1
-            await asyncio.gather(*(child.forget(self._number, "", _HANGS_SECONDS) for child in self._children))
+            await asyncio.gather(*(child.look(self._number, _HANGS_SECONDS) for child in self._children))
 
     async def stop(self) -> None:
         """Let them finish what they accepted and what is under way."""

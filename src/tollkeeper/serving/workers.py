@@ -167,7 +167,7 @@ class Family:
             await asyncio.sleep(_ASK_EVERY_SECONDS)
             self._number += 1
             hub = [] if self._hub is None else [self._hub]
-            await asyncio.gather(*(child.forget(self._number, "", _HANGS_SECONDS) for child in [*self._workers, *hub]))
+            await asyncio.gather(*(child.look(self._number, _HANGS_SECONDS) for child in [*self._workers, *hub]))
 
     async def _mark_calls(self) -> None:
         """After a worker's death its open calls are marked: soon, and again until nothing of it can be under way."""
