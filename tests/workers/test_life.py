@@ -257,8 +257,8 @@ async def hung_at_its_start(shop: Scene, name: str) -> int:
     """Kills it and stops its successor in the first moments of its life; returns that one's id."""
     before = shop.program.children()[name]
     shop.program.kill(name)
-    while (successor := shop.program.children().get(name, before)) == before:
-        await asyncio.sleep(0.002)
+    await shop.until(lambda: shop.program.children().get(name, before) != before)
+    successor = shop.program.children()[name]
     os.kill(successor, signal.SIGSTOP)
     return successor
 

@@ -123,11 +123,19 @@ class TargetUrl:
 
 
 def check_target_url(url: str, *, allow_private: bool) -> TargetUrl:
-    """Take `url` apart; refuse everything that two readers could understand differently.
+    """Take `url` apart, and judge its host where that is an address; a name is judged when it is resolved.
 
-    A host that is an address is judged here; a name is judged when it is resolved. `allow_private` as in
-    `is_target_address`. Raises INVALID_PARAMETER.
+    `allow_private` as in `is_target_address`. Raises: INVALID_PARAMETER.
     """
+    target = parse_target_url(url)
+    address = parse_address(target.host)
+    if address is not None and not is_target_address(address, allow_private=allow_private):
+        raise _refused("the address is not a public one")
+    return target
+
+
+def parse_target_url(url: str) -> TargetUrl:
+    """Take `url` apart; refuse everything that two readers could understand differently. Raises: INVALID_PARAMETER."""
     if len(url) > TARGET_URL_LENGTH:
         raise _refused(f"at most {TARGET_URL_LENGTH} characters")
     scheme_match = _SCHEME.match(url)
@@ -140,7 +148,7 @@ def check_target_url(url: str, *, allow_private: bool) -> TargetUrl:
     if "@" in authority:
         raise _refused("must not contain a user name or password")
     host_text, port = _split_port(authority, DEFAULT_PORTS[scheme])
-    host = _check_host(host_text, allow_private=allow_private)
+    host = _check_host(host_text)
     if not _PATH.fullmatch(path) or not _QUERY.fullmatch(query):
         raise _refused("path and query must be percent-encoded ASCII")
     if _DOT_SEGMENT.search(path):
@@ -217,7 +225,7 @@ def _split_port(authority: str, default_port: int) -> tuple[str, int]:
     return host, int(port_text)
 
 
-def _check_host(text: str, *, allow_private: bool) -> str:
+def _check_host(text: str) -> str:
     """The host in the form that is resolved. Raises INVALID_PARAMETER."""
     if text.startswith("["):
         address = parse_address(text[1:-1]) if text.endswith("]") else None
@@ -230,8 +238,6 @@ def _check_host(text: str, *, allow_private: bool) -> str:
             raise _refused("an IPv4 address must be four decimal numbers without leading zeros")
     else:
         return _check_name(text)
-    if not is_target_address(address, allow_private=allow_private):
-        raise _refused("the address is not a public one")
     return str(address)
 
 

@@ -226,8 +226,9 @@ class Answering(Charging):
 
     def _answer_exhausted(self, spent: ExhaustedError) -> None:
         opened = self.opened
-        if not opened.gate.is_enabled:  # as if unpaid: nothing can be paid for
-            self._answer_refusal(not_found(), self.shared.limit.challenged(self.call))
+        if not (opened.gate.is_enabled and opened.offers):  # as if unpaid: nothing can be paid for
+            unsold = opened.unpayable() if opened.gate.is_enabled else not_found()
+            self._answer_refusal(unsold, self.shared.limit.challenged(self.call))
             return
         self.enter(Stage.OVER)
         detail = calls.exhausted(spent.payer, is_unpaid=spent.is_unpaid).body()
@@ -245,8 +246,8 @@ class Answering(Charging):
         the gate is deleted           404, but for a 503
         its outcome is not known yet  503, with the credit token of the purchase that was claimed
         a refused payment: 402        the requirements stand beside it, as they are by now, so that a client can pay
-                                      another (404 where nothing is sold); where the token counts, with that of the
-                                      claim, which its next try needs
+                                      another (404 where nothing is sold, 503 while nothing can be paid for); where
+                                      the token counts, with that of the claim, which its next try needs
         anything else                 as it is
         """
         if self.stage is Stage.FORWARDING:
@@ -266,6 +267,8 @@ class Answering(Charging):
 
     def _answer_refused(self, error: ApiError, buyer: Buyer) -> None:
         opened = self.opened
+        if error.status == 402 and opened.gate.is_enabled and not opened.offers:
+            error = opened.unpayable()
         lines = self.shared.limit.refused(self.call, error) + self._token_of_claim(buyer, error)
         if error.status == 402 and opened.gate.is_enabled:
             self.enter(Stage.OVER)

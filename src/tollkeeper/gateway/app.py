@@ -166,7 +166,6 @@ class Gateway:
             self.paygates,
             self.assets,
             config.public_url,
-            allow_private_targets=config.allow_private_targets,
             announce=worker.announce,
         )
         self.buying = self._buying()

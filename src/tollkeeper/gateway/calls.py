@@ -50,10 +50,10 @@ def check_size(call: InboundCall, limit_bytes: int) -> None:
 def challenge_on(opened: OpenGate, call: InboundCall) -> Challenge:
     """What a gate asks for on the network that its caller names by `X-Payment-Network`, else on its own.
 
-    Raises: INVALID_NETWORK for a network that it is not paid on.
+    Raises: INVALID_NETWORK for a network that it is not paid on; UNAVAILABLE where it can be paid on none.
     """
     named = call.head.header.get(b"x-payment-network")
-    if named is None:
+    if named is None or not opened.offers:
         return opened.challenge
     try:
         return opened.offers[normalise(named.decode("latin-1")).name]
@@ -63,7 +63,10 @@ def challenge_on(opened: OpenGate, call: InboundCall) -> Challenge:
 
 
 def challenge_beside(opened: OpenGate, call: InboundCall) -> Challenge:
-    """What stands beside another refusal: as `challenge_on`, or what the gate asks for on its own network."""
+    """What stands beside another refusal: as `challenge_on`, or what the gate asks for where none is named.
+
+    Raises: UNAVAILABLE where it can be paid on none.
+    """
     try:
         return challenge_on(opened, call)
     except ApiError:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tollkeeper.api import API_VERSION, clock_ms
-from tollkeeper.core.addresses import TargetUrl, check_target_url
+from tollkeeper.core.addresses import TargetUrl, parse_target_url
 from tollkeeper.core.challenge import Challenge, build_challenge
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.paygate_fields import CreditBinding
@@ -33,8 +33,8 @@ CACHED_GATES_MAX: Final = 10_000  # 5 KB each, up to 30 where texts are long, an
 class OpenGate:
     """A gate ready to be called: its target taken apart, its challenge made. One that sells a file has no target.
 
-    `asset` and `challenge` are its own network's; `others` are the assets of its `accepts`, None where the facilitator
-    does not settle one now; `offers` are the challenges of each network that can be paid on.
+    `settled` are the assets of its networks, its own first, that the facilitator settles now; `offers` are their
+    challenges. Where there is none it sells nothing, and serves what was bought.
 
     `wire` is what of its answers and of the requests to its target is the same each time. `takes_header`: whoever shows
     the payment again may spend its credits; `is_of_wallets`: only its payer may (contract 4.3, `creditBinding`).
@@ -42,9 +42,7 @@ class OpenGate:
 
     gate: PayGate
     target: TargetUrl | None
-    asset: Asset
-    others: tuple[Asset | None, ...]
-    challenge: Challenge
+    settled: tuple[Asset, ...]
     offers: Mapping[str, Challenge]
     resource: str
     wire: GateWire
@@ -52,9 +50,28 @@ class OpenGate:
     is_of_wallets: bool
     is_deleted: bool = False
 
+    @property
+    def challenge(self) -> Challenge:
+        """What it asks for where nobody names a network: on its own, or its first that can be paid on.
+
+        Raises: UNAVAILABLE where there is none.
+        """
+        if not self.offers:
+            raise self.unpayable()
+        return self.offers[self.settled[0].network.name]
+
     def asset_on(self, network: str) -> Asset:
-        """The asset of one of the networks of `offers`."""
-        return next(one for one in (self.asset, *self.others) if one is not None and one.network.name == network)
+        """The asset of one of the networks of `offers`. Raises: UNAVAILABLE for another."""
+        asset = next((one for one in self.settled if one.network.name == network), None)
+        if asset is None:
+            raise self.unpayable()
+        return asset
+
+    def unpayable(self) -> ApiError:
+        """503 for who would buy while none of its networks can be paid on."""
+        return unavailable(
+            f"on {' and '.join(one.network for one in self.gate.recipients)} nothing can be paid for now"
+        )
 
     def settled_by(self, tender: Tender, price_micro: int) -> Requirements:
         """The requirements that a payment is verified and settled against.
@@ -88,7 +105,6 @@ class Gates:
         assets: Callable[[], Mapping[str, Asset]],
         public_url: str,
         *,
-        allow_private_targets: bool,
         announce: Announce | None = None,
     ) -> None:
         """`announce` returns once every other process that serves the same gates has dropped its copy too."""
@@ -96,7 +112,6 @@ class Gates:
         self._announce = announce
         self._assets = assets
         self._public_url = public_url
-        self._allow_private = allow_private_targets
         self._open: dict[str, OpenGate] = {}
         self.kept: Callable[[str], OpenGate | None] = self._open.get  # the copy of the gate with this slug that counts
         self._being_read: dict[str, _Reads] = {}
@@ -105,11 +120,8 @@ class Gates:
         """The public URL of a gate."""
         return f"{self._public_url}/{slug}"
 
-    def _others(self, gate: PayGate) -> tuple[Asset | None, ...]:
-        return tuple(self._assets().get(one.network) for one in gate.accepts)
-
     async def by_slug(self, slug: str) -> OpenGate:
-        """The gate with this slug. Raises: NOT_FOUND, UNAVAILABLE while the facilitator's networks are unknown.
+        """The gate with this slug. Raises: NOT_FOUND; StorageError.
 
         One that is not there is looked up each time, before any limit is asked (contract 4.2).
         """
@@ -149,17 +161,14 @@ class Gates:
         return replace(self._opened(replace(gate, is_enabled=False)), is_deleted=True)
 
     def _opened(self, gate: PayGate) -> OpenGate:
-        asset = self._assets().get(gate.network)
-        if asset is None:
-            raise unavailable()
         resource = self.access_url(gate.slug)
         target = None
         if gate.target_url:
-            target = check_target_url(gate.target_url, allow_private=self._allow_private)
+            target = parse_target_url(gate.target_url)  # where it leads is judged whenever it is connected to
         elif gate.file is None:
             raise not_found()  # deleted, and the content is not kept any more
-        others = self._others(gate)
-        settled = [asset, *(other for other in others if other is not None)]
+        assets = self._assets()
+        settled = tuple(assets[one.network] for one in gate.recipients if one.network in assets)
         offers = {
             one.network.name: build_challenge(gate, one, resource, API_VERSION, settled if gate.accepts else ())
             for one in settled
@@ -168,9 +177,7 @@ class Gates:
         return OpenGate(
             gate,
             target,
-            asset,
-            others,
-            offers[gate.network],
+            settled,
             offers,
             resource,
             wire,

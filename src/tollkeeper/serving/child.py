@@ -201,7 +201,7 @@ class Child:
             await self._ask(life, Forget(number, slug), seconds)
 
     async def look(self, number: int, seconds: float) -> None:
-        """Returns once the process answers; it is killed where it does not in time, or, while it starts, in a minute."""
+        """Returns once the process answers; killed where it does not in time, or, while it starts, in a minute."""
         life = self._life
         if life is not None and not life.ended.is_set():
             await self._ask(life, Forget(number, ""), seconds if life.ready.is_set() else STARTS_SECONDS)
@@ -233,7 +233,7 @@ class Child:
             self._life.say(line(message))
 
     async def stop(self) -> None:
-        """Let it finish what it accepted; returns when it has ended. One that is still starting has accepted nothing."""
+        """Let it finish what it accepted; returns when it has ended. One that is only starting has nothing to."""
         await self._end_keeping()
         life = self._life
         if life is None or life.ended.is_set():  # it died, and was not started anew yet
