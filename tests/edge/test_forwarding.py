@@ -30,7 +30,7 @@ from tests.edge.targets import (
     target,
 )
 from tests.edge.test_calls import until
-from tollkeeper.core.addresses import TargetUrl
+from tollkeeper.core.addresses import TargetUrl, check_target_url
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import gateway_headers
 from tollkeeper.edge.addresses import Resolver
@@ -184,6 +184,41 @@ async def test_a_target_that_reads_slowly_slows_the_caller_down() -> None:
         refusal = await refusal_of(edge, get(there.at(), "POST"), source(), request_seconds=0.4)
         assert refusal.code is Code.UPSTREAM_TIMEOUT
         assert taken * 65_536 < 16 * 1024 * 1024  # what kernel buffers take, not the 64 MiB that there are
+
+
+@pytest.mark.parametrize("scheme", ["plain", "TLS"])
+async def test_an_early_answer_is_read_also_where_its_target_resets_over_what_it_has_not_read(
+    tmp_path: Path, scheme: str
+) -> None:
+    """The next write finds the reset before the loop has read the answer."""
+    served, trusting = certificate(tmp_path, "localhost")
+    may_answer, answered = threading.Event(), threading.Event()
+
+    def answer_and_close(listening: socket.socket) -> None:
+        line, _ = listening.accept()
+        line = served.wrap_socket(line, server_side=True) if scheme == "TLS" else line
+        with line:
+            while b"\r\n\r\n" not in line.recv(64):
+                pass
+            may_answer.wait(10)
+            line.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\n\r\nlarge")
+        answered.set()
+
+    async def upload() -> AsyncIterator[bytes]:
+        yield bytes(50_000)
+        await asyncio.sleep(0.05)
+        may_answer.set()
+        answered.wait(10)  # in the loop's own thread: it reads nothing meanwhile
+        yield bytes(50_000)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"{'https' if scheme == 'TLS' else 'http'}://localhost:{listening.getsockname()[1]}/"
+        thread = threading.Thread(target=answer_and_close, args=(listening,))
+        thread.start()
+        async with forwarder(tls=trusting) as edge:
+            response = await forward(edge, get(check_target_url(url, allow_private=True), "POST"), upload())
+        await asyncio.to_thread(thread.join)
+    assert (response.status, response.body) == (413, b"large")
 
 
 # What the caller gets

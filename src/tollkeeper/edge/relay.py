@@ -304,6 +304,7 @@ class Relay(Exchange):
         if self._is_over:
             return
         self._connection = None
+        self._let_body_go()
         if self._spool is None:
             self._deliver([] if self._first_part is None else [self._first_part])
         elif (parts := self._spool.in_memory()) is not None:
@@ -312,6 +313,12 @@ class Relay(Exchange):
             self._set_deadline(self._limits.response_seconds)
             self._reading_back = self._loop.create_task(self._spool.finish())
             self._reading_back.add_done_callback(self._read_back)
+
+    def _let_body_go(self) -> None:
+        """The rest of the request goes to nobody any more: its caller may send all of it before he reads."""
+        body = self._request.body
+        if not (self._is_sent or isinstance(body, bytes)):
+            body.resume_body()
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
         """See `exchange.Exchange`."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from tollkeeper.edge.turns import PARTS_AT_ONCE
+from tollkeeper.edge.unread import rest_of
 
 _RECORD_SIZE_BYTES: Final = 16 * 1024  # no TLS record holds more plain text
 
@@ -106,6 +107,9 @@ class Secured(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         if self._is_established:
+            if exc is not None:
+                for data in rest_of(self._network.get_extra_info("socket").fileno()):
+                    self.data_received(data)
             self._speaker.write_through(self._network.write)  # no cycle is left for the collector to find
             self._speaker.connection_lost(exc or self._fault)
         elif not self.established.done():

@@ -71,5 +71,6 @@ class StreamedRelay(Relay):
             return
         self._connections.deadlines.clear(self)
         self._connection = None
+        self._let_body_go()
         self._is_over = True
         self._stream.on_end()

@@ -31,7 +31,7 @@ from tollkeeper.edge.heads import (
     response_head,
 )
 from tollkeeper.edge.turns import PARTS_AT_ONCE, rest
-from tollkeeper.edge.unread import Unread
+from tollkeeper.edge.unread import Unread, rest_of
 
 # Of a head, and of what stands between two parts of a body (chunk extensions) or after it (trailers).
 HEAD_SIZE_BYTES: Final = 64 * 1024
@@ -241,9 +241,7 @@ class TargetConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """A head is complete: informational, or the response's own. Raises FramingError for one that is refused."""
         exchange, parser = self._exchange, self._parser
-        if exchange is None or parser is None:
-            return
-        if self._complete:
+        if exchange is None or parser is None or self._complete:
             return
         status = parser.get_status_code()
         judge = _judged_before if len(self._headers) <= HEADERS_REMEMBERED_MAX else judge_response_head
@@ -442,12 +440,13 @@ class TargetConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
+        if exc is not None and self._exchange is not None and self._is_plain:
+            for data in rest_of(self.socket_number):
+                self.data_received(data)
         self._unread.forget(self.socket_number)
         self._on_lost(self)
-        if exc is None and self._framing is not None and self._framing.end is BodyEnd.CLOSE:
-            self._finish()
-        else:
-            self._end_early()
+        end = self.eof_received if exc is None else self._end_early
+        end()
         self._parser = None  # it knows this connection: without a cycle both go at once
 
     def pause_writing(self) -> None:
