@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import random
 import socket
+from typing import Any
 
 import pytest
 
@@ -192,6 +193,30 @@ async def test_an_asgi_request_learns_that_its_caller_closed() -> None:
             line.send(get(b"/asgi/endless"))
             await until(lambda: running.asgi.seen)
         await until(lambda: not running.server.server_state.connections, 10)
+
+
+async def test_what_was_read_ahead_of_a_target_is_lent_to_others_once_it_has_taken_it() -> None:
+    goes_on, size, part = asyncio.Event(), 64_000_000, 24_000_000
+
+    async def behave(connection: Connection) -> None:
+        await connection.head()
+        await goes_on.wait()
+        await connection.reader.readexactly(size)
+        await connection.send(sized(b"yes"))
+
+    async with (
+        target(behave) as there,
+        called(there.at(), patience=QUICK) as running,
+        caller(running.asgi) as (reader, writer),
+    ):
+        writer.write(get(b"/call/relay", b"Content-Length: %d\r\n" % size, b"POST") + bytes(part))
+        await until(lambda: running.server.server_state.connections)
+        connection: Any = next(iter(running.server.server_state.connections))
+        await until(lambda: connection._lent_bytes > 0)  # noqa: SLF001 - nothing else shows it
+        goes_on.set()
+        await until(lambda: connection._lent_bytes == 0)  # noqa: SLF001
+        writer.write(bytes(size - part))
+        assert (await asyncio.wait_for(reader.readuntil(b"yes"), 20)).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize("where", ["here", "still there"])

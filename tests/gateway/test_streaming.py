@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -146,6 +147,49 @@ async def test_a_stream_that_breaks_off_is_cut_and_not_ended(market: Market) -> 
     with pytest.raises(aiohttp.ClientPayloadError):
         await market.pay(gate, payment)
     assert await remaining(market, payment) == 19
+
+
+@pytest.mark.parametrize("behind", [0, 12])
+async def test_a_stream_that_breaks_off_takes_no_earlier_answer_with_it(market: Market, behind: int) -> None:
+    """Its caller has sent both requests, and perhaps more, and reads the first answer when the second is cut."""
+    size = 2_000_000
+    whole_gate = await market.gate(credits=20)
+    gate, payment = await streaming_gate(market)
+    whole_payment = await market.payment(whole_gate)
+    is_read, is_cut = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: Received, writer: Writer) -> None:
+        if request.path.endswith("whole"):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + b"1" * size)
+            return
+        writer.write(SSE + chunk(b"data: 1\n\n"))
+        await asyncio.wait_for(is_read.wait(), 20)
+        writer.transport.abort()
+        is_cut.set()
+
+    market.target.answer = answer
+    url, loop = urlsplit(gate["accessUrl"]), asyncio.get_running_loop()
+    head = "GET {}{} HTTP/1.1\r\nHost: a\r\nX-Payment: {}\r\n\r\n"
+    asked = head.format(urlsplit(whole_gate["accessUrl"]).path, "?whole", whole_payment)
+    asked += head.format(url.path, "?cut", payment)
+    with socket.socket() as line:
+        line.setblocking(False)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        await loop.sock_connect(line, (url.hostname, url.port))
+        await loop.sock_sendall(line, asked.encode())
+        for _ in range(behind):  # beyond what is read ahead
+            await asyncio.sleep(0.05)
+            await loop.sock_sendall(line, head.format(url.path, "?cut", payment).encode())
+        said = b""
+        while len(said) < size - 500_000:
+            said += await asyncio.wait_for(loop.sock_recv(line, 65536), 10)
+        is_read.set()
+        while part := await asyncio.wait_for(loop.sock_recv(line, 65536), 10):
+            said += part
+    assert is_cut.is_set()
+    assert said.count(b"1" * size) == 1
+    assert said.count(b"HTTP/1.1 200") == 2
+    assert not said.endswith(b"0\r\n\r\n")
 
 
 async def test_a_client_that_leaves_ends_the_targets_stream(market: Market) -> None:

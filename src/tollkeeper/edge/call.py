@@ -282,6 +282,14 @@ class InboundCall(msgspec.Struct, eq=False):
             line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _BY_RESET)
         transport.abort()
 
+    def leave_unfinished(self) -> None:
+        """The answer stays incomplete, and shows it; those before it, which may not have been read, still arrive."""
+        if self.is_open_ended and not self._is_chunked:
+            self.abort()
+        elif not self.disconnected:
+            self.keep_alive = False
+            self._complete()
+
     def whole_body(self) -> bytes | None:
         """The body where it is all there already, to be taken once, in place of `body_to`; else None."""
         if not self._is_body_complete or self._sink is not None:

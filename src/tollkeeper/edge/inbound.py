@@ -1,9 +1,8 @@
 """The listener's protocol: uvicorn's own, with heads read strictly and slow callers given up (security A-40, A-58).
 
 Holds for every path: a request whose length, host, path or payment two readers could understand differently is
-refused with section 7's body before anything sees it, and its connection is closed. What is accepted goes to the
-listener's `CallHandler` (`call.InboundCall`) or to the ASGI application, in the order in which it came. Knows no route,
-no payment and no way to render a refusal (`Render` is passed in).
+refused with section 7's body, seen by nothing, and its connection closed. What is accepted goes to the listener's
+`CallHandler` (`call.InboundCall`) or to the ASGI application, in the order of its coming. Knows no route or payment.
 """
 
 from __future__ import annotations
@@ -467,6 +466,8 @@ class StrictProtocol(CallerConnection):
         """See `Watched`. What a caller who is too slow gets is a closed connection."""
         patience = self.listener.patience
         unsent_bytes = self.look_at_reading(passed_seconds)
+        if self._lent_bytes and isinstance(self._current, InboundCall) and not self._current.is_body_paused:
+            self._lent_bytes = self.listener.ahead.give_back(self._lent_bytes)  # its target has taken what was ahead
         # Whoever still takes an answer owes no request; how slowly he may do that was looked at just now.
         owes_request = not (self._unanswered or unsent_bytes or self._in_body)
         self._head_seconds += passed_seconds if owes_request else 0.0

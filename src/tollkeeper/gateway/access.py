@@ -2,7 +2,7 @@
 
     1. slug (404; a deleted gate is there for whoever shows a payment)
     2. CORS preflight; method (405) -> rate limit (429) -> size (413) -> can it be forwarded (400, 404) -> bearer (401)
-    3. proof of payment (402; 404, 503: nothing is sold, or not now; 400: other network) -> decode, signature, payer (403)
+    3. proof of payment (402; 404, 503: nothing sold, or not now; 400: other network) -> decode, signature, payer (403)
     4. spend a held credit (402 used up, 403 not by this proof, 503 unknown); by its token or bearer (`asking`), too
     5. buy: a failed payment's next try (403) -> a wallet's payer (401, 403) -> enabled (404), network ->
        recipient, price, time -> verify -> claim -> settle -> grant and spend

@@ -105,7 +105,7 @@ class Answering(Charging):
             slug, request_id = self.opened.gate.slug, self.call.request_id
             _LOG.info("stream_cut", code=error.code.value, slug=slug, request_id=request_id)
             self.end(head.status, error.code, failed=True)
-            self.call.abort()
+            self.call.leave_unfinished()
         else:
             self.end(head.status)
             self.call.end()
