@@ -299,4 +299,25 @@ async def test_another_binding_is_in_force_for_credits_that_were_bought_before(m
     await bind("wallet")
     assert (await call(market, gate, **mine)).status == 200
     await bind("token")
+    assert (await call(market, gate, X_Payment=payment, **mine)).status == 200
+    await bind("payment")  # no credit token was used by now: the header counts as it did
+    assert (await call(market, gate, X_Payment=payment)).status == 200
+    await bind("token")
     assert (await call(market, gate, X_Credit_Token=answer.headers["x-credit-token"])).status == 200
+
+
+@pytest.mark.parametrize("binding", ["payment", "token", "wallet"])
+@pytest.mark.parametrize("shown", ["Basic dXNlcjpwYXNz", "Bearer", ""])
+async def test_what_is_no_bearer_is_as_none(market: Market, binding: str, shown: str) -> None:
+    gate = await market.gate(credits=9, creditBinding=binding)
+    mine = await bearer(market) if binding == "wallet" else {}
+    payment = await market.payment(gate)
+    bought = await call(market, gate, X_Payment=payment, **mine)
+    assert bought.status == 200
+    assert (await call(market, gate, Authorization=shown)).status == 402
+    with_token = await call(market, gate, Authorization=shown, X_Credit_Token=bought.headers["x-credit-token"])
+    assert with_token.status == (401 if binding == "wallet" else 200)
+    fresh = await call(market, gate, Authorization=shown, X_Payment=await market.payment(gate))
+    assert fresh.status == (401 if binding == "wallet" else 200)
+    await market.ask("PUT", f"/api/v1/paygates/{gate['id']}", body={"isEnabled": False})
+    assert (await call(market, gate, Authorization=shown)).status == 404

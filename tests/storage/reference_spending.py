@@ -55,7 +55,7 @@ def spend_one(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
 
 
 def _take(row: Row, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
-    token_used = int(bool(row["token_used"]) or wish.header is None)
+    token_used = int(bool(row["token_used"]) or wish.is_token)
     spent = yield Statement(
         "UPDATE credits SET remaining = remaining - 1, token_used = :token_used"
         " WHERE number = :number AND remaining > 0 RETURNING remaining",

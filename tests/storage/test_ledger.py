@@ -464,7 +464,7 @@ steps = st.one_of(
                 st.integers(1, PURCHASES + 1),  # of which purchase; the last is not there
                 st.integers(0, 1),  # at which gate
                 st.integers(0, 1),  # by the gate's version, or an older one
-                st.sampled_from(("header", "header", "header", "other", "token")),
+                st.sampled_from(("header", "header", "header", "other", "token", "bearer")),
             ),
             min_size=1,
             max_size=12,
@@ -509,8 +509,8 @@ class Twin:
         gate = self.gates[which]
         shop = self.shops[0]
         shop.calls += 1
-        header = {"header": HEADER, "other": OTHER, "token": None}[proof]
-        wish = SpendRequest(gate.id, gate.version - behind, header, f"batched-{shop.calls}")
+        header = {"header": HEADER, "other": OTHER, "token": None, "bearer": None}[proof]
+        wish = SpendRequest(gate.id, gate.version - behind, header, f"batched-{shop.calls}", proof == "token")
         return (
             HeldSpend(None, f"pur_{gate.id}_{number}", wish) if header is None else HeldSpend(key(number), None, wish)
         )

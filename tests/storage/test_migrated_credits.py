@@ -122,7 +122,7 @@ async def test_what_a_database_of_before_holds_is_granted_spent_and_given_back_f
     purchases = Shop(database).purchases
 
     def wish(call_id: str, header: bytes | None = HEADER) -> SpendRequest:
-        return SpendRequest(1, 1, header, call_id)
+        return SpendRequest(1, 1, header, call_id, header is None)
 
     claimed = await purchases.by_payment(key(CLAIMED))
     assert claimed is not None

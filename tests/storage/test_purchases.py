@@ -75,7 +75,7 @@ class Shop:
 
     def wish(self, gate: PayGate, header: bytes | None = HEADER) -> SpendRequest:
         self.calls += 1
-        return SpendRequest(gate.id, gate.version, header, f"call-{self.calls}")
+        return SpendRequest(gate.id, gate.version, header, f"call-{self.calls}", header is None)
 
     async def claim(
         self,

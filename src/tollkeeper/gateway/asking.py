@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Asking(Answering):
     """One request, as far as a credit is asked for it."""
 
-    def _wish(self, presented: Presented | None) -> SpendRequest:
+    def _wish(self, presented: Presented | None, *, is_token: bool = False) -> SpendRequest:
         """What is asked of the ledger; `presented` None where another proof than a payment was shown and checked.
 
         Where the gate binds credits otherwise (`creditBinding`), a payment's header matches no purchase: it counts for
@@ -41,7 +41,7 @@ class Asking(Answering):
         opened, shown = self.opened, None
         if presented is not None:
             shown = presented.header_hash if opened.takes_header else b""
-        return SpendRequest(opened.gate.id, opened.gate.version, shown, self.call.request_id)
+        return SpendRequest(opened.gate.id, opened.gate.version, shown, self.call.request_id, is_token)
 
     # Each by a commit of its own (`run_short`): the loop's where a commit takes less than a millisecond, else the
     # writing thread's. Where the ledger's process went away it is waited for, 10 s at most.
@@ -58,7 +58,9 @@ class Asking(Answering):
                 raise ApiError(Code.CREDIT_TOKEN_REQUIRED, calls.WITHHELD[CreditBinding.WALLET])
             if purchase_id is None:
                 raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
-            result = await self._charged(shared.purchases.spend_token(purchase_id, self._wish(None), clock_ms()))
+            result = await self._charged(
+                shared.purchases.spend_token(purchase_id, self._wish(None, is_token=True), clock_ms())
+            )
             if result.outcome is Spend.SPENT:
                 return self.opened, calls.purchase_of(result)
             if result.outcome is Spend.STALE:
@@ -158,7 +160,7 @@ class Asking(Answering):
         try:
             return await looked_up
         except ApiError as error:
-            is_of_wallet = not self.asked.has_proof and b"authorization" in self.call.head.header
+            is_of_wallet = not self.asked.has_proof and self._bearer() is not None
             if error.code is not Code.NOT_FOUND or not (self.asked.has_proof or is_of_wallet):
                 raise
             opened = await self.shared.gates.deleted(slug)
@@ -171,10 +173,14 @@ class Asking(Answering):
     def _is_login_wanted(self) -> bool:
         """Whether the gate asks who calls, or may serve a caller by who it is."""
         opened = self.opened
-        return opened.gate.require_auth or (not opened.takes_header and b"authorization" in self.call.head.header)
+        return opened.gate.require_auth or (not opened.takes_header and self._bearer() is not None)
 
     async def _log_in(self) -> None:
         """Learns the bearer's wallet. Raises: AUTH_REQUIRED and what else is wrong with a bearer."""
-        bearer = self.call.head.header.get(b"authorization", b"").decode("latin-1")
-        session = await self.shared.auth.authenticate(bearer_token({"authorization": bearer}))
+        session = await self.shared.auth.authenticate(self._bearer())
         self.wallet = session.wallet
+
+    def _bearer(self) -> str | None:
+        """None where none is sent: what `Authorization` says in another scheme is no business of the gateway's."""
+        shown = self.call.head.header.get(b"authorization")
+        return None if shown is None else bearer_token({"authorization": shown.decode("latin-1")})

@@ -223,7 +223,7 @@ class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_onl
             return SpendResult(Spend.SPENT if spent else Spend.STALE, purchase_from(rows[0]))
         # The first credit is taken whatever became of its gate since, and whichever proof its call showed.
         spent_count = int(wish is not None)
-        is_token_used = wish is not None and wish.header is None
+        is_token_used = wish is not None and wish.is_token
         booked = yield from book_grant(
             claim.id, granted[0], self.now_ms, spent_count=spent_count, token_used=is_token_used
         )
@@ -252,7 +252,7 @@ class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_onl
             return True
         claim = self.purchase
         taken = yield _Q.spend_first(
-            id=claim.id, attempt=claim.attempt, token_used=int(wish.header is None), now_ms=self.now_ms
+            id=claim.id, attempt=claim.attempt, token_used=int(wish.is_token), now_ms=self.now_ms
         )
         if not taken:
             return False

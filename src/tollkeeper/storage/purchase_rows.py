@@ -56,13 +56,15 @@ class Purchase(msgspec.Struct, frozen=True, kw_only=True):
 class SpendRequest(msgspec.Struct, frozen=True, array_like=True):
     """One call's wish for a credit at a gate version. `header` is the shown header's hash.
 
-    It is empty where a header does not count at this gate, and None where another proof was shown and checked.
+    It is empty where a header does not count at this gate, and None where another proof was shown and checked:
+    the credit token (`is_token`), or a bearer of the payer.
     """
 
     gate_id: int
     gate_version: int
     header: bytes | None
     call_id: str
+    is_token: bool = False
 
 
 class SpendResult(msgspec.Struct, frozen=True):

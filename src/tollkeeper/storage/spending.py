@@ -161,9 +161,9 @@ class _Held:
         """Take one credit, which is known to be there."""
         purchase = self.purchase
         self.spent += 1
-        self.is_token_used = self.is_token_used or wish.header is None
+        self.is_token_used = self.is_token_used or wish.is_token
         self.purchase = _changed(
-            purchase, remaining=purchase.remaining - 1, token_used=purchase.token_used or wish.header is None
+            purchase, remaining=purchase.remaining - 1, token_used=purchase.token_used or wish.is_token
         )
         return SpendResult(Spend.SPENT, self.purchase)
 
