@@ -744,13 +744,19 @@ async def test_a_wallet_whose_claim_was_parked_of_late_is_not_asked_to_pay_again
     assert [await found(NOW_MS) for _ in range(3)] == [Spend.SPENT, Spend.SPENT, Spend.PARKED]
 
 
-async def test_a_wallet_s_sale_whose_credits_are_closed_though_it_is_live_is_no_endless_look(shop: Shop) -> None:
-    """Before the next look at the books holds it."""
+@pytest.mark.parametrize("proof", ["header", "token", "wallet"])
+async def test_a_sale_whose_credits_are_closed_though_it_is_live_is_not_called_used_up(shop: Shop, proof: str) -> None:
+    """Before the next look at the books holds it; and nobody looks for ever."""
     gate = await shop.gate(2)
     sold = await shop.bought(gate)
     await shop.database.run(_closed(sold.number))
     async with asyncio.timeout(10):
-        found = await shop.purchases.spend_of_payer(sold.payer, shop.wish(gate, None), NOW_MS)
+        if proof == "header":
+            found = await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)
+        elif proof == "token":
+            found = await shop.purchases.spend_token(sold.id, shop.wish(gate, None), NOW_MS)
+        else:
+            found = await shop.purchases.spend_of_payer(sold.payer, shop.wish(gate, None), NOW_MS)
     assert found.outcome is Spend.PARKED
 
 

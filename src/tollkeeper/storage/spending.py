@@ -248,18 +248,18 @@ def spend_all(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendResult
 
 def _spend_alone(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
     """One spend of a purchase that changes under our hands. Its call is the caller's to record."""
-    held_of = yield from _look_up([spend])
-    (held,) = set(held_of.values())
-    before = held.purchase
+    (held,) = set((yield from _look_up([spend])).values())
     result = held.ask(spend.wish, now_ms)
-    if held.spent and (yield from _take({before.id: held}, now_ms)):
-        return SpendResult(Spend.EXHAUSTED, _changed(before, remaining=0))
+    if held.spent and (yield from _take({held.purchase.id: held}, now_ms)):
+        (seen,) = set((yield from _look_up([spend])).values())
+        # Where credits are left nobody was faster: they are closed, their sale is live. The next inspection holds it.
+        is_contradicted = seen.ask(spend.wish, now_ms).outcome is Spend.SPENT
+        return SpendResult(Spend.PARKED if is_contradicted else Spend.EXHAUSTED, _changed(held.purchase, remaining=0))
     return result
 
 
 def spend_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
     """Spend a credit of the oldest purchase that a wallet has at the gate; the caller is that wallet."""
-    before: str | None = None
     since_ms = now_ms - PARKED_SHOWN_MS
     while True:
         rows = yield _Q.oldest_of_payer(payer=payer, gate_id=wish.gate_id, now_ms=now_ms, parked_since_ms=since_ms)
@@ -268,9 +268,6 @@ def spend_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Unit[SpendRes
         (result,) = yield from spend_all([HeldSpend(None, rows[0]["id"], wish)], now_ms)
         if result.outcome is not Spend.EXHAUSTED:  # else another transaction was faster: the next one
             return result
-        if rows[0]["id"] == before:  # none was: it is live, and its credits closed. The next inspection holds it
-            return SpendResult(Spend.PARKED, result.purchase)
-        before = rows[0]["id"]
 
 
 def restore_call(
