@@ -26,7 +26,10 @@ VALID_SECONDS = 3600  # longer than a busy machine needs
 
 @dataclass(slots=True, kw_only=True)
 class ForeignOnEvm(Foreign):
-    """`signers` is what it advertises; `sender` is who really sends. `confirms`: it says that it waits for blocks."""
+    """`signers` is what it advertises; `sender` is who really sends. `confirms`: it says that it waits for blocks.
+
+    `also` are networks that it says it settles on.
+    """
 
     NETWORK: ClassVar[str] = "base-sepolia"
     NOBODYS: ClassVar[str] = "0x" + "ab" * 32
@@ -35,10 +38,12 @@ class ForeignOnEvm(Foreign):
     sender: TestWallet
     signers: list[str]
     confirms: bool = False
+    also: tuple[str, ...] = ()
 
     def supported(self) -> dict[str, Any]:
-        kind = {"x402Version": 1, "scheme": "exact", "network": self.NETWORK, "extra": None}
-        return {"kinds": [kind], "extensions": ["confirm"] * self.confirms, "signers": {"eip155:*": self.signers}}
+        networks = (self.NETWORK, *self.also)
+        kinds = [{"x402Version": 1, "scheme": "exact", "network": network, "extra": None} for network in networks]
+        return {"kinds": kinds, "extensions": ["confirm"] * self.confirms, "signers": {"eip155:*": self.signers}}
 
     def read(self, payload: dict[str, Any]) -> EvmPayload:
         read = parse_payload(payload)

@@ -332,12 +332,19 @@ async def test_without_a_server_the_command_writes_itself(
 
 
 @asynccontextmanager
-async def parking_shop(folder: Path, chain: ChainUnderTest, target: RecordingTarget) -> AsyncIterator[Honour]:
-    """A gateway whose facilitator carries out what it calls an error, and names no signers."""
+async def parking_shop(
+    folder: Path, chain: ChainUnderTest, target: RecordingTarget, *also: str
+) -> AsyncIterator[Honour]:
+    """A gateway whose facilitator carries out what it calls an error, and names no signers.
+
+    `also`: networks that it says it settles on, whose nodes are away.
+    """
     database = folder / "gateway.db"
     async with run_foreign(chain) as foreign, Buyer(derive_wallets().buyer) as buyer:
-        foreign.signers, foreign.settling = [], foreign_ways.error_after_sending
-        changes: dict[str, Any] = {"role": Role.GATEWAY, "hub_url": foreign.url}
+        foreign.signers, foreign.settling, foreign.also = [], foreign_ways.error_after_sending, also
+        networks = dict(settings_for(chain.url, database).networks)
+        networks |= {network: NetworkSettings(NETWORKS[network], ("http://127.0.0.1:9",)) for network in also}
+        changes: dict[str, Any] = {"role": Role.GATEWAY, "hub_url": foreign.url, "networks": networks}
         async with composed(chain.url, database, **changes) as url:
             yield Honour(url, settings_for(chain.url, database, **changes), chain, target, buyer)
 
@@ -361,6 +368,31 @@ async def test_a_parked_claim_is_honoured_by_the_terms_that_were_claimed(
         token = {"X-Credit-Token": done["creditToken"]}
         assert (await shop.buyer.ask("GET", gate["accessUrl"], headers=token)).status == 200
         assert await compare_with_chain(shop.settings) == []
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_a_parked_claim_is_honoured_on_the_network_that_its_gate_has_left(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, *, is_deleted: bool
+) -> None:
+    async with parking_shop(tmp_path, embedded_chain, target, "base") as shop:
+        gate = await shop.gate()
+        payment, unshown = [await shop.payment(gate) for _ in range(2)]
+        assert (await shop.buyer.call(gate["accessUrl"], payment)).status == 503
+        place = f"{shop.url}/api/v1/paygates/{gate['id']}"
+        moved = await shop.buyer.ask("PUT", place, body={"network": "base"})
+        assert moved.json()["network"] == "base"
+        await shop.buyer.call(gate["accessUrl"], payment)  # it is asked about, and parked
+        if is_deleted:
+            assert (await shop.buyer.ask("DELETE", place)).status == 200
+        elsewhere = relay(embedded_chain, unshown)
+        embedded_chain.rpc.call("anvil_mine", 6)
+        own = {"base-sepolia": shop.settings.networks["base-sepolia"]}
+        found = await compare_with_chain(replace(shop.settings, networks=own))
+        (difference,) = [one for one in found if one.rule == "carried_out_but_open"]
+        assert "error" in await shop.honour(gate, elsewhere)  # nobody has claimed it there
+        done = (await shop.honour(gate, difference.found.split(", ")[1].split(" ")[0]))["done"]
+        token = {"X-Credit-Token": done["creditToken"]}
+        assert (await shop.buyer.ask("GET", gate["accessUrl"], headers=token)).status == 200
 
 
 async def test_what_was_parked_at_a_gate_that_was_deleted_since_is_honoured_and_served_once(

@@ -23,10 +23,9 @@ from tollkeeper.gateway.token_accounts import AccountChain
 from tollkeeper.storage.purchases import Paid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tollkeeper.core.networks import Family
-    from tollkeeper.core.paygate_fields import Recipient
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.core.reconciliation import ChainPayment
     from tollkeeper.gateway.families import AnyChain
@@ -62,45 +61,32 @@ class Honouring:
         if gate is None:
             raise ApiError(Code.NOT_FOUND, f"there is no PayGate {slug}")
         family, transaction_hash, nonce = _read(transaction_hash, nonce)
-        recipients = [one for one in gate.recipients if NETWORKS[one.network].family is family]
-        if not recipients:
-            raise ApiError(Code.INVALID_NETWORK, f"{slug} is paid on no network that has such transactions")
-        fitting: list[tuple[ChainPayment, Recipient]] = []
-        silent: list[Exception] = []
-        for recipient in recipients:
+        fitting: list[ChainPayment] = []
+        silent: dict[str, Exception] = {}
+        for network in _networks(gate, family):
             try:
-                shown = await self._shown(transaction_hash, nonce, gate, recipient)
+                fitting += await self._shown(transaction_hash, nonce, gate, network)
             except (ApiError, RpcUnavailable) as error:  # it may be on another one
-                silent.append(error)
-            else:
-                fitting += [(one, recipient) for one in shown]
-        if not fitting and silent:
-            raise silent[0]
+                silent[network] = error
+        if not fitting:
+            raise _nothing_fits(gate, family, silent)
         if len(fitting) != 1:
-            msg = (
-                "several payments in that transaction fit: say which by its nonce"
-                if fitting
-                else "the chain shows no payment of at least the price to that PayGate in this transaction, or not "
-                "deep enough yet"
-            )
-            raise ApiError(Code.PAYMENT_INVALID, msg)
-        payment, recipient = fitting[0]
+            raise ApiError(Code.PAYMENT_INVALID, "several payments in that transaction fit: say which by its nonce")
+        payment = fitting[0]
         if is_deleted and await self.purchases.by_payment(payment.key) is None:
             raise ApiError(Code.NOT_FOUND, f"{slug} was deleted, and this payment was not shown there before")
-        return await self._grant(payment, recipient, gate, is_deleted=is_deleted)
+        return await self._grant(payment, gate, is_deleted=is_deleted)
 
-    async def _shown(
-        self, transaction_hash: str, nonce: str | None, gate: PayGate, recipient: Recipient
-    ) -> list[ChainPayment]:
-        """What in that transaction, on the recipient's network, is to be honoured. Raises: as `honour`."""
-        chain = self.chain_of(recipient.network)
+    async def _shown(self, transaction_hash: str, nonce: str | None, gate: PayGate, network: str) -> list[ChainPayment]:
+        """What in that transaction, on this network, is to be honoured. Raises: as `honour`."""
+        chain = self.chain_of(network)
         if chain is None:
-            raise ApiError(Code.INVALID_NETWORK, f"no node of {recipient.network} is configured: set its rpc_url")
+            raise ApiError(Code.INVALID_NETWORK, f"no node of {network} is configured: set its rpc_url")
         try:
             await chain.open()
             found = await payments_of(chain, transaction_hash)
             named = [one for one in found if nonce in {None, one.key.nonce}]
-            fitting = [one for one in named if await self._fits(one, gate, recipient)]
+            fitting = [one for one in named if await self._fits(one, gate)]
             for one in fitting:
                 known = await self.purchases.by_payment(one.key)
                 if known is None or known.state is not PurchaseState.LIVE:  # what was granted stays so
@@ -109,24 +95,23 @@ class Honouring:
             await chain.close()
         return fitting
 
-    async def _fits(self, payment: ChainPayment, gate: PayGate, recipient: Recipient) -> bool:
+    async def _fits(self, payment: ChainPayment, gate: PayGate) -> bool:
         """Does it pay what was claimed with it, or, if it never was, what the gate asks now?"""
         purchase = await self.purchases.by_payment(payment.key)
         if purchase is None:
-            return _reaches(payment, recipient.payment_address) and payment.value >= gate.price_micro
+            return _reaches(payment, gate.pay_to_on(payment.key.network)) and payment.value >= gate.price_micro
         pay_to = await self.purchases.pay_to(purchase)
         return purchase.gate_id == gate.id and _reaches(payment, pay_to) and payment.value == purchase.value_micro
 
-    async def _grant(
-        self, payment: ChainPayment, recipient: Recipient, gate: PayGate, *, is_deleted: bool
-    ) -> dict[str, Any]:
+    async def _grant(self, payment: ChainPayment, gate: PayGate, *, is_deleted: bool) -> dict[str, Any]:
+        network = payment.key.network
         terms = Terms(
             gate.id,
             gate.version,
             gate.price_micro,
             gate.credits,
-            recipient.payment_address,
-            recipient.network,
+            gate.pay_to_on(network) or "",  # of what was claimed on a network of before the claim's own terms hold
+            network,
             gate.credits_expire_after_seconds,
         )
         honoured = await self.purchases.honour(
@@ -155,6 +140,28 @@ class Honouring:
             "transaction": payment.transaction_hash,
             "creditToken": credit_token(self.token_keys[0], purchase.id),
         }
+
+
+def _networks(gate: PayGate, family: Family) -> list[str]:
+    """Of this family the gate's own first; then the others, where it may have been paid before an update."""
+    own = [one.network for one in gate.recipients]
+    return [name for name in dict.fromkeys([*own, *NETWORKS]) if NETWORKS[name].family is family]
+
+
+def _nothing_fits(gate: PayGate, family: Family, silent: Mapping[str, Exception]) -> Exception:
+    own = [one.network for one in gate.recipients if NETWORKS[one.network].family is family]
+    if not own:
+        return ApiError(Code.INVALID_NETWORK, f"{gate.slug} is paid on no network that has such transactions")
+    unasked = [silent[network] for network in own if network in silent]
+    if unasked:
+        return unasked[0]
+    away = [network for network, error in silent.items() if isinstance(error, RpcUnavailable)]
+    not_asked = f" ({', '.join(away)} could not be asked)" if away else ""
+    return ApiError(
+        Code.PAYMENT_INVALID,
+        "the chain shows no payment of at least the price to that PayGate in this transaction, or not deep enough yet"
+        + not_asked,
+    )
 
 
 def _read(transaction: str, nonce: str | None) -> tuple[Family, str, str | None]:
