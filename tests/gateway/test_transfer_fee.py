@@ -28,6 +28,7 @@ from tests.gateway.hostile_hub import (
     run_hostile_hub,
     says,
 )
+from tests.gateway.test_honouring import relay
 from tests.gateway.test_transfer import PATH, Bank
 from tollkeeper.core.evm import checksum_address, transfer_calldata
 from tollkeeper.core.keyring import Secret
@@ -36,7 +37,9 @@ from tollkeeper.gateway.transfer_keys import TransferKeys
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.serving.hands import honour_payment
 from tollkeeper.serving.inspection import inspect_books
+from tollkeeper.serving.reconciling import compare_with_chain
 from tollkeeper.settings import Role
 from tollkeeper.storage import open_database
 
@@ -450,6 +453,39 @@ async def test_a_caller_s_key_is_of_one_fee_and_one_transfer(bank: Bank) -> None
     assert moved(bank) == (10_000, FEE_MICRO)
     assert (await ask(bank, bank.signed(), other_fee, {"Idempotency-Key": "own-key-of-a-payer-2"})).status == 200
     assert moved(bank) == (20_000, 2 * FEE_MICRO)
+
+
+async def test_a_fee_that_a_stranger_carried_out_is_honoured_by_hand_and_spent_by_its_credit_token(
+    bank: Bank, tmp_path: Path
+) -> None:
+    settings = settings_for(
+        bank.chain.url, tmp_path / "gateway.db", role=Role.GATEWAY, default_payment_address=OPERATOR
+    )
+    fee, transfer = await new_fee(bank), bank.signed()
+    transaction = relay(bank.chain, fee)
+    refused = await ask(bank, transfer, fee)
+    assert (refused.status, refused.error_code) == (400, "NONCE_ALREADY_USED")
+    order = {"gate": "transfer.base-sepolia", "transaction": transaction, "nonce": None}
+    told = (await honour_payment(settings, order))["done"]
+
+    mine = {"Authorization": f"Bearer {await bank.buyer.login(bank.gateway_url)}"}
+    listed = (await bank.buyer.ask("GET", bank.gateway_url + "/api/v1/credits", headers=mine)).json()["data"]
+    assert [one["creditToken"] for one in listed] == [told["creditToken"]]
+    for wrong in ({}, {"X-Credit-Token": told["purchaseId"] + ".forged"}):
+        withheld = await ask(bank, transfer, fee, wrong)
+        assert (withheld.status, withheld.error_code) == (400, "PAYMENT_INVALID")
+        assert "X-Credit-Token" in withheld.json()["error"]["message"]
+    assert moved(bank) == (0, FEE_MICRO)
+    token = {"X-Credit-Token": told["creditToken"]}
+    bank.hub.settling = transfers_only(says(400, GONE))
+    assert (await ask(bank, transfer, fee, token)).error_code == "INSUFFICIENT_FUNDS"
+    bank.hub.settling = pass_on
+    answers = [await ask(bank, transfer, fee, token), await ask(bank, transfer, fee)]  # told again it costs nothing
+    assert [answer.status for answer in answers] == [200, 200]
+    assert (await ask(bank, bank.signed(), fee, token)).status == 402
+    assert moved(bank) == (10_000, FEE_MICRO)
+    assert inspect_books(settings) == []
+    assert await compare_with_chain(settings) == []
 
 
 async def test_a_payment_that_is_no_fee_is_refused_and_unused(bank: Bank) -> None:

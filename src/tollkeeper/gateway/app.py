@@ -251,6 +251,7 @@ class Gateway:
             purchases=self.purchases,
             buying=self.buying,
             proofs=self.proofs,
+            token_keys=self.config.token_keys,
         )
 
     def _returning(self) -> ReturnedFees:

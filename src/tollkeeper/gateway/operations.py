@@ -49,6 +49,7 @@ _TRANSFER_ONCE: Final = header(
     "The payer's own: one request has one answer under it. A facilitator that is no hub of ours is not told of it.",
     {"type": "string", "pattern": "^[!-~]{1,255}$"},
 )
+_FEE_TOKEN: Final = header("X-Credit-Token", "Of a fee that was honoured by hand, beside its X-Payment.", TEXT)
 _MINE: Final = {"gate_id": "$response.body#/id"}
 
 CREATE: Final = Operation(
@@ -246,7 +247,7 @@ TRANSFER: Final = Operation(
         "Without X-Payment: a 402 that asks for this very transfer, or for the operator's fee. With one that pays it: "
         "the transfer is made, once, and the very same request sent again is told what became of it."
     ),
-    parameters=(header("X-Payment"), header("Accept", schema=TEXT), _TRANSFER_ONCE, PREFER_WAIT),
+    parameters=(header("X-Payment"), _FEE_TOKEN, header("Accept", schema=TEXT), _TRANSFER_ONCE, PREFER_WAIT),
     request={
         JSON: record(
             {

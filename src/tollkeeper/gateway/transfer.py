@@ -85,7 +85,8 @@ _NO_STORE: Final = {"Cache-Control": "no-store"}
 class Wish:
     """The transfer that a request describes. `pay_to` is the wallet that is paid; Solana's tender names its account.
 
-    `own_key` and `wait_seconds`: the caller's `Idempotency-Key` and `Prefer: wait`, where there are such.
+    `own_key` and `wait_seconds`: the caller's `Idempotency-Key` and `Prefer: wait`, where there are such. `fee_token`:
+    the `X-Credit-Token` of a fee, "" for none.
     """
 
     asset: Asset
@@ -95,6 +96,7 @@ class Wish:
     payment: Payment
     own_key: str | None
     wait_seconds: int | None
+    fee_token: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,7 +139,8 @@ class DirectTransfers:
             named = family.value_member
             raise ApiError(Code.INVALID_AMOUNT, f"{named} must be above zero", details={"field": named})
         recipient = await self._recipient(tender, asset, body)
-        return Wish(asset, tender, recipient, confirm, payment, own_key, wait_seconds)
+        fee_token = headers.get("X-Credit-Token", "")
+        return Wish(asset, tender, recipient, confirm, payment, own_key, wait_seconds, fee_token)
 
     def _asset(self, network: str) -> Asset:
         assets = self.supported().assets
@@ -240,7 +243,7 @@ class DirectTransfers:
                 await self.keys.bind_pair(call_id, wish.payment.payload.body())
                 await self.keys.keep_first(call_id, self.hub.place)
                 await self._bind_own(wish, call_id)
-                await fees.charge(wish.asset.network.name, presented, call_id)
+                await fees.charge(wish.asset.network.name, presented, wish.fee_token, call_id)
                 break
             except (ApiError, FeeSpentError):
                 # The same pair may have been asked for at the same time: what came of that, everybody is told.

@@ -4,7 +4,8 @@ A fee is bought as any call is: each network has a PayGate of the program's own,
 manages, with one credit a payment. So claim, settlement, crash and ledger are those of purchases. The credit is spent
 for one transfer, named by the fee's payment and the transfer's nonce: asked again, the same pair costs nothing more. A
 transfer that was clearly not made gives the credit back; one of unknown outcome does not, until it is known, whatever
-process asks then: that call is interrupted by nothing.
+process asks then: that call is interrupted by nothing. A fee that an operator honoured by hand is public, so its credit
+token is shown beside it, as at any gate.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tollkeeper.api import clock_ms
 from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
 from tollkeeper.core.paygates import CreateDefaults, NewPayGate, parse_create, updated
-from tollkeeper.core.purchases import CallState, Spend
+from tollkeeper.core.purchases import CallState, Spend, purchase_of_token
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.gateway import calls
 from tollkeeper.gateway.access import Attempt
@@ -27,6 +28,8 @@ from tollkeeper.gateway.following import key_of
 from tollkeeper.storage.purchase_rows import SpendRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tollkeeper.core.wire import PaymentKey
     from tollkeeper.gateway.buying import Buying, Presented
     from tollkeeper.gateway.gates import Gates, OpenGate
@@ -56,6 +59,7 @@ class TransferFees:
     purchases: Purchases
     buying: Buying
     proofs: Proofs
+    token_keys: Sequence[bytes]
     _ready: set[str] = field(default_factory=set)
 
     async def opened(self, network: str) -> OpenGate:
@@ -98,8 +102,10 @@ class TransferFees:
                 return call_id, True
         raise payment_error(Code.PAYMENT_INVALID, "this transfer failed too often: sign a new one")
 
-    async def charge(self, network: str, presented: Presented, call_id: str) -> None:
+    async def charge(self, network: str, presented: Presented, token: str, call_id: str) -> None:
         """Spends the fee's credit for the transfer, and buys it first where it must be.
+
+        `token`: the credit token that was shown beside the payment, "" for none; it counts where the payment does not.
 
         Raises: FeeSpentError; the refusal; SETTLEMENT_PENDING, UNAVAILABLE.
         """
@@ -113,6 +119,11 @@ class TransferFees:
             if result is not None and result.outcome in {Spend.UNKNOWN, Spend.FAILED}:
                 buyer = Buyer(wish, on_left=_goes_on)
                 result = await self.buying.buy(Attempt(self.buying, opened, presented, buyer), deadline)
+            if result is not None and result.outcome is Spend.WITHHELD:
+                withheld_id = calls.purchase_of(result).id
+                if purchase_of_token(self.token_keys, token) == withheld_id:
+                    wish = SpendRequest(opened.gate.id, opened.gate.version, None, call_id)
+                    result = await self.purchases.spend_token(withheld_id, wish, clock_ms())
             if result is None or result.outcome is Spend.STALE:
                 opened = await self.gates.reload(opened.gate.slug)
             elif result.outcome is Spend.SPENT:
@@ -129,7 +140,11 @@ class TransferFees:
         elif result.outcome is Spend.PARKED:
             raise self.buying.waiting.pending(key_of(purchase), purchase)
         elif result.outcome is Spend.WITHHELD:
-            raise payment_error(Code.PAYMENT_INVALID, "this fee was paid with other bytes than these")
+            raise payment_error(
+                Code.PAYMENT_INVALID,
+                "this fee was honoured by hand, or paid with other bytes than these: send its X-Credit-Token beside it",
+                details={"purchaseId": purchase.id},
+            )
         else:
             raise calls.spent_elsewhere(purchase)
 
