@@ -591,6 +591,47 @@ async def test_what_is_given_back_while_its_sale_is_void_is_there_once_its_payme
     await shop.ledger_agrees()
 
 
+@pytest.mark.parametrize("is_honoured", [False, True])
+async def test_the_time_for_which_a_sale_was_void_is_none_of_its_credits_time(shop: Shop, *, is_honoured: bool) -> None:
+    gate = await shop.gate(4, creditsExpireAfter=60)
+    lasting, over = [(await shop.claim(gate, number, assume_valid=True)).purchase for number in (1, 2)]
+    assert lasting is not None
+    assert over is not None
+    for sold in (lasting, over):
+        await shop.purchases.grant(sold, "0xhash", confirmed=False, wish=shop.wish(gate), now_ms=NOW_MS)
+    voids = {lasting.number: NOW_MS + 59_999, over.number: NOW_MS + 60_000}
+    later_ms = NOW_MS + 3_600_000
+
+    async def spend(sold: Purchase, now_ms: int) -> Spend:
+        return (await shop.purchases.spend_token(sold.id, shop.wish(gate, None), now_ms)).outcome
+
+    for number, sold in enumerate((lasting, over), start=1):
+        await shop.purchases.void(sold, voids[sold.number])
+        assert await spend(sold, voids[sold.number]) is Spend.EXHAUSTED
+        for now_ms in (later_ms, later_ms + 5_000):  # once
+            if is_honoured:
+                paid = Paid(sold.value_micro, 0, HEADER)
+                terms = Terms(gate.id, gate.version, gate.price_micro, 9, gate.payment_address, gate.network, 9)
+                await shop.purchases.honour(
+                    key(number), terms, purchase_id="unused", paid=paid, transaction_hash="0xother", now_ms=now_ms
+                )
+            else:
+                await shop.purchases.revive(sold, "0xother", now_ms)
+    assert [await spend(lasting, now_ms) for now_ms in (later_ms, later_ms + 1)] == [Spend.SPENT, Spend.EXHAUSTED]
+    assert await spend(over, later_ms) is Spend.EXHAUSTED
+    await shop.ledger_agrees()
+
+
+async def test_what_a_clock_that_was_put_back_calls_void_later_than_now_ends_no_sooner(shop: Shop) -> None:
+    gate = await shop.gate(3, creditsExpireAfter=60)
+    sold = (await shop.claim(gate, 1, assume_valid=True)).purchase
+    assert sold is not None
+    await shop.purchases.grant(sold, "0xhash", confirmed=False, wish=None, now_ms=NOW_MS)
+    await shop.purchases.void(sold, NOW_MS + 50_000)
+    await shop.purchases.revive(sold, "0xother", NOW_MS + 10_000)
+    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS + 59_999)).outcome is Spend.SPENT
+
+
 async def test_a_claim_that_failed_by_a_transaction_is_looked_at_and_open_again_once(shop: Shop) -> None:
     gate = await shop.gate()
     shown = (await shop.claim(gate, 1)).purchase

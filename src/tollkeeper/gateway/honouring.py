@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.reconciliation import ChainPayment
     from tollkeeper.gateway.families import AnyChain
     from tollkeeper.storage.paygates import PayGates
+    from tollkeeper.storage.purchase_rows import Purchase
     from tollkeeper.storage.purchases import Purchases
 
 _NAMES: Final = "it is " + ", or ".join(row.transaction_words for row in FAMILIES.values())
@@ -134,8 +135,7 @@ class Honouring:
             "slug": gate.slug,
             "payer": shown_address(purchase.payer),
             "paid": format_usdc(purchase.value_micro),
-            # Of a gate that was deleted one call is due, where none was answered.
-            "credits": int(0 < purchase.remaining == purchase.granted) if is_deleted else purchase.remaining,
+            "credits": _left(purchase, self.clock_ms(), is_deleted=is_deleted),
             "isRepeated": honoured.was_honoured,
             "transaction": payment.transaction_hash,
             "creditToken": credit_token(self.token_keys[0], purchase.id),
@@ -162,6 +162,13 @@ def _nothing_fits(gate: PayGate, family: Family, silent: Mapping[str, Exception]
         "the chain shows no payment of at least the price to that PayGate in this transaction, or not deep enough yet"
         + not_asked,
     )
+
+
+def _left(purchase: Purchase, now_ms: int, *, is_deleted: bool) -> int:
+    """How many calls may be spent of it; of a gate that was deleted one is due, where none was answered."""
+    if purchase.expires_ms is not None and purchase.expires_ms <= now_ms:
+        return 0
+    return int(0 < purchase.remaining == purchase.granted) if is_deleted else purchase.remaining
 
 
 def _read(transaction: str, nonce: str | None) -> tuple[Family, str, str | None]:

@@ -482,18 +482,18 @@ def _void(purchase_id: str, now_ms: int) -> Unit[None]:
 
 
 def _revive(purchase_id: str, transaction_hash: str, now_ms: int) -> Unit[None]:
+    yield _Q.reopen_void_credits(id=purchase_id, token_used=0, now_ms=now_ms)
     rows = yield _Q.revive_purchase(
         id=purchase_id, transaction_hash=transaction_hash, follow_ms=now_ms + FIRST_LOOK_MS, now_ms=now_ms
     )
     for row in rows:
-        yield _Q.reopen_credits(number=row["number"])
         yield from _count_again(purchase_id, row, now_ms)
 
 
 def _honour_void(found: Purchase, transaction_hash: str, now_ms: int, *, is_same: bool) -> Unit[ClaimResult]:
+    yield _Q.reopen_void_credits(id=found.id, token_used=1, now_ms=now_ms)
     rows = yield _Q.honour_void(id=found.id, attempt=found.attempt, transaction_hash=transaction_hash, now_ms=now_ms)
     for row in rows:
-        yield _Q.reopen_credits_for_token(number=row["number"])
         yield from _count_again(found.id, row, now_ms)
     now = yield _Q.purchase_by_id(id=found.id)
     return ClaimResult(Claim.WON if rows else Claim.TAKEN, purchase_from(now[0]), was_honoured=is_same and not rows)

@@ -246,8 +246,15 @@ UPDATE purchases SET
 WHERE id = :id AND attempt = :attempt AND state = 'VOID' AND failure = 'settlement_failed'
 RETURNING number, gate_id, value_micro;
 
--- name: reopen_credits_for_token
-UPDATE credits SET is_live = 1, token_used = 1 WHERE number = :number;
+-- name: reopen_void_credits
+-- Of a sale that is about to be LIVE again, whose row says until then since when it is void (`updated_ms`; a clock may have
+-- been put back): what was left of its credits' time then is left of it now.
+UPDATE credits SET is_live = 1, token_used = CASE WHEN :token_used = 1 THEN 1 ELSE token_used END,
+    expires_ms = expires_ms + (
+        SELECT CASE WHEN p.updated_ms < :now_ms THEN :now_ms - p.updated_ms ELSE 0 END
+        FROM purchases p WHERE p.number = credits.number
+    )
+WHERE number = (SELECT number FROM purchases WHERE id = :id AND state = 'VOID' AND failure = 'settlement_failed');
 
 -- Of a payment that was never claimed: claimed and granted in the same commit.
 -- name: mark_honoured
