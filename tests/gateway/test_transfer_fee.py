@@ -103,6 +103,12 @@ def transfers_only(settling: Settling) -> Settling:
     return answer
 
 
+def rows_of(directory: Path, statement: str) -> list[tuple[object, ...]]:
+    """What a statement finds, or changes, in the gateway's books."""
+    with closing(sqlite3.connect(directory / "gateway.db", timeout=20)) as books, books:
+        return books.execute(statement).fetchall()
+
+
 def moved(bank: Bank) -> tuple[int, int]:
     """What the recipient and the operator got."""
     return bank.received_micro(), bank.chain.balance(OPERATOR)
@@ -267,8 +273,22 @@ async def test_the_fee_of_a_transfer_that_failed_is_a_credit_for_the_next_try(ba
     assert moved(bank) == (paid_before[0] + 10_000, paid_before[1] + FEE_MICRO)
 
 
+async def asked_while_under_way_again(bank: Bank, hub_url: str, transfer: EvmPayload, fee: str) -> asyncio.Task[Answer]:
+    """The same pair, asked for once the hub has seen the block go in which the transfer failed."""
+    bank.hub.settling = pass_on
+    status_url = f"{hub_url}/payments/base-sepolia/{bank.buyer.wallet.address}/{transfer.authorization.nonce}"
+    while (await bank.buyer.ask("GET", status_url)).json()["status"] != "pending":  # noqa: ASYNC110 - over HTTP
+        await asyncio.sleep(0.2)
+    asked = len(bank.hub.settles)
+    again = asyncio.create_task(ask(bank, transfer, fee))
+    while len(bank.hub.settles) == asked:  # noqa: ASYNC110 - the proxy keeps what came
+        await asyncio.sleep(0.05)
+    return again
+
+
+@pytest.mark.parametrize("is_asked_again", [False, True])
 async def test_a_fee_that_was_given_back_for_what_a_reorganisation_makes_after_all_is_told_as_owed(
-    tmp_path: Path, anvil_fiat_token: ChainUnderTest
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, *, is_asked_again: bool
 ) -> None:
     """Its payer's money was gone in the block in which the transfer failed, and is there on the other branch."""
     chain, buyer_wallet = anvil_fiat_token, derive_wallets().buyer
@@ -306,17 +326,27 @@ async def test_a_fee_that_was_given_back_for_what_a_reorganisation_makes_after_a
             depth = int(chain.rpc.call("eth_blockNumber"), 16) - int(mined["blockNumber"], 16) + 1
             take_back(chain, depth)
             chain.rpc.call("anvil_dropTransaction", spent[0])
-            chain.rpc.call("evm_setAutomine", True)
-            chain.rpc.call("evm_mine")
+            again = None
             async with asyncio.timeout(40):
-                while not (listed := inspect_books(settings)):
-                    with closing(sqlite3.connect(tmp_path / "gateway.db", timeout=20)) as books, books:
-                        books.execute("UPDATE returned_fees SET follow_ms = 1 WHERE follow_ms IS NOT NULL")
+                if is_asked_again:
+                    again = await asked_while_under_way_again(bank, hub_url, transfer, fee)
+                chain.rpc.call("evm_setAutomine", True)
+                chain.rpc.call("evm_mine")
+                if again is not None:
+                    assert (await again).json()["transaction"] == failed.json()["transaction"]
+                while rows_of(tmp_path, "SELECT call_id FROM returned_fees WHERE made_ms IS NULL"):
+                    rows_of(tmp_path, "UPDATE returned_fees SET follow_ms = 1 WHERE follow_ms IS NOT NULL")
                     await asyncio.sleep(0.5)
         assert moved(bank) == (10_000, FEE_MICRO)
-        assert [one.rule for one in listed] == ["a_fee_is_kept_where_its_transfer_was_made"]
-        assert failed.json()["transaction"] in listed[0].found
-        assert [line["log_level"] for line in said if line["event"] == "fee_is_owed"] == ["error"]
+        told = [line["log_level"] for line in said if line["event"] == "fee_is_owed"]
+        listed = inspect_books(settings)
+        if is_asked_again:
+            assert (told, listed) == ([], [])
+            assert (await ask(bank, bank.signed(), fee)).status == 402
+        else:
+            assert told == ["error"]
+            assert [one.rule for one in listed] == ["a_fee_is_kept_where_its_transfer_was_made"]
+            assert failed.json()["transaction"] in listed[0].found
 
 
 async def test_a_lost_answer_is_a_503_and_the_same_pair_is_made_once_for_one_fee(bank: Bank) -> None:

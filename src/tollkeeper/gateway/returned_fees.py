@@ -3,7 +3,7 @@
 A transfer whose transaction failed in its block gives its fee back, and the payer may have spent it for another one by
 the time that a reorganisation has that very transaction succeed. So its status is asked of our hub at the ages at which
 sales are looked at (`core.purchases.next_look_ms`), and a fee that is owed is told to the operator: nobody is charged
-again by itself.
+again by itself. Where the pair was asked for again meanwhile, it was charged again, and nothing is owed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,16 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.core.purchases import FIRST_LOOK_MS, next_look_ms
+from tollkeeper.core.purchases import FIRST_LOOK_MS, CallState, next_look_ms
 from tollkeeper.gateway.hub_client import HubUnreachableError
-from tollkeeper.storage.returned_fees import ReturnedFee, due_returned, follow_returned, keep_returned, owe_returned
+from tollkeeper.storage.returned_fees import (
+    ReturnedFee,
+    charge_of_pair,
+    due_returned,
+    follow_returned,
+    keep_returned,
+    owe_returned,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,8 +74,22 @@ class ReturnedFees:
             if told.transaction != fee.transaction_hash:
                 await self.database.run(follow_returned(fee.call_id, failed_ms, None))
                 return
-            _LOG.error("fee_is_owed", call_id=fee.call_id, payer=fee.transfer.payer, transaction=told.transaction)
-            await self.database.run(owe_returned(fee.call_id, now_ms))
+            await self._look_at_charge(fee, failed_ms, now_ms)
         else:
-            follow_ms = next_look_ms(failed_ms, now_ms, is_used_up=False)
-            await self.database.run(follow_returned(fee.call_id, failed_ms, follow_ms))
+            await self._look_later(fee, failed_ms, now_ms)
+
+    async def _look_at_charge(self, fee: ReturnedFee, failed_ms: int, now_ms: int) -> None:
+        """Its transfer was made."""
+        charge = await charge_of_pair(self.database, fee.call_id)
+        if charge is CallState.DONE:
+            await self.database.run(follow_returned(fee.call_id, failed_ms, None))
+        elif charge is not None:  # it may be given back yet
+            await self._look_later(fee, failed_ms, now_ms)
+        else:
+            payer, transaction = fee.transfer.payer, fee.transaction_hash
+            _LOG.error("fee_is_owed", call_id=fee.call_id, payer=payer, transaction=transaction)
+            await self.database.run(owe_returned(fee.call_id, now_ms))
+
+    async def _look_later(self, fee: ReturnedFee, failed_ms: int, now_ms: int) -> None:
+        follow_ms = next_look_ms(failed_ms, now_ms, is_used_up=False)
+        await self.database.run(follow_returned(fee.call_id, failed_ms, follow_ms))

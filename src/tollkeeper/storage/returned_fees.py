@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.core.purchases import FOLLOWED_MS
+from tollkeeper.core.purchases import FOLLOWED_MS, CallState
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage.queries import load_queries
 
@@ -66,6 +66,12 @@ def follow_returned(call_id: str, failed_ms: int, follow_ms: int | None) -> Unit
         yield _Q.forget_returned_fee(call_id=call_id)
     else:
         yield _Q.follow_returned_fee(call_id=call_id, failed_ms=failed_ms, follow_ms=follow_ms)
+
+
+async def charge_of_pair(database: Database, call_id: str) -> CallState | None:
+    """Where the call stands by which this call's fee and transfer are charged all the same; None where they are not."""
+    rows = await database.read(_Q.charge_of_pair(call_id=call_id))
+    return CallState(rows[0]["state"]) if rows else None
 
 
 def owe_returned(call_id: str, now_ms: int) -> Unit[None]:

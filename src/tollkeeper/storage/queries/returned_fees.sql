@@ -22,6 +22,14 @@ DELETE FROM returned_fees WHERE call_id = :call_id;
 -- name: forget_owed_fees
 DELETE FROM returned_fees WHERE made_ms <= :since_ms;
 
+-- The calls of one fee and transfer are named alike, but for a number behind a '-' at the end ('.' comes next).
+-- name: charge_of_pair
+SELECT state FROM single_calls
+WHERE id > rtrim(:call_id, '0123456789') AND id < rtrim(rtrim(:call_id, '0123456789'), '-') || '.' AND state <> 'RESTORED';
+
 -- name: owed_fees
 SELECT f.call_id, f.network, f.payer, f.nonce, f.transaction_hash FROM returned_fees f JOIN single_calls c ON c.id = f.call_id
-WHERE f.made_ms > :since_ms AND c.state = 'RESTORED' ORDER BY f.call_id;
+WHERE f.made_ms > :since_ms AND c.state = 'RESTORED' AND NOT EXISTS (
+    SELECT 1 FROM single_calls a WHERE a.state <> 'RESTORED'
+        AND a.id > rtrim(f.call_id, '0123456789') AND a.id < rtrim(rtrim(f.call_id, '0123456789'), '-') || '.'
+) ORDER BY f.call_id;
