@@ -88,6 +88,7 @@ async def new_fee(bank: Bank) -> str:
 
 
 GONE = json.dumps({"error": {"type": "payment", "code": "INSUFFICIENT_FUNDS", "message": "gone"}})
+AWAY = json.dumps({"error": {"type": "payment", "code": "INVALID_NETWORK", "message": "not settled at the moment"}})
 BUSY = json.dumps({"error": {"type": "server", "code": "UNAVAILABLE", "message": "busy"}})
 
 
@@ -347,6 +348,41 @@ async def test_a_fee_that_was_given_back_for_what_a_reorganisation_makes_after_a
             assert told == ["error"]
             assert [one.rule for one in listed] == ["a_fee_is_kept_where_its_transfer_was_made"]
             assert failed.json()["transaction"] in listed[0].found
+
+
+async def test_a_fee_that_was_given_back_to_one_request_is_owed_where_the_same_one_beside_it_was_made(
+    bank: Bank, tmp_path: Path
+) -> None:
+    """The hub keeps no refusal of what it cannot do at the moment, and can a moment later."""
+    settings = settings_for(bank.chain.url, tmp_path / "gateway.db", role=Role.GATEWAY)
+    fee, transfer = await new_fee(bank), bank.signed()
+    first_is_there, second_is_there, may_be_made = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def refuse_the_first(_request: web.Request, forward: Forward) -> web.StreamResponse:
+        if not first_is_there.is_set():
+            first_is_there.set()
+            await second_is_there.wait()
+            return web.Response(status=400, text=AWAY, content_type="application/json")
+        second_is_there.set()
+        await may_be_made.wait()
+        return await forward()
+
+    bank.hub.settling = transfers_only(refuse_the_first)
+    first = asyncio.create_task(ask(bank, transfer, fee))
+    await first_is_there.wait()
+    second = asyncio.create_task(ask(bank, transfer, fee))
+    assert (await first).error_code == "INVALID_NETWORK"
+    may_be_made.set()
+    with capture_logs() as said:
+        made = await second
+        assert (made.status, made.json()["success"]) == (200, True)
+        async with asyncio.timeout(30):
+            while not (listed := inspect_books(settings)):  # noqa: ASYNC110 - the books are read
+                await asyncio.sleep(0.5)
+    assert [one.rule for one in listed] == ["a_fee_is_kept_where_its_transfer_was_made"]
+    assert made.json()["transaction"] in listed[0].found
+    assert [line["transaction"] for line in said if line["event"] == "fee_is_owed"] == [made.json()["transaction"]]
+    assert moved(bank) == (10_000, FEE_MICRO)
 
 
 async def test_a_lost_answer_is_a_503_and_the_same_pair_is_made_once_for_one_fee(bank: Bank) -> None:

@@ -3,7 +3,8 @@
 A transfer whose transaction failed in its block gives its fee back, and the payer may have spent it for another one by
 the time that a reorganisation has that very transaction succeed. So its status is asked of our hub at the ages at which
 sales are looked at (`core.purchases.next_look_ms`), and a fee that is owed is told to the operator: nobody is charged
-again by itself. Where the pair was asked for again meanwhile, it was charged again, and nothing is owed.
+again by itself. So is one that was given back to one of two requests of a pair, of which the hub refused one and made
+the other's transfer. Where the pair was asked for again meanwhile, it was charged again, and nothing is owed.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ class ReturnedFees:
     is_charging: bool
 
     async def keep(self, call_id: str, transfer: PaymentKey, transaction: str) -> None:
-        """Before a fee is given back: its transfer failed in that transaction. Raises: StorageError."""
+        """Before a fee is given back: its transfer failed in that transaction. Raises: StorageError.
+
+        Or behind it: that transaction made its transfer, for another request of its pair than the one that was refused.
+        """
         now_ms = self.clock_ms()
         fee = ReturnedFee(call_id, transfer, transaction, now_ms)
         await self.database.run(keep_returned(fee, now_ms + FIRST_LOOK_MS))

@@ -261,7 +261,8 @@ class DirectTransfers:
                 await self._give_back(wish, fees, call_id)
             raise
         if done["success"] is True:
-            await fees.keep(call_id)
+            if not await fees.keep(call_id):
+                await self.returned.keep(call_id, wish.tender.key, done["transaction"])
         else:
             await self._give_back(wish, fees, call_id, done["transaction"])
         return done

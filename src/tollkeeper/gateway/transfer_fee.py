@@ -152,9 +152,10 @@ class TransferFees:
         """The transfer was clearly not made: the fee stays as a credit for the next try."""
         await self.purchases.restore(call_id, status, clock_ms())
 
-    async def keep(self, call_id: str) -> None:
-        """The transfer was made."""
+    async def keep(self, call_id: str) -> bool:
+        """The transfer was made. False where its fee had been given back, to another request of the pair."""
         await self.purchases.end_calls({call_id: 200}, clock_ms())
+        return await self.purchases.call_state(call_id) is not CallState.RESTORED
 
 
 def _goes_on(_left: asyncio.Future[SpendResult]) -> None:
