@@ -236,6 +236,19 @@ async def test_a_form_may_end_in_whatever_piece(shop: Shop, last_bytes: int) -> 
     assert (await shop.get(await shop.link(gate)))[1] == CONTENT
 
 
+async def test_what_follows_a_form_is_no_endless_upload(shop: Shop) -> None:
+    fields = b"".join(_part(name, b"", value) for name, value in ((b"price", b"1"), (b"resourceType", b"file")))
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield fields + _part(b"file", b'; filename="x"', CONTENT) + b"--b--"
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+            yield bytes(1000)
+
+    status, answer = await shop.send("POST", PAYGATES, pieces(), Content_Type="multipart/form-data; boundary=b")
+    assert (status, answer["error"]["code"]) == (400, "INVALID_PARAMETER")
+
+
 def _part(name: bytes, more: bytes, value: bytes) -> bytes:
     return b'--b\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n%b\r\n' % (name, more, value)
 

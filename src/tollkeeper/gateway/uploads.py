@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.gateway.uploads")
 AGAIN_SECONDS: Final = 1.0
 _FIELDS_MAX: Final = 40
+_EPILOGUE_SIZE_BYTES: Final = 8 * 1024
 _PART_HEAD_SIZE_BYTES: Final = 8 * 1024
 
 
@@ -124,7 +125,11 @@ class Uploads:
             max_segment_count=_FIELDS_MAX,
             strict=True,
         ) as parser:
+            behind_bytes = 0
             async for chunk in chunks:
+                behind_bytes += len(chunk) if parser.closed else 0
+                if behind_bytes > _EPILOGUE_SIZE_BYTES:
+                    raise invalid("body", "too much follows the form's last boundary")
                 if not chunk or parser.closed:
                     continue
                 try:
