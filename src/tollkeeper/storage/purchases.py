@@ -235,6 +235,7 @@ class Purchases:
     ) -> Unit[ClaimResult]:
         identity = {"network": key.network, "asset": key.asset, "payer": key.payer, "nonce": key.nonce}
         now_ms: int = columns["now_ms"]
+        proven: dict[str, Any] = {"transaction_hash": transaction_hash, "now_ms": now_ms}
         rows = yield _Q.purchase_by_payment(**identity)
         if rows:
             found = purchase_from(rows[0])
@@ -246,10 +247,8 @@ class Purchases:
             if found.gate_id != terms.gate_id or found.state not in honours:
                 is_here = found.gate_id == terms.gate_id and found.state is PurchaseState.LIVE
                 return ClaimResult(Claim.TAKEN, found, was_honoured=is_same and is_here)
-            granted = yield honours[found.state](
-                id=found.id, attempt=found.attempt, transaction_hash=transaction_hash, now_ms=now_ms
-            )
-            yield from book_grant(found.id, granted[0], now_ms, token_used=True)
+            purchase_id = found.id
+            granted = yield honours[found.state](id=purchase_id, attempt=found.attempt, **proven)
         else:
             pay_to = self._seal(purchase_id, "pay_to", terms.pay_to.encode())
             claimed = yield _Q.claim_payment(
@@ -264,11 +263,11 @@ class Purchases:
             )
             if not claimed:
                 return ClaimResult(Claim.STALE)
-            granted = yield _Q.grant_credits(
-                id=purchase_id, attempt=1, transaction_hash=transaction_hash, confirmed=1, follow_ms=None, now_ms=now_ms
-            )
+            granted = yield _Q.grant_credits(id=purchase_id, attempt=1, confirmed=1, follow_ms=None, **proven)
             yield _Q.mark_honoured(id=purchase_id, now_ms=now_ms)
-            yield from book_grant(purchase_id, granted[0], now_ms, token_used=True)
+        booked = yield from book_grant(purchase_id, granted[0], now_ms, token_used=True)
+        if booked.is_gate_deleted:  # one of its calls is due
+            yield from void_with_gate(purchase_id, now_ms)
         rows = yield _Q.purchase_by_payment(**identity)
         return ClaimResult(Claim.WON, purchase_from(rows[0]))
 
