@@ -297,6 +297,12 @@ async def test_balance_is_free_and_only_the_payer_is_told_the_token(market: Mark
     access = await market.buyer.login(market.stack.gateway_url)
     mine = (await market.ask("GET", "/api/v1/credits", headers={"Authorization": f"Bearer {access}"})).json()["data"]
     assert {**wanted, "creditToken": token} in mine
+    told = await market.ask(
+        "GET", "/api/v1/credits", headers={"X-Payment": payment, "Authorization": f"Bearer {access}"}
+    )
+    assert told.json()["data"] == [{**wanted, "creditToken": token}]
+    worse = await market.ask("GET", "/api/v1/credits", headers={"X-Payment": payment, "Authorization": "Bearer x"})
+    assert (worse.status, worse.error_code) == (401, "INVALID_TOKEN")
     assert (await market.ask("GET", "/api/v1/credits")).json()["error"]["code"] == "AUTH_REQUIRED"
     assert (await market.pay(gate, payment)).headers["x-credits-remaining"] == "2"
 

@@ -135,6 +135,17 @@ async def test_unknown_outcome_is_a_503_and_the_same_payment_is_served_once_in_t
     assert (await apart.pay(gate, payment)).json()["errorDetail"]["code"] == "CREDITS_EXHAUSTED"
 
 
+async def test_who_shows_elsewhere_what_is_being_settled_is_told_its_transaction(apart: Apart) -> None:
+    """Nobody told the gateway; the hub names it to anybody."""
+    gate, other = await apart.gate(), await apart.gate()
+    payment = await apart.payment(gate)
+    apart.hub.settling = lose_answer
+    pending = await apart.pay(gate, payment)
+    elsewhere = await apart.pay(other, payment)
+    assert (pending.status, elsewhere.status, elsewhere.error_code) == (503, 402, "NONCE_ALREADY_USED")
+    assert elsewhere.json()["error"]["details"]["transaction"].startswith("0x")
+
+
 def unclear_answer(chosen: random.Random) -> tuple[int, str]:
     """What a facilitator could say that is nearly a success, and is none."""
     odd: list[Any] = ["true", "True", 1, 1.0, "1", "yes", None, [], [True], {}, {"success": True}, 0, "", False]
@@ -466,7 +477,7 @@ async def test_claim_outlives_a_start_of_the_gateway_while_its_hub_is_down(
         async with gateway() as url:
             await asyncio.sleep(3)  # longer than the completer waits between two passes
             answer = await buyer.call(f"{url}/{gate['slug']}", payment)
-            assert (answer.status, answer.json()["error"]["code"]) == (503, "UNAVAILABLE")
+            assert (answer.status, answer.json()["error"]["code"]) == (503, "SETTLEMENT_PENDING")
             hostile.is_down, hostile.settling = False, HostileHub().settling
             for _ in range(50):
                 answer = await buyer.call(f"{url}/{gate['slug']}", payment)

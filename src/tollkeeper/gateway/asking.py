@@ -124,7 +124,7 @@ class Asking(Answering):
         elif result.outcome is Spend.PARKED:
             raise self.shared.buying.waiting.pending(key_of(purchase), purchase)
         else:
-            raise calls.spent_elsewhere(purchase)
+            raise await self.shared.buying.waiting.elsewhere(purchase)
 
     async def _is_given_back(self, deadline: float) -> bool:
         """Whether the last credit may be there again: nobody pays anew for what a 503 of just now owes him.

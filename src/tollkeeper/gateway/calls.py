@@ -211,10 +211,10 @@ class BoundedBody:
             self._break_off(fault)
 
 
-def spent_elsewhere(purchase: Purchase) -> ApiError:
-    """The refusal of a payment that was claimed at another PayGate (contract 4.3)."""
+def spent_elsewhere(purchase: Purchase, transaction: str) -> ApiError:
+    """The refusal of a payment that was claimed at another PayGate (contract 4.3); `transaction` "": none is known."""
     details = failed_check("duplicate_settlement", "purchase", "one of this PayGate", "one of another PayGate")
-    details["transaction"] = purchase.transaction_hash or ""
+    details["transaction"] = transaction
     message = with_advice("this payment was presented at another PayGate", purchase.payer)
     return payment_error(Code.NONCE_ALREADY_USED, message, details=details)
 

@@ -37,33 +37,30 @@ def credit_routes(
         header = headers.get("x-payment")
         # Read in any case: what is wrong is refused, and not passed over for a good token beside it.
         paid = None if header is None else proofs.read(header.encode("latin-1"))
+        bearer = bearer_token(headers)
+        wallet = None if bearer is None else (await auth.authenticate(bearer)).wallet
         token = headers.get("x-credit-token")
         if token is not None:
             purchase_id = purchase_of_token(token_keys, token)
             purchase = await purchases.by_id(purchase_id) if purchase_id else None
             if purchase is None:
                 raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
-            return part_of(await _one(purchase), limit, offset)
+            return part_of(await _one(purchase, wallet), limit, offset)
         if paid is not None:
             purchase = await purchases.by_payment(paid.key)
-            return part_of([] if purchase is None else await _one(purchase), limit, offset)
-        bearer = bearer_token(headers)
-        if bearer is None:
+            return part_of([] if purchase is None else await _one(purchase, wallet), limit, offset)
+        if wallet is None:
             raise login_required()
-        session = await auth.authenticate(bearer)
-        mine, total = await purchases.of_payer(session.wallet, limit, offset)
-        return [
-            {**_balance(purchase, slug), "creditToken": credit_token(token_keys[0], purchase.id)}
-            for purchase, slug in mine
-        ], total
+        mine, total = await purchases.of_payer(wallet, limit, offset)
+        return [_balance(purchase, slug, wallet, token_keys) for purchase, slug in mine], total
 
     def part_of(found: list[dict[str, Any]], limit: int, offset: int) -> tuple[list[dict[str, Any]], int]:
         return found[offset : offset + limit], len(found)
 
-    async def _one(purchase: Purchase) -> list[dict[str, Any]]:
+    async def _one(purchase: Purchase, wallet: str | None) -> list[dict[str, Any]]:
         if purchase.state is PurchaseState.FAILED:
             return []
-        return [_balance(purchase, await purchases.slug_of(purchase.gate_id))]
+        return [_balance(purchase, await purchases.slug_of(purchase.gate_id), wallet, token_keys)]
 
     @route(operations.CREDITS)
     async def credits_held(request: Request[Any, Any, Any]) -> Response[bytes]:
@@ -76,7 +73,9 @@ def credit_routes(
     return [credits_held]
 
 
-def _balance(purchase: Purchase, slug: str) -> dict[str, Any]:
+def _balance(purchase: Purchase, slug: str, wallet: str | None, token_keys: Sequence[bytes]) -> dict[str, Any]:
+    """What `wallet`, whose bearer was sent, is told of it: to its payer its credit token, too (contract 2)."""
+    own = {"creditToken": credit_token(token_keys[0], purchase.id)} if purchase.payer == wallet else {}
     is_over = purchase.expires_ms is not None and purchase.expires_ms <= clock_ms()
     remaining = purchase.remaining if purchase.state is PurchaseState.LIVE and not is_over else 0
     return {
@@ -86,4 +85,5 @@ def _balance(purchase: Purchase, slug: str) -> dict[str, Any]:
         "used": purchase.granted - purchase.remaining,
         "remaining": remaining,
         "expiresAt": None if purchase.expires_ms is None else iso(purchase.expires_ms),
+        **own,
     }

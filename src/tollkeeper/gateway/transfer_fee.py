@@ -146,7 +146,7 @@ class TransferFees:
                 details={"purchaseId": purchase.id},
             )
         else:
-            raise calls.spent_elsewhere(purchase)
+            raise await self.buying.waiting.elsewhere(purchase)
 
     async def give_back(self, call_id: str, status: int) -> None:
         """The transfer was clearly not made: the fee stays as a credit for the next try."""
