@@ -136,7 +136,7 @@ async def test_a_fee_pays_for_one_transfer_and_the_same_one_asked_again_costs_no
     assert (first.status, again.status) == (200, 200)
     assert again.json()["transaction"] == first.json()["transaction"]
     other = await ask(bank, bank.signed(), fee)
-    assert other.status == 402
+    assert (other.status, other.error_code) == (402, "CREDITS_EXHAUSTED")
     assert other.json()["accepts"][0]["maxAmountRequired"] == "2000"
     assert moved(bank) == (10_000, FEE_MICRO)
 

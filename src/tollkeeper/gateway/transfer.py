@@ -20,7 +20,7 @@ from litestar import Request, Response
 
 from tollkeeper.api import clock_ms, iso, json_body, ok, string_field
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.challenge import Profile, profile_of, transfer_challenge
+from tollkeeper.core.challenge import Profile, exhausted_body, profile_of, transfer_challenge
 from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_error
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import normalise
@@ -38,7 +38,7 @@ from tollkeeper.core.wire import (
     parse_uint256,
 )
 from tollkeeper.describing import route
-from tollkeeper.gateway import operations
+from tollkeeper.gateway import calls, operations
 from tollkeeper.gateway.creating_once import key_among
 from tollkeeper.gateway.hub_client import (
     HubUnreachableError,
@@ -48,8 +48,8 @@ from tollkeeper.gateway.hub_client import (
     unavailable,
     unheard,
 )
+from tollkeeper.gateway.steps import ExhaustedError
 from tollkeeper.gateway.transfer_abroad import UnprovenRefusal
-from tollkeeper.gateway.transfer_fee import FeeSpentError
 from tollkeeper.gateway.transfer_keys import (
     IDEMPOTENCY_KEY,
     key_conflict,
@@ -231,7 +231,7 @@ class DirectTransfers:
     async def carry_out_for_fee(self, wish: Wish, headers: Sequence[str], fees: TransferFees) -> dict[str, Any]:
         """The same for a fee, which is charged once for this transfer, and only if the hub would make it.
 
-        Raises: as `carry_out`; FeeSpentError.
+        Raises: as `carry_out`; ExhaustedError.
         """
         if len(headers) != 1:
             raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
@@ -245,7 +245,7 @@ class DirectTransfers:
                 await self._bind_own(wish, call_id)
                 await fees.charge(wish.asset.network.name, presented, wish.fee_token, call_id)
                 break
-            except (ApiError, FeeSpentError):
+            except (ApiError, ExhaustedError):
                 # The same pair may have been asked for at the same time: what came of that, everybody is told.
                 asked, (call_id, is_charged) = call_id, await fees.standing(presented, wish.tender.key)
                 if not is_charged and call_id == asked:
@@ -411,9 +411,14 @@ def transfer_routes(transfers: DirectTransfers) -> list[HTTPRouteHandler]:
         wish = await transfers.read(await json_body(request), request.headers)
         headers = request.headers.getall("x-payment", [])
 
-        def ask() -> Response[bytes]:
+        def ask(spent: ExhaustedError | None = None) -> Response[bytes]:
             profile = profile_of(request.headers.get("accept", ""), transfers.profile)
-            body = transfers.challenge(wish).body(profile, iso(clock_ms()))
+            challenge, now = transfers.challenge(wish), iso(clock_ms())
+            if spent is None:
+                body = challenge.body(profile, now)
+            else:
+                detail = calls.exhausted(spent.payer, is_unpaid=spent.is_unpaid).body()
+                body = exhausted_body(challenge, detail, profile, now)
             return Response(body, status_code=402, headers=_NO_STORE, media_type="application/json")
 
         if not headers:
@@ -423,8 +428,8 @@ def transfer_routes(transfers: DirectTransfers) -> list[HTTPRouteHandler]:
         else:
             try:
                 done = await transfers.carry_out_for_fee(wish, headers, transfers.fees)
-            except FeeSpentError:
-                return ask()
+            except ExhaustedError as spent:
+                return ask(spent)
         told = {name: value for name, value in done.items() if name not in {"apiVersion", "timestamp"}}
         receipt = {name: told.get(name) for name in ("success", "transaction", "network", "payer", "amount")}
         return ok(told, headers={**_NO_STORE, "X-Payment-Response": encode_header(receipt)})

@@ -25,6 +25,7 @@ from tollkeeper.gateway import calls
 from tollkeeper.gateway.access import Attempt
 from tollkeeper.gateway.buying import Buyer
 from tollkeeper.gateway.following import key_of
+from tollkeeper.gateway.steps import ExhaustedError
 from tollkeeper.storage.purchase_rows import SpendRequest
 
 if TYPE_CHECKING:
@@ -42,10 +43,6 @@ if TYPE_CHECKING:
 _SLUG: Final = "transfer.{network}"
 _NOBODYS_TOKEN: Final = bytes(32)
 _TRIES_MAX: Final = 1000
-
-
-class FeeSpentError(Exception):
-    """The payment's fee was spent for another transfer: answered as if unpaid."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,7 +104,7 @@ class TransferFees:
 
         `token`: the credit token that was shown beside the payment, "" for none; it counts where the payment does not.
 
-        Raises: FeeSpentError; the refusal; SETTLEMENT_PENDING, UNAVAILABLE.
+        Raises: ExhaustedError; the refusal; SETTLEMENT_PENDING, UNAVAILABLE.
         """
         deadline = asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS
         opened = await self.opened(network)
@@ -136,7 +133,7 @@ class TransferFees:
         if result.outcome is Spend.IN_FLIGHT:
             await self.buying.waiting.until_decided(purchase, deadline)
         elif result.outcome is Spend.EXHAUSTED:
-            raise FeeSpentError
+            raise ExhaustedError.of(purchase)  # it was spent for another transfer
         elif result.outcome is Spend.PARKED:
             raise self.buying.waiting.pending(key_of(purchase), purchase)
         elif result.outcome is Spend.WITHHELD:
