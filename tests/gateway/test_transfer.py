@@ -374,3 +374,17 @@ async def test_a_facilitator_without_transfers_settles_the_402_s_requirements(
         assert (refused.status, refused.error_code) == (400, "INSUFFICIENT_FUNDS")
     assert bank.received_micro() == 10_000
     assert json.loads(bank.hub.settles[0])["paymentRequirements"]["maxAmountRequired"] == "10000"
+
+
+async def test_what_is_refused_while_its_payer_s_code_is_away_is_made_by_the_same_request_later(bank: Bank) -> None:
+    chain = bank.chain
+    wallet = chain.plant_smart_wallet(bank.buyer.wallet.address)
+    chain.mint(wallet, 1_000_000)
+    code = chain.rpc.call("eth_getCode", wallet, "latest")
+    payload = bank.signed(payer=wallet)
+    chain.rpc.call("anvil_setCode", wallet, "0x")
+    refused = await bank.ask(payload, payload)
+    assert (refused.status, refused.error_code) == (400, "INVALID_SIGNATURE")
+    chain.rpc.call("anvil_setCode", wallet, code)
+    assert (await bank.ask(payload, payload)).json()["success"] is True
+    assert bank.received_micro() == 10_000

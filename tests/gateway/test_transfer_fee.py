@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.forks import take_back
+from tests.edge.test_calls import until
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.hostile_hub import (
     Forward,
@@ -592,3 +593,39 @@ async def test_the_facilitator_that_a_fee_s_transfer_was_to_be_asked_of_first_is
         assert await keys.first_of("fee-a-2") == ("", 2_000)
     finally:
         await database.close()
+
+
+async def test_of_two_that_ask_with_one_pair_none_moves_what_the_other_was_told_is_refused(bank: Bank) -> None:
+    """The payer's code is away for a moment: the fee is given back by then, and may pay for another transfer."""
+    chain = bank.chain
+    wallet = chain.plant_smart_wallet(bank.buyer.wallet.address)
+    chain.mint(wallet, 1_000_000)
+    code = chain.rpc.call("eth_getCode", wallet, "latest")
+    fee, transfer = await new_fee(bank), bank.signed(payer=wallet)
+    both_are_there, may_go = asyncio.Event(), asyncio.Event()
+    count = 0
+
+    async def first_refused(_request: web.Request, forward: Forward) -> web.StreamResponse:
+        nonlocal count
+        count += 1
+        if count == 1:
+            await both_are_there.wait()
+            chain.rpc.call("anvil_setCode", wallet, "0x")
+            answer = await forward()
+            chain.rpc.call("anvil_setCode", wallet, code)
+            return answer
+        both_are_there.set()
+        await may_go.wait()
+        return await forward()
+
+    bank.hub.settling = transfers_only(first_refused)
+    asked = [asyncio.create_task(ask(bank, transfer, fee))]
+    await until(lambda: count == 1)
+    asked.append(asyncio.create_task(ask(bank, transfer, fee)))
+    refused = await asked[0]
+    may_go.set()
+    for answer in (refused, await asked[1]):
+        assert (answer.status, answer.error_code) == (400, "INVALID_SIGNATURE")
+    bank.hub.settling = pass_on
+    assert (await ask(bank, bank.signed(), fee)).status == 200
+    assert moved(bank) == (10_000, FEE_MICRO)

@@ -579,6 +579,43 @@ async def test_a_request_that_reaches_the_hub_after_its_claim_was_given_up_is_pa
         assert len(target.requests) == 1
 
 
+async def test_a_request_that_comes_behind_the_refusal_of_its_copy_charges_nothing_and_its_buyer_is_served(
+    apart: Apart,
+) -> None:
+    """Its buyer was told that it was not settled, so his next try must be the one that is."""
+    chain, received = apart.chain, apart.received_micro()
+    wallet = chain.plant_smart_wallet(apart.buyer.wallet.address)
+    chain.mint(wallet, 1_000_000)
+    code = chain.rpc.call("eth_getCode", wallet, "latest")
+    gate = await apart.gate(credits=3)
+    challenge = (await apart.buyer.ask("GET", gate["accessUrl"])).json()
+    payment = apart.buyer.sign(challenge, lambda plain: replace(plain, payer=wallet))
+    late: list[asyncio.Task[web.Response]] = []
+    may_come = asyncio.Event()
+
+    async def comes_late(request: web.Request, forward: Forward) -> web.StreamResponse:
+        async def come() -> web.Response:
+            await may_come.wait()
+            return await forward()
+
+        late.append(asyncio.create_task(come()))
+        return await cut(request, forward)
+
+    apart.hub.settling = comes_late
+    assert (await apart.pay(gate, payment)).status == 503
+    apart.hub.settling = pass_on
+    chain.rpc.call("anvil_setCode", wallet, "0x")
+    refused = await apart.pay(gate, payment)
+    assert (refused.status, refused.error_code) == (402, "INVALID_SIGNATURE")
+    chain.rpc.call("anvil_setCode", wallet, code)
+    may_come.set()
+    assert json.loads((await late[0]).text or "")["errorReason"] == "invalid_exact_evm_payload_signature"
+    assert apart.received_micro() == received
+    served = await apart.pay(gate, payment)
+    assert (served.status, served.headers["x-credits-remaining"]) == (200, "2")
+    assert apart.received_micro() == received + 10_000
+
+
 async def test_a_claim_is_finished_while_its_hub_settles_on_no_network(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:

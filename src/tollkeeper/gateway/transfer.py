@@ -441,7 +441,7 @@ def _may_be_good_later(said: Mapping[str, Any]) -> bool:
     """Is it a refusal that the hub keeps with the key, so that another attempt needs another one?"""
     error = said.get("error")
     code = error.get("code") if isinstance(error, dict) else None
-    return code in set(Code) and code != Code.INVALID_SIGNATURE
+    return code in set(Code)
 
 
 def _refusal_of(status: int, body: Mapping[str, Any]) -> ApiError | None:

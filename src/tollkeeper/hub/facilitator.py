@@ -23,7 +23,7 @@ from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment
 from tollkeeper.hub.accounts import AnyAccount, enabled_assets, require_reachable
 from tollkeeper.hub.callers import caller_of
 from tollkeeper.hub.gateway_signature import read_gateway_signature
-from tollkeeper.hub.orders import Order, Outcome, requirements_hash
+from tollkeeper.hub.orders import Order, refusal, requirements_hash
 from tollkeeper.hub.requests import Asked, Headers, parse_asked, parse_kind, parse_settle_options, read_plain
 from tollkeeper.hub.telling import Telling
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.verification import EvmAsset
     from tollkeeper.hub.families import Settling
     from tollkeeper.hub.gateway_signature import GatewaySignature, TrustedKeys
+    from tollkeeper.hub.orders import Outcome
     from tollkeeper.hub.requests import SettleOptions
 
 _LOG = structlog.get_logger("tollkeeper.hub")
@@ -110,10 +111,13 @@ class Facilitator:
         deadline = arrived + options.wait_seconds
         caller = caller_of(scope, options, signature, arrived_ms)
         failed = await self._refusal(asked)
+        purchase_data = self._purchase_data(options, signature)
         if failed is not None:
             records, hashed = self._settlements.records, requirements_hash(asked.requirements)
             known = await records.of_same(asked.payment, hashed, options, deadline, caller)
-            outcome = known or Outcome(success=False, reason=failed.reason.value)
+            outcome = known or await records.refused(
+                asked.payment, options, refusal(failed.reason.value), deadline, purchase_data
+            )
         else:
             account = self._account(asked.payment)
             key, payload = account.identified(asked.payment)
@@ -125,7 +129,7 @@ class Facilitator:
                 requirements=asked.requirements,
                 options=options,
                 kind=Kind.PURCHASE,
-                purchase_data=self._purchase_data(options, signature),
+                purchase_data=purchase_data,
                 deadline=deadline,
                 expires_seconds=signature.expires_seconds,
                 caller=caller,

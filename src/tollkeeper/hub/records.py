@@ -8,7 +8,7 @@ way. To call that a refusal would make a buyer pay again. Nothing is begun or ju
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.families import row_of
@@ -23,7 +23,7 @@ from tollkeeper.storage.idempotency import find_key, record_answer
 from tollkeeper.storage.settlements import Settlement, find_payment, read_settlement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tollkeeper.core.wire import Payment, PaymentKey
     from tollkeeper.hub.callers import Caller
@@ -129,6 +129,27 @@ class Records:
         if key is None or await self._database.run(record_answer(key, outcome.recorded(), self._clock_ms(), failed)):
             return outcome
         return await self.of_key(options, deadline) or outcome
+
+    async def refused(
+        self,
+        payment: Payment,
+        options: SettleOptions,
+        outcome: Outcome,
+        deadline: float,
+        purchase_data: Mapping[str, Any] | None,
+    ) -> Outcome:
+        """The answer to a request that a rule refuses, of which `of_same` knows nothing; kept as any other is.
+
+        By the time that an earlier copy of it arrives the rule may be kept: a network is enabled again, a wallet's
+        code is there. `purchase_data`: of what it is said to be for, where that is believed. Raises: as `kept`.
+        """
+        name = None if purchase_data is None else row_of(payment).name_of(payment)
+        row = None
+        if name is not None:
+            row = await find_payment(self._database, ALIASES.get(payment.network, payment.network), *name)
+        if row is not None and row.state is State.FAILED and is_kept_as(payment, row.payment):
+            return await self.kept(options, outcome, deadline, row if row.is_of_purchase(purchase_data) else None)
+        return await self.kept(options, outcome, deadline)
 
     async def _decided(self, row: Settlement, options: SettleOptions, deadline: float) -> Settlement:
         """The row once it shows an outcome that its caller may be told. Raises: SETTLEMENT_PENDING at `deadline`."""

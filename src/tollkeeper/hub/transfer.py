@@ -16,14 +16,14 @@ from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_err
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import NETWORKS, normalise
 from tollkeeper.core.transactions import Kind
-from tollkeeper.core.verification import code_of_reason, form_checks, require
+from tollkeeper.core.verification import Reason, code_of_reason, form_checks, require
 from tollkeeper.core.wallets import parse_address_of
 from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment, parse_payload, parse_uint256, payment_body
 from tollkeeper.hub.accounts import enabled_assets, require_reachable
 from tollkeeper.hub.callers import caller_of
 from tollkeeper.hub.facilitator import read_headers, settled_body
 from tollkeeper.hub.gateway_signature import read_gateway_signature
-from tollkeeper.hub.orders import Order
+from tollkeeper.hub.orders import Order, refusal
 from tollkeeper.hub.requests import canonical_hash, parse_options
 
 if TYPE_CHECKING:
@@ -155,11 +155,11 @@ class Transfers:
         try:
             order = await self._order(asked, options, signature, deadline, caller)
         except ApiError as refused:
-            # What was begun goes on, whatever is taken by now.
-            known = await self._begun(asked, options, deadline, caller) if refused.status < _FAULTS else None
-            if known is None:
+            if refused.status >= _FAULTS:
                 raise
-            outcome = known
+            outcome = await self._instead_of(refused, asked, options, deadline, caller)
+            if outcome is None or (not outcome.success and outcome.reason == _reason_of(refused)):
+                raise
         else:
             outcome = await self._settlements.settle(order)
         answer = settled_body(asked.payment, asked.amount or 0, outcome, use_db_id=options.use_db_id)
@@ -167,12 +167,19 @@ class Transfers:
             raise _refused(outcome, answer["transaction"])
         await send_answer(send, 200, envelope(answer))
 
-    async def _begun(
-        self, asked: TransferAsked, options: SettleOptions, deadline: float, caller: Caller
+    async def _instead_of(
+        self, refused: ApiError, asked: TransferAsked, options: SettleOptions, deadline: float, caller: Caller
     ) -> Outcome | None:
-        """What became of the same request of before. Raises: CONFLICT, SETTLEMENT_PENDING."""
-        hashed = canonical_hash(asked.body())
-        return await self._settlements.records.of_same(asked.payment, hashed, options, deadline, caller)
+        """What became of the same request of before, which goes on, whatever is taken by now; else the refusal.
+
+        That is kept with its key: as for `/settle`, an earlier copy may come later. None for what can never be taken.
+        Raises: CONFLICT, SETTLEMENT_PENDING.
+        """
+        records, hashed, reason = self._settlements.records, canonical_hash(asked.body()), _reason_of(refused)
+        known = await records.of_same(asked.payment, hashed, options, deadline, caller)
+        if known is not None or reason is None:
+            return known
+        return await records.refused(asked.payment, options, refusal(reason), deadline, None)
 
     async def _order(
         self,
@@ -205,6 +212,14 @@ class Transfers:
             is_trusted=signature.is_trusted and asked.is_paid,  # a free one is any stranger's, whoever asks for it
             requirements_hash=canonical_hash(asked.body()),
         )
+
+
+def _reason_of(refused: ApiError) -> str | None:
+    """The rule that a request breaks, as a facilitator names it; None where there is nothing to transfer."""
+    if refused.code is Code.INVALID_NETWORK:
+        return Reason.NETWORK.value
+    reason: str | None = (refused.details or {}).get("reason")
+    return reason
 
 
 def _refused(outcome: Outcome, transaction: str) -> ApiError:
