@@ -401,6 +401,43 @@ async def test_an_earlier_try_that_its_hub_does_not_tell_of_now_is_asked_for_aga
         await assert_nothing_lost(tmp_path, anvil_fiat_token, paid=[authorization_in(shop.payment)])
 
 
+async def test_a_failure_that_is_taken_back_between_two_questions_of_the_gateway_is_granted(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the hub said was so when it said it: that the key failed, and then that the payment is made."""
+    look_often(monkeypatch)
+    answered: list[str] = []
+    async with selling(tmp_path, anvil_fiat_token, target, apart=True) as shop:
+
+        async def settling(_request: web.Request, forward: Forward) -> web.StreamResponse:
+            answer = await forward()
+            answered.append(str(json.loads(answer.text or "")["success"]))
+            return answer
+
+        async def telling(_request: web.Request, forward: Forward) -> web.StreamResponse:
+            if answered == ["False"]:
+                answered.append("taken back")
+                shop.take_back_the_failure()
+                await shop.reached("success")
+            return await forward()
+
+        await shop.fail_until_taken_back()
+        await shop.reached("success")
+        shop.between.settling = says(503, "{}")
+        look_now(tmp_path)
+        assert await becomes(tmp_path, "CLAIMED") == 1
+        shop.pay_elsewhere()  # before its key is asked
+        await shop.reached("failed")
+        shop.between.settling, shop.between.telling = settling, telling
+        async with asyncio.timeout(DECIDED_SECONDS):
+            while "taken back" not in answered:  # noqa: ASYNC110 - the proxy is another's
+                await asyncio.sleep(0.05)
+        assert await becomes(tmp_path, "LIVE") == 1
+        assert answered == ["False", "taken back", "True"]
+        await shop.sold_once()
+        await assert_nothing_lost(tmp_path, anvil_fiat_token, paid=[authorization_in(shop.payment)])
+
+
 async def test_an_earlier_try_that_asked_for_something_else_is_left_to_the_operator_once_its_payment_is_made(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -184,10 +184,20 @@ class Completer:
             answer = SettleAnswer(Settlement.REFUSED, "", "never_sent")
         else:
             return  # it may still be on its way to the hub; it expires soon
-        is_failed = answer.outcome is Settlement.REFUSED and status is not None
-        if answer.outcome is Settlement.FAILED:  # for its key, but perhaps made for another
+        await self._conclude_here(purchase, answer, status)
+
+    async def _conclude_here(self, purchase: Purchase, answer: SettleAnswer, before: PaymentStatus | None) -> None:
+        """Writes what our hub said, which showed `before` when it was asked.
+
+        A failure is the key's, and perhaps not the payment's, which may be made for another. Where it is shown
+        otherwise by now, its failure may have been taken back behind its key's answer: the next pass asks again.
+        """
+        is_failed = answer.outcome is Settlement.REFUSED and before is not None
+        if answer.outcome is Settlement.FAILED:
             status = await self._hub.payment_status(key_of(purchase))
             is_failed = status is not None and status.status == "failed"
+            if not is_failed and status != before:
+                return
         await self._conclude(purchase, answer, is_failed=is_failed)
 
     async def _by_earlier_keys(
