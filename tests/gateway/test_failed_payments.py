@@ -480,6 +480,36 @@ async def test_a_buyer_who_comes_back_once_the_failure_is_taken_back_is_not_told
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
 
 
+@pytest.mark.parametrize("change", ["address", "price", "disabled", "deleted"])
+async def test_a_buyer_who_comes_back_once_his_gate_asks_for_something_else_is_served_what_he_paid_for(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, change: str
+) -> None:
+    """His failure is taken back, the gateway has yet to look, and what the gate asks for by now is another payment."""
+    async with selling(tmp_path, anvil_fiat_token, target, apart=True) as shop:
+        assert (await shop.fail()).status == 402
+        look_later(tmp_path)
+        gate = f"{shop.url}/api/v1/paygates/{shop.gate['id']}"
+        fields: dict[str, Any] = {
+            "address": {"paymentAddress": "0x" + "55" * 20},
+            "price": {"price": "0.02"},
+            "disabled": {"isEnabled": False},
+        }
+        if change == "deleted":
+            assert (await shop.buyer.ask("DELETE", gate)).status == 200
+        else:
+            assert (await shop.buyer.ask("PUT", gate, body=fields[change])).status == 200
+        if change == "price":
+            await no_former_price(shop, tmp_path)
+        refused = await shop.call()
+        assert refused.status == (404 if change in {"disabled", "deleted"} else 402), "while it is failed"
+        shop.take_back_the_failure()
+        await shop.reached("success")
+        served = await shop.call()
+        assert served.status == 200, served.body
+        assert shop.earned() == 10_000
+        await assert_nothing_lost(tmp_path, anvil_fiat_token, paid=[authorization_in(shop.payment)])
+
+
 async def test_a_buyer_whose_failure_the_completer_takes_back_at_that_moment_is_not_told_to_pay_again(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -627,6 +657,20 @@ def look_now(folder: Path) -> None:
     """What became of its payment is looked at in the next pass."""
     with closing(sqlite3.connect(folder / "gateway.db", timeout=20)) as books, books:
         books.execute("UPDATE purchases SET follow_ms = 1 WHERE follow_ms IS NOT NULL")
+
+
+def look_later(folder: Path) -> None:
+    """What became of its payment is not looked at in this test."""
+    with closing(sqlite3.connect(folder / "gateway.db", timeout=20)) as books, books:
+        books.execute("UPDATE purchases SET follow_ms = follow_ms + 200000 WHERE follow_ms IS NOT NULL")
+
+
+async def no_former_price(shop: Shop, folder: Path) -> None:
+    """The time is over in which the price of before was taken."""
+    with closing(sqlite3.connect(folder / "gateway.db", timeout=20)) as books, books:
+        books.execute("UPDATE paygate_versions SET created_ms = created_ms - 200000")
+    gate = f"{shop.url}/api/v1/paygates/{shop.gate['id']}"
+    assert (await shop.buyer.ask("PUT", gate, body={"title": "read anew"})).status == 200
 
 
 async def becomes(folder: Path, wanted: str) -> int:

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import clock_ms
-from tollkeeper.core.errors import ApiError, Code, ErrorType
+from tollkeeper.core.errors import ApiError, ErrorType
 from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
 from tollkeeper.core.paygate_fields import CreditBinding
 from tollkeeper.core.purchases import Claim, Spend, Terms, attempts_exhausted, purchase_of_token, terms_for
@@ -260,7 +260,7 @@ class Arriving(Asking):
                 await self._reload(deadline)
             elif result.outcome in {Spend.UNKNOWN, Spend.FAILED}:
                 await self._check_next_try(result.purchase)
-                bought = await self._buy(presented, buyer, deadline)
+                bought = await self._buy(presented, buyer, deadline, result.purchase)
                 if bought is not None:
                     # It is charged from here on, so it is forwarded whatever its gate asks for by now.
                     self.is_charged, self.purchase = True, calls.purchase_of(bought)
@@ -290,15 +290,14 @@ class Arriving(Asking):
         if shown_in := await self.shared.purchases.shown_in(failed):
             raise calls.next_try_withheld(failed.id, shown_in)
 
-    async def _buy(self, presented: Presented, buyer: Buyer, deadline: float) -> SpendResult | None:
-        """Payer, enabled, network, for which nobody is asked, then an attempt. Raises: the refusal."""
-        gate = self.opened.gate
+    async def _buy(
+        self, presented: Presented, buyer: Buyer, deadline: float, failed: Purchase | None
+    ) -> SpendResult | None:
+        """Payer, enabled, network: nobody is asked but of what `failed` here; then an attempt. Raises: the refusal."""
         if self.opened.is_of_wallets:
             calls.check_payer(self.wallet, presented.key.payer)
-        if not gate.is_enabled:
-            raise ApiError(Code.NOT_FOUND, "this PayGate sells nothing at present")
-        if presented.key.network not in self.opened.offers:
-            raise calls.on_other_network(self.opened, presented.key.network)
+        if not await self.shared.buying.is_sold(self.opened, presented.key, failed):
+            return None
         attempt = Attempt(self.shared.buying, self.opened, presented, buyer)
         return await self._taken(self.shared.buying.buy(attempt, deadline))
 

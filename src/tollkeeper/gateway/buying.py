@@ -17,6 +17,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.purchases import FIRST_LOOK_MS, NOT_ATTEMPTED, PurchaseState, Spend
 from tollkeeper.core.usdc import format_usdc
+from tollkeeper.gateway.calls import not_sold
 from tollkeeper.gateway.following import failure_looked_at_ms, key_of
 from tollkeeper.gateway.hub_client import HubUnreachableError, Settlement, unavailable, unheard
 from tollkeeper.gateway.refusals import Refusals, not_settled
@@ -219,14 +220,27 @@ class Buying:
     async def is_claimed(self, refused: ApiError, opened: OpenGate, key: PaymentKey) -> bool:
         """Has somebody bought with it meanwhile, or does? Then that is why it is refused.
 
-        Where it is used and had failed here, its failure may have been taken back: it is claimed again, only while that
-        may be (`following`), and only once our hub has seen it, whose word for its key decides.
+        Where it had failed here, its failure may have been taken back, however it is refused: as used, or because its
+        gate asks for something else by now. Then it is claimed again, only while that may be (`following`), and only
+        once our hub has seen it, whose word for its key decides.
         """
         purchase = await self.purchases.by_payment(key)
         if purchase is None or purchase.state is not PurchaseState.FAILED:
             return purchase is not None
-        is_used = refused.code is Code.NONCE_ALREADY_USED and purchase.gate_id == opened.gate.id
-        return is_used and await self.is_under_way_again(purchase, key)
+        if refused.code is Code.UNAVAILABLE or purchase.gate_id != opened.gate.id:
+            return False
+        return await self.is_under_way_again(purchase, key)
+
+    async def is_sold(self, opened: OpenGate, key: PaymentKey, failed: Purchase | None) -> bool:
+        """Does the gate sell for such a payment? False where one that `failed` here is under way again.
+
+        Raises: the refusal.
+        """
+        if (refused := not_sold(opened, key.network)) is None:
+            return True
+        if await self.is_under_way_again(failed, key):
+            return False
+        raise refused
 
     async def is_under_way_again(self, purchase: Purchase | None, key: PaymentKey) -> bool:
         """Takes its last failure back where our hub does: nobody is to sign another while this one may be made."""

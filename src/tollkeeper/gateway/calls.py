@@ -92,6 +92,13 @@ def check_payer(wallet: str | None, payer: str) -> None:
         raise ApiError(Code.FORBIDDEN, "the bearer is not the wallet that signed the payment")
 
 
+def not_sold(opened: OpenGate, network: str) -> ApiError | None:
+    """The refusal of a payment on this network at a gate that sells nothing, or not for it; None where it does."""
+    if not opened.gate.is_enabled:
+        return ApiError(Code.NOT_FOUND, "this PayGate sells nothing at present")
+    return None if network in opened.offers else on_other_network(opened, network)
+
+
 def on_other_network(opened: OpenGate, network: str) -> ApiError:
     """The refusal of a payment on a network that the gate is not paid on."""
     details = failed_check("invalid_network", "network", ", ".join(opened.offers), network)
