@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed, settings_for
-from tests.gateway.hostile_hub import run_hostile_hub
+from tests.gateway.hostile_hub import lose_answer, pass_on, run_hostile_hub, says
 from tests.gateway.recording_target import RecordingTarget
+from tests.gateway.shop import Shop
 from tollkeeper.core.keyring import Secret
+from tollkeeper.gateway import completer
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.inspection import inspect_books
 from tollkeeper.settings import Role
+
+PAYEE = "0x" + "77" * 20
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -70,3 +76,50 @@ async def test_sales_that_their_hub_forgot_stand_and_are_told_of_until_it_knows_
         told = [(line["purchase_id"], line["log_level"]) for line in said if line["event"] == "hub_forgot_sale"]
         assert sorted(told) == sorted((id_, "error") for _, id_ in expected)
         assert [(await buyer.call(*one)).status for one in sold] == [200, 200]
+
+
+@pytest.mark.parametrize("then", ["third attempt", "address", "disabled", "deleted"])
+async def test_a_payment_whose_hub_forgot_it_before_it_was_told_of_is_served_whatever_its_gate_asks_for_by_then(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """The answer is lost, the hub is set back to a backup, and the request has expired when it is there again."""
+    monkeypatch.setattr(completer, "SETTLE_REQUEST_LIFETIME_SECONDS", -26)  # as if 90 s had passed after 4
+    chain, backup = embedded_chain, tmp_path / "backup.db"
+    poor = says(200, json.dumps({"success": False, "transaction": "", "errorReason": "insufficient_funds"}))
+    async with composed(chain.url, backup, role=Role.HUB):
+        pass
+    used: list[str] = []
+    async with (
+        composed(chain.url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
+        composed(chain.url, backup, role=Role.HUB) as restored_url,
+        run_hostile_hub(lambda: used[-1] if used else hub_url) as between,
+        composed(chain.url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=between.url) as url,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        shop = Shop(url, tmp_path / "gateway.db", target, buyer)
+        gate = await shop.gate(credits=3, paymentAddress=PAYEE)
+        before, payment = chain.balance(PAYEE), await shop.payment(gate)
+        between.settling = poor
+        for _ in range(2 if then == "third attempt" else 0):
+            assert (await buyer.call(gate["accessUrl"], payment)).status == 402
+        between.settling = lose_answer
+        assert (await buyer.call(gate["accessUrl"], payment)).status == 503
+        used.append(restored_url)
+        between.settling = pass_on
+
+        def is_decided() -> bool:
+            with closing(sqlite3.connect(shop.database, timeout=20)) as books:
+                return books.execute("SELECT 1 FROM purchases WHERE state = 'CLAIMED'").fetchone() is None
+
+        await until(is_decided)
+        change = {"address": {"paymentAddress": "0x" + "55" * 20}, "disabled": {"isEnabled": False}}.get(then)
+        where = f"{url}/api/v1/paygates/{gate['id']}"
+        if change is not None:
+            assert (await buyer.ask("PUT", where, body=change)).status == 200
+        if then == "deleted":
+            assert (await buyer.ask("DELETE", where)).status == 200
+        served = await buyer.call(gate["accessUrl"], payment)
+        assert served.status == 200, served.body
+        assert chain.balance(PAYEE) - before == 10_000
+        assert len(set(between.signatures[-2:])) == 2, "an expired signature starts and finds out nothing"
+    assert inspect_books(settings_for(chain.url, tmp_path / "gateway.db", role=Role.GATEWAY)) == []

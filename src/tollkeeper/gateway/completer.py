@@ -19,7 +19,9 @@ import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.gateway.findings import Seen, answer_of
 from tollkeeper.gateway.following import Following, key_of, owed_by
 from tollkeeper.gateway.hub_client import AWAY, HubUnreachableError, SettleAnswer, Settlement, SettleRequest
@@ -181,10 +183,23 @@ class Completer:
             if answer.outcome is Settlement.REFUSED and status is not None:
                 answer = replace(answer, transaction=status.transaction)  # it shows the payment to everybody
         elif is_expired:
-            answer = SettleAnswer(Settlement.REFUSED, "", "never_sent")
+            answer = await self._of_unknown(purchase, request)
         else:
             return  # it may still be on its way to the hub; it expires soon
         await self._conclude_here(purchase, answer, status)
+
+    async def _of_unknown(self, purchase: Purchase, request: SettleRequest) -> SettleAnswer:
+        """What became of a request that has expired, and of whose payment our hub has no record: it never came there.
+
+        But for a hub that was put back to a backup of before, which may have made the payment: that shows it as used.
+        Then it has it settled, which can only find that out, and starts nothing (security F22). Raises: UNAVAILABLE.
+        """
+        verdict = await self._hub.verify(request.members)
+        is_used = verdict.reason in FAMILIES[NETWORKS[purchase.network].family].shown_by_used
+        if verdict.is_valid or not is_used:
+            return SettleAnswer(Settlement.REFUSED, "", "never_sent")
+        answer = await self._hub.settle(self._hub.signed_anew(request))
+        return replace(answer, outcome=Settlement.PENDING) if answer.outcome is Settlement.UNHEARD else answer
 
     async def _conclude_here(self, purchase: Purchase, answer: SettleAnswer, before: PaymentStatus | None) -> None:
         """Writes what our hub said, which showed `before` when it was asked.

@@ -167,6 +167,11 @@ class SettleRequest:
         """For storage."""
         return _ENCODE({"path": self.path, "headers": self.headers, "body": self.body.decode(), "place": self.place})
 
+    @property
+    def members(self) -> bytes:
+        """Of its body, as `HubClient.verify` is asked: those beside `asked_of`'s say nothing there."""
+        return self.body[1:-1]
+
     def under(self, key: str) -> SettleRequest:
         """The same under another key, and so unsigned: it shows what that key shows of this very request."""
         headers = {name: value for name, value in self.headers.items() if name not in _SIGNING_HEADERS}
@@ -289,6 +294,11 @@ class HubClient:
         if self._is_ours:
             headers |= self._sign("POST", "/settle", headers, data)
         return SettleRequest("/settle", headers, data, self.place)
+
+    def signed_anew(self, request: SettleRequest) -> SettleRequest:
+        """The very same under its key, whose signature has expired; pure but for the signer's clock and nonce."""
+        plain = request.under(request.headers["idempotency-key"])
+        return replace(plain, headers=plain.headers | self._sign("POST", plain.path, plain.headers, plain.body))
 
     async def settle(self, request: SettleRequest) -> SettleAnswer:
         """Sends the attempt (again, with the same bytes) and judges the answer, for which it has 35 s, once reached."""
