@@ -21,6 +21,7 @@ from tests.chains.forks import take_back
 from tests.hub.chaos import Act, ChaosNode, run_chaos
 from tests.hub.hub_under_test import PUBLIC_URL, Answer, HubUnderTest, TestPayment, new_payment, run_hub
 from tests.hub.tables import cells, filled, read_table
+from tests.hub.test_asked_again import other_chain_id
 from tests.hub.test_unknown_outcomes import drain
 from tests.ports import free_port
 from tollkeeper.api import clock_ms
@@ -173,13 +174,13 @@ async def test_what_failed_for_a_gateway_is_tried_again_for_that_gateway_alone(
         assert (await hub.settle(payment)).reason == "duplicate_settlement"
 
 
-@pytest.mark.parametrize("how", ["refused", "late", "while it fails again"])
+@pytest.mark.parametrize("how", ["refused", "late", "while it fails again", "while its network is away"])
 async def test_a_next_try_that_was_refused_is_told_of_its_purchase_s_payment_once_the_failure_is_taken_back(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest, how: str
 ) -> None:
     """Nothing was sent for it, and on the other branch the first one's transaction made the payment."""
     chain, rpc = anvil_fiat_token, anvil_fiat_token.rpc
-    async with run_hub(tmp_path, chain, trusted_keys=TRUSTED) as hub:
+    async with trusting_behind_chaos(tmp_path, chain) as (hub, chaos):
         payment = new_payment(chain)
         body = request_of(payment)
 
@@ -202,12 +203,20 @@ async def test_a_next_try_that_was_refused_is_told_of_its_purchase_s_payment_onc
             await hub.complete()
             assert (await waiting).reason == "invalid_exact_evm_transaction_failed"
         rpc.call("evm_setAutomine", True)
+        if how == "while its network is away":
+            chaos.falsify = other_chain_id
+            await hub.account.chain.open()
+            assert (await next_try()).reason == "invalid_network"
+            chaos.calm()
+            await hub.account.chain.open()
         for _ in range(2):
             refused = await next_try()
             if how == "late":
                 assert refused.body["error"]["details"]["reason"] == "signature_expired"
             elif how == "refused":
                 assert refused.reason == "insufficient_funds"
+            elif how == "while its network is away":
+                assert refused.reason == "invalid_network"
         assert (await hub.settle(payment, key="stranger.1")).reason == "invalid_exact_evm_transaction_failed"
         take_back(chain, 1)
         async with asyncio.timeout(20):
