@@ -13,7 +13,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.hostile_hub import Forward, run_hostile_hub
 from tests.gateway.recording_target import RecordingTarget
-from tests.gateway.test_several_networks import BASE, BOTH, base_node
+from tests.gateway.test_several_networks import BASE, BASE_PAYEE, BOTH, base_node
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -174,3 +174,57 @@ async def test_a_stored_target_that_may_be_one_no_more_fails_where_it_is_connect
         "unreadable": (402, "PAYMENT_INVALID"),
     }
     assert len(target.requests) == seen
+
+
+async def test_a_gate_is_changed_while_its_networks_are_away_but_for_what_would_be_paid_there(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    database = tmp_path / "all.db"
+    async with base_node() as (_, base_url), Buyer(derive_wallets().buyer) as buyer:
+        sepolia = dict(settings_for(embedded_chain.url, database).networks)
+        networks = {**sepolia, BASE.name: NetworkSettings(BASE, (base_url,))}
+        async with composed(embedded_chain.url, database, networks=networks) as url:
+            created = {"price": "0.01", "targetUrl": target.url, **BOTH}
+            further = (await buyer.ask("POST", url + "/api/v1/paygates", body=created)).json()
+            own = {**created, "network": "base", "paymentAddress": BASE_PAYEE, "accepts": []}
+            only = (await buyer.ask("POST", url + "/api/v1/paygates", body=own)).json()
+
+        async def update(url: str, gate: dict[str, Any], **fields: object) -> tuple[int, str | None, str | None]:
+            answer = await buyer.ask("PUT", f"{url}/api/v1/paygates/{gate['id']}", body=fields)
+            error = answer.json().get("error") or {}
+            return answer.status, error.get("code"), error.get("details", {}).get("field")
+
+        changed: list[dict[str, object]] = [{"title": "x"}, {"credits": 6}, {"assumeValid": True}, {"isEnabled": False}]
+        async with composed(embedded_chain.url, database, networks=sepolia) as url:
+            for gate in (further, only):
+                for fields in (*changed, {"network": gate["network"], "accepts": gate["accepts"]}):
+                    assert await update(url, gate, **fields) == (200, None, None)
+                assert await update(url, gate, assumeValid=False) == (200, None, None)
+            refused = (400, "INVALID_NETWORK")
+            assert await update(url, further, network="base", accepts=[]) == (*refused, "network")
+            assert await update(url, only, paymentAddress="0x" + "73" * 20) == (*refused, "paymentAddress")
+            payee = {"network": "base", "paymentAddress": "0x" + "73" * 20}
+            assert await update(url, further, accepts=[payee]) == (*refused, "accepts")
+            assert await update(url, further, paymentAddress="0x" + "74" * 20) == (200, None, None)
+            assert await update(url, only, network="base-sepolia") == (200, None, None)
+
+
+async def test_a_gate_is_changed_while_the_hub_is_away_but_for_what_only_the_hub_can_tell(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    apart: dict[str, Any] = {"role": Role.GATEWAY, "signer_keys": ()}
+    async with Buyer(derive_wallets().buyer) as buyer:
+        async with (
+            composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub,
+            composed(embedded_chain.url, tmp_path / "gateway.db", hub_url=hub, **apart) as url,
+        ):
+            body = {"price": "0.01", "targetUrl": target.url}
+            gate = (await buyer.ask("POST", url + "/api/v1/paygates", body=body)).json()
+        async with composed(embedded_chain.url, tmp_path / "gateway.db", hub_url="http://127.0.0.1:9", **apart) as url:
+            path = f"{url}/api/v1/paygates/{gate['id']}"
+            for fields in ({"title": "x"}, {"credits": 6}, {"assumeValid": True}, {"isEnabled": False}):
+                answer = await buyer.ask("PUT", path, body=fields)
+                assert (answer.status, answer.json().get("error")) == (200, None)
+            for fields in ({"paymentAddress": "0x" + "73" * 20}, {"assumeValid": False}, {"network": "base"}):
+                answer = await buyer.ask("PUT", path, body=fields)
+                assert (answer.status, answer.error_code) == (503, "UNAVAILABLE")

@@ -44,7 +44,7 @@ from tollkeeper.storage.creations import CreatedBeforeError
 from tollkeeper.storage.paygates import Once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from litestar.handlers import HTTPRouteHandler
 
@@ -137,22 +137,35 @@ class Management:
         supported = self.supported()
         return supported.signers | {asset.address for asset in supported.assets.values()}
 
-    def _check_recipients(self, recipients: Sequence[Recipient], *, assume_valid: bool) -> None:
-        self._check_networks([one.network for one in recipients])
-        for one in recipients:
+    def _check_recipients(
+        self, recipients: Sequence[Recipient], *, assume_valid: bool, before: PayGate | None = None
+    ) -> None:
+        """The first one is of the gate's own network, the others are of its `accepts`.
+
+        Of an update only what it changes: what the gate has already was allowed, and a network that is away returns.
+        """
+        new = {
+            one: "accepts" if at else "paymentAddress" if before and one.network == before.network else "network"
+            for at, one in enumerate(recipients)
+            if before is None or one not in before.recipients
+        }
+        unconfirmed = [one for one in recipients if one in new or (before is not None and before.assume_valid)]
+        if new or (unconfirmed and not assume_valid):
+            self._check_networks({one.network: field for one, field in new.items()})
+        for one in unconfirmed:
             self._check_trust(one.network, assume_valid=assume_valid)
 
-    def _check_networks(self, networks: Sequence[str]) -> None:
-        """The first one is the gate's own, the others are of its `accepts`."""
+    def _check_networks(self, named: Mapping[str, str]) -> None:
+        """Each network with the field that names it."""
         enabled = self.supported().assets
         if not enabled:  # it starts, or its node does: what is said of a network now may be wrong in a moment
             raise ApiError(Code.UNAVAILABLE, "the payment hub names no network at the moment")
-        for at, network in enumerate(networks):
+        for network, field in named.items():
             if network not in enabled:
                 raise ApiError(
                     Code.INVALID_NETWORK,
                     f"{network} is not enabled here",
-                    details={"field": "accepts" if at else "network", "supported": sorted(enabled)},
+                    details={"field": field, "supported": sorted(enabled)},
                 )
 
     async def _warned(self, recipients: Sequence[Recipient], known: Sequence[Recipient] = ()) -> dict[str, Any]:
@@ -204,7 +217,7 @@ class Management:
         """Raises: what `create` or `update` would for these fields, whatever follows them."""
         network = check_fields_before_file(fields, self._forbidden(), is_new=is_new)
         if network is not None:
-            self._check_networks([network])
+            self._check_networks({network: "network"})
 
     async def update(
         self, caller: Caller, gate_id: int, body: dict[str, Any], file: StoredFile | None = None
@@ -213,7 +226,7 @@ class Management:
         gate = await self._managed_by(caller, gate_id)
         forbidden, now_ms = self._forbidden(), clock_ms()
         wanted = updated(gate, body, now_ms, forbidden, file)  # refuses before anything is asked of the network
-        self._check_recipients(wanted.recipients, assume_valid=wanted.assume_valid)
+        self._check_recipients(wanted.recipients, assume_valid=wanted.assume_valid, before=gate)
         if "targetUrl" in body:
             await self.resolver.check_target(wanted.target_url)
         warned = await self._warned(wanted.recipients, gate.recipients)
