@@ -193,6 +193,15 @@ async def test_a_file_is_uploaded_bought_and_downloaded(shop: Shop) -> None:
     assert (await shop.owner.call(gate["accessUrl"], payment)).status == 402
 
 
+def refused_for(content: bytes, headers: Any) -> tuple[str, str]:
+    """Code and field of an error body that belongs to this head."""
+    body = json.loads(content)
+    assert headers["Content-Type"] == "application/json"
+    assert headers["Access-Control-Allow-Origin"] == "*"
+    assert body["error"]["requestId"] == headers["X-Request-Id"]
+    return body["error"]["code"], body["error"]["details"]["field"]
+
+
 async def test_a_download_may_be_asked_about_continued_and_revalidated(shop: Shop) -> None:
     link = await shop.link(await shop.gate())
     size = len(CONTENT)
@@ -204,9 +213,13 @@ async def test_a_download_may_be_asked_about_continued_and_revalidated(shop: Sho
     status, content, _ = await shop.get(link, Range=f"bytes={size - 5}-", If_Range=etag)
     assert (status, content) == (206, CONTENT[-5:])
     status, content, headers = await shop.get(link, Range=f"bytes={size}-")
-    assert (status, content, headers["Content-Range"]) == (416, b"", f"bytes */{size}")
+    assert (status, headers["Content-Range"], headers["ETag"]) == (416, f"bytes */{size}", etag)
+    assert refused_for(content, headers) == ("INVALID_PARAMETER", "Range")
+    assert (await shop.get(link, "HEAD", Range=f"bytes={size}-"))[:2] == (416, b"")
     assert (await shop.get(link, If_None_Match=etag))[:2] == (304, b"")
-    assert (await shop.get(link, If_Match='"other"'))[:2] == (412, b"")
+    status, content, headers = await shop.get(link, If_Match='"other"')
+    assert (status, headers["ETag"], refused_for(content, headers)) == (412, etag, ("INVALID_PARAMETER", "If-Match"))
+    assert (await shop.get(link, "HEAD", If_Match='"other"'))[:2] == (412, b"")
     assert (await shop.get(link, "OPTIONS"))[0] == 204
     assert (await shop.get(link, "POST"))[0] == 405
 

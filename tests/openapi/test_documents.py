@@ -125,7 +125,8 @@ def test_every_code_is_told_at_its_status(described: Described) -> None:
                 if word in set(Code):
                     told.setdefault(word, set()).add(status)
     assert set(told) == set(Code)
-    # A refused payment is a 402 at a gate (contract 4.5); a payment's signature is not a login's.
+    # A refused payment is a 402 at a gate (contract 4.5); a payment's signature is not a login's. A download has two
+    # refusals of HTTP's own (contract 4.8).
     elsewhere = {code: sorted(statuses - {str(TABLE[Code(code)][1])}) for code, statuses in told.items()}
     assert {code: statuses for code, statuses in elsewhere.items() if statuses} == {
         "PAYMENT_INVALID": ["402"],
@@ -135,6 +136,7 @@ def test_every_code_is_told_at_its_status(described: Described) -> None:
         "PAYMENT_EXPIRED": ["402"],
         "INVALID_NETWORK": ["402"],
         "INVALID_SIGNATURE": ["400", "402"],
+        "INVALID_PARAMETER": ["412", "416"],
     }
 
 

@@ -106,6 +106,7 @@ def _download(method: str) -> Operation:
         "Accept-Ranges": {"const": "bytes"},
         "Content-Disposition": {**TEXT, "pattern": "^attachment"},
     }
+    kept = {"ETag": TEXT, "Accept-Ranges": TEXT}
     part = {**TEXT, "pattern": r"^bytes ([0-9]+-[0-9]+|\*)/[0-9]+$"}
     return Operation(
         id=f"downloadBy{method.capitalize()}",
@@ -128,10 +129,10 @@ def _download(method: str) -> Operation:
             200: Answer("The file", content, own),
             206: Answer("A part of the file", content, {**own, "Content-Range": part}),
             304: Answer("The caller has it", headers=own),
-            412: Answer("It is another one", headers=own),
-            416: Answer("It has no such part", headers={**own, "Content-Range": part}),
         },
         codes=(Code.NOT_FOUND, Code.FORBIDDEN, Code.METHOD_NOT_ALLOWED, Code.UNAVAILABLE),
+        also=dict.fromkeys((412, 416), (Code.INVALID_PARAMETER,)),
+        refusal_headers={412: kept, 416: {**kept, "Content-Range": part}},
     )
 
 

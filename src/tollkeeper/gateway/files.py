@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from tollkeeper.core.downloads import DEFAULT_TYPE, Link, asked_part, bought_body, disposition, read_link
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.errors import ApiError, Code, invalid
 from tollkeeper.core.limits import FILE_KEPT_SECONDS
 from tollkeeper.storage.file_rows import (
     cut_uploads,
@@ -77,7 +77,7 @@ class Files:
         return bought_body(file, self.public_url + link.path(self.keys[0]), expires, iso)
 
     async def serve(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
-        """GET or HEAD of a link. Raises: NOT_FOUND, FORBIDDEN, METHOD_NOT_ALLOWED, UNAVAILABLE."""
+        """GET or HEAD of a link. Raises: NOT_FOUND, FORBIDDEN, METHOD_NOT_ALLOWED, UNAVAILABLE, `_other_than_asked`."""
         if scope["method"] == "OPTIONS":
             await _send_head(send, 204, _PREFLIGHT)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -91,6 +91,8 @@ class Files:
             raise ApiError(Code.NOT_FOUND, "the file is not kept any more")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         part = asked_part(file, headers.get)
+        if part.status in {412, 416}:
+            raise _other_than_asked(file, part.status)
         lines = [*_ALWAYS, *_head_of(file, part)]
         if scope["method"] == "HEAD" or part.start == part.end:
             await _send_head(send, part.status, lines)
@@ -163,10 +165,21 @@ class Files:
                 _LOG.info("orphan_deleted", file_id=found.file_id)
 
 
+def _other_than_asked(file: StoredFile, status: int) -> ApiError:
+    """412 where the file is another one than its caller's, 416 where it has no such part; both tell what there is."""
+    if status == 412:
+        refusal = invalid("If-Match", "the file is another one than If-Match names; ETag names it")
+    else:
+        refusal = invalid("Range", f"the file has {file.size_bytes} bytes, and none in this range")
+        refusal.headers["Content-Range"] = f"bytes */{file.size_bytes}"
+    refusal.status = status
+    always = {name.decode(): value.decode() for name, value in _ALWAYS if name != b"content-type"}
+    refusal.headers |= {**always, "ETag": file.etag}
+    return refusal
+
+
 def _head_of(file: StoredFile, part: Part) -> list[tuple[bytes, bytes]]:
     lines = [(b"etag", file.etag.encode()), (b"content-disposition", disposition(file.name).encode("ascii"))]
-    if part.status == 416:
-        lines.append((b"content-range", f"bytes */{file.size_bytes}".encode()))
     if part.status == 206:
         lines.append((b"content-range", f"bytes {part.start}-{part.end - 1}/{file.size_bytes}".encode()))
     if part.status != 304:
