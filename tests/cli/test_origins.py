@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -73,6 +74,8 @@ async def test_a_named_origin_is_served_and_may_read_the_answer() -> None:
     assert (status, asked.reached) == (200, ["/api/v1/paygates"])
     assert headers["access-control-allow-origin"] == NAMED
     assert headers["vary"] == "Origin"
+    exposed = headers["access-control-expose-headers"].split(", ")
+    assert {"X-Payment-Response", "X402-Version", "X-Request-Id", "ETag", "X-Total-Count"} <= set(exposed)
 
 
 async def test_a_preflight_of_a_named_origin_is_answered_here() -> None:
@@ -82,6 +85,8 @@ async def test_a_preflight_of_a_named_origin_is_answered_here() -> None:
     assert (status, asked.reached) == (204, [])
     assert "PUT" in headers["access-control-allow-methods"]
     assert headers["access-control-allow-headers"] == "authorization"
+    assert headers["x402-version"] == "1"
+    assert re.fullmatch("[0-9a-f]{32}", headers["x-request-id"])
 
 
 async def test_calls_of_gates_are_open_to_every_page() -> None:

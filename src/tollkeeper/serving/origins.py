@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 _SLASHES: Final = re.compile("/{2,}")
 _METHODS: Final = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
-_EXPOSED: Final = b"X-Request-Id, X402-Version, Retry-After, RateLimit, RateLimit-Policy"
+_EXPOSED: Final = (
+    b"X-Payment-Response, X-Total-Count, ETag, X-Request-Id, X-Correlation-Id, X402-Version, Retry-After, RateLimit, "
+    b"RateLimit-Policy"
+)
 _MAX_AGE_SECONDS: Final = b"600"
 
 
@@ -43,7 +46,8 @@ class OriginGuard:
         elif origin.lower() not in self._named:
             await _refuse(scope, send)
         elif _is_preflight(scope):
-            await send({"type": "http.response.start", "status": 204, "headers": [*_allow(origin), *_preflight(scope)]})
+            headers = [*header_pairs(_own(scope)), *_allow(origin), *_preflight(scope)]
+            await send({"type": "http.response.start", "status": 204, "headers": headers})
             await send({"type": "http.response.body", "body": b""})
         else:
 
@@ -88,10 +92,15 @@ def _preflight(scope: Message) -> Headers:
 
 
 async def _refuse(scope: Message, send: Send) -> None:
-    request_id = new_request_id()
-    scope["state"]["request_id"] = request_id
+    own = _own(scope)
     error = ApiError(
         Code.FORBIDDEN, "web pages of this origin may not use this API; the setting cors_origins names some"
     )
-    headers = header_pairs({"X402-Version": "1", "X-Request-Id": request_id, "Vary": "Origin"})
-    await send_answer(send, error.status, error_envelope(error, request_id), headers)
+    headers = header_pairs({**own, "Vary": "Origin"})
+    await send_answer(send, error.status, error_envelope(error, own["X-Request-Id"]), headers)
+
+
+def _own(scope: Message) -> dict[str, str]:
+    """What every answer carries; the log line is named by it, too."""
+    scope["state"]["request_id"] = request_id = new_request_id()
+    return {"X402-Version": "1", "X-Request-Id": request_id}
