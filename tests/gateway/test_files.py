@@ -189,6 +189,8 @@ async def test_a_file_is_uploaded_bought_and_downloaded(shop: Shop) -> None:
     again = await shop.owner.call(gate["accessUrl"], payment)
     assert again.status == 200
     assert again.headers["x-credits-remaining"] == "0"
+    assert again.json()["downloadUrl"] != body["downloadUrl"]
+    assert f"&call={again.headers['x-request-id']}&" in again.json()["downloadUrl"]
     assert (await shop.get(again.json()["downloadUrl"]))[1] == CONTENT
     assert (await shop.owner.call(gate["accessUrl"], payment)).status == 402
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FILE_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 DEFAULT_TYPE: Final = "application/octet-stream"
 _PURCHASE_ID: Final = re.compile(r"pur_[0-9a-f]{32}", re.ASCII)
+_CALL_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _SECONDS: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
 _TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}", re.ASCII)
 _ENDING: Final = re.compile(r"(?:\.\w{1,16}){1,2}$")  # .pdf, .tar.gz
@@ -48,20 +49,26 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a presigned link says: one file, for one purchase, until `expires` (Unix seconds)."""
+    """What a presigned link says: one file, for one purchase, until `expires` (Unix seconds).
+
+    `call_id` names the request that it was given to, so that each call has another; "" in links of before it did.
+    """
 
     file_id: str
     purchase_id: str
     expires: int
+    call_id: str
 
     def tag(self, key: bytes) -> str:
         """The signature that only holders of the key can make."""
-        text = f"download:{self.file_id}:{self.purchase_id}:{self.expires}".encode()
-        return base64.urlsafe_b64encode(hmac.new(key, text, hashlib.sha256).digest()).rstrip(b"=").decode()
+        call = self.call_id and f":{self.call_id}"
+        text = f"download:{self.file_id}:{self.purchase_id}:{self.expires}{call}"
+        return base64.urlsafe_b64encode(hmac.new(key, text.encode(), hashlib.sha256).digest()).rstrip(b"=").decode()
 
     def path(self, key: bytes) -> str:
         """Path and query of the link."""
-        query = f"purchase={self.purchase_id}&expires={self.expires}&signature={self.tag(key)}"
+        call = self.call_id and f"&call={self.call_id}"
+        query = f"purchase={self.purchase_id}&expires={self.expires}{call}&signature={self.tag(key)}"
         return f"/files/{self.file_id}?{query}"
 
 
@@ -74,15 +81,18 @@ def read_link(file_id: str, query: bytes, keys: Sequence[bytes], now_seconds: in
         raise ApiError(Code.NOT_FOUND, "there is no such file")
     forbidden = ApiError(Code.FORBIDDEN, "this download link is not one of ours")
     try:
-        given = parse_qs(query.decode("ascii"), strict_parsing=True, max_num_fields=3)
+        given = parse_qs(query.decode("ascii"), keep_blank_values=True, strict_parsing=True, max_num_fields=4)
     except ValueError:
         raise forbidden from None
-    if set(given) != {"purchase", "expires", "signature"} or any(len(values) != 1 for values in given.values()):
+    if {*given, "call"} != {"purchase", "expires", "call", "signature"} or any(len(one) != 1 for one in given.values()):
         raise forbidden
     purchase_id, expires, signature = given["purchase"][0], given["expires"][0], given["signature"][0]
     if _PURCHASE_ID.fullmatch(purchase_id) is None or _SECONDS.fullmatch(expires) is None or not signature.isascii():
         raise forbidden
-    link = Link(file_id, purchase_id, int(expires))
+    call_id = given.get("call", [""])[0]
+    if "call" in given and _CALL_ID.fullmatch(call_id) is None:
+        raise forbidden
+    link = Link(file_id, purchase_id, int(expires), call_id)
     matches = [hmac.compare_digest(link.tag(key), signature) for key in keys]  # each is compared, so that time is equal
     if str(link.expires) != expires or True not in matches:
         raise forbidden

@@ -119,6 +119,7 @@ def _download(method: str) -> Operation:
             in_path("file_id", TEXT),
             query("purchase", TEXT, required=True),
             query("expires", TEXT, required=True),
+            query("call", TEXT),
             query("signature", TEXT, required=True),
             header("Range", "One part; several are answered with the whole.", TEXT),
             header("If-Range", "A part only of the file with this ETag, else the whole.", TEXT),

@@ -70,10 +70,10 @@ class Files:
     lifetime_seconds: int
     clock_ms: Callable[[], int]
 
-    def bought(self, file: StoredFile, purchase_id: str, iso: Callable[[int], str]) -> dict[str, Any]:
-        """What a buyer of the file is answered, with a fresh link."""
+    def bought(self, file: StoredFile, purchase_id: str, request_id: str, iso: Callable[[int], str]) -> dict[str, Any]:
+        """What a buyer of the file is answered, with a link of this request's own."""
         expires = self.clock_ms() // 1000 + self.lifetime_seconds
-        link = Link(file.id, purchase_id, expires)
+        link = Link(file.id, purchase_id, expires, request_id)
         return bought_body(file, self.public_url + link.path(self.keys[0]), expires, iso)
 
     async def serve(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
