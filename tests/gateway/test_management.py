@@ -378,6 +378,36 @@ async def test_create_gives_a_management_token_that_is_good_for_that_gate_alone(
     assert (await place.ask("DELETE", path, None, token)).status == 200
 
 
+async def test_a_management_token_that_is_none_is_refused_as_any_other_bearer(place: Place) -> None:
+    gate = (await place.create(await place.bearer(0))).json()
+    path = f"/api/v1/paygates/{gate['id']}"
+    for token in ("mt_garbage", "mt_", "mt_" + "A" * 43, "mt_\xff", "garbage"):
+        none = {"Authorization": f"Bearer {token}"}
+        assert code_of(await place.create(none)) == (401, "INVALID_TOKEN")
+        for method, asked, body in (
+            ("GET", path, None),
+            ("PUT", path, {"title": "x"}),
+            ("DELETE", path, None),
+            ("POST", path + "/claim", {}),
+            ("GET", path + "/stats", None),
+            ("GET", path + "/requests", None),
+            ("POST", path + "/secret", None),
+            ("GET", "/api/v1/paygates", None),
+            ("GET", "/api/v1/paygates/99", None),
+        ):
+            assert code_of(await place.ask(method, asked, body, none)) == (401, "INVALID_TOKEN"), (method, asked)
+
+
+@pytest.mark.parametrize("place", [AnonymousPaygates.CREATE], indirect=True)
+async def test_a_deleted_gates_management_token_is_told_that_its_gate_is_no_more(place: Place) -> None:
+    gate, neighbour = (await place.create()).json(), (await place.create()).json()
+    token = {"Authorization": f"Bearer {gate['managementToken']}"}
+    path = f"/api/v1/paygates/{gate['id']}"
+    assert (await place.ask("DELETE", path, None, token)).status == 200
+    assert code_of(await place.ask("GET", path, None, token)) == (404, "NOT_FOUND")
+    assert code_of(await place.ask("GET", f"/api/v1/paygates/{neighbour['id']}", None, token)) == (403, "FORBIDDEN")
+
+
 @pytest.mark.parametrize("place", [AnonymousPaygates.CREATE], indirect=True)
 async def test_claim_takes_an_ownerless_gate_over_with_its_token(place: Place) -> None:
     gate = (await place.create()).json()
@@ -390,7 +420,7 @@ async def test_claim_takes_an_ownerless_gate_over_with_its_token(place: Place) -
     claimed = await place.ask("POST", path + "/claim", token, owner)
     assert claimed.json()["ownerWallet"] == checksum_address(place.people[0].wallet.address)
     former = {"Authorization": f"Bearer {gate['managementToken']}"}
-    assert code_of(await place.ask("GET", path, None, former)) == (403, "FORBIDDEN")
+    assert code_of(await place.ask("GET", path, None, former)) == (401, "INVALID_TOKEN")
     assert (await place.ask("GET", path, None, owner)).status == 200
     assert code_of(await place.ask("POST", path + "/claim", token, await place.bearer(1))) == (409, "CONFLICT")
 

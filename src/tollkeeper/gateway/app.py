@@ -212,7 +212,7 @@ class Gateway:
         return Management(
             store=self.paygates,
             gates=self.gates,
-            ownership=Ownership(self.auth, self.config.anonymous),
+            ownership=Ownership(self.auth, self.config.anonymous, self.paygates.has_management),
             resolver=self.resolver,
             traffic=self.traffic,
             supported=self.supported,

@@ -12,6 +12,8 @@ from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.errors import ApiError, Code
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from tollkeeper.auth import Auth, Session
     from tollkeeper.core.paygates import PayGate
 
@@ -43,15 +45,21 @@ class Caller:
 class Ownership:
     """Judges management calls under one setting."""
 
-    def __init__(self, auth: Auth, anonymous: AnonymousPaygates) -> None:
+    def __init__(
+        self, auth: Auth, anonymous: AnonymousPaygates, has_management: Callable[[bytes], Awaitable[bool]]
+    ) -> None:
+        """`has_management`: is this the hash of a gate's management token?"""
         self._auth = auth
         self.anonymous = anonymous
+        self._has_management = has_management
 
     async def caller(self, bearer: str | None) -> Caller:
-        """Who a bearer speaks for. Raises: INVALID_TOKEN for an access token that is not in force."""
+        """Who a bearer speaks for. Raises: INVALID_TOKEN for an access or management token that is not in force."""
         if bearer is None:
             return Caller()
         if bearer.startswith(_TOKEN_PREFIX):
+            if not await self._has_management(management_hash(bearer)):
+                raise ApiError(Code.INVALID_TOKEN, "this management token is no PayGate's, or its PayGate has an owner")
             return Caller(token=bearer)
         session = await self._auth.authenticate(bearer)
         return Caller(wallet=session.wallet, login=(session, bearer))

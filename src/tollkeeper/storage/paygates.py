@@ -190,6 +190,10 @@ class PayGates:
         rows = await self._database.read(_Q.paygate_by_id(id=gate_id))
         return (self._gate(rows[0]), rows[0]["management_hash"]) if rows else None
 
+    async def has_management(self, management_hash: bytes) -> bool:
+        """Is this the hash of a gate's management token? Also of a deleted one's, of whose id is said that it ended."""
+        return bool(await self._database.read(_Q.management_hash_known(management_hash=management_hash)))
+
     async def page(self, owner_wallet: str | None, limit: int, offset: int) -> tuple[list[PayGate], int]:
         """An owner's gates, newest first, and how many there are; without an owner the ownerless ones."""
         if owner_wallet is None:

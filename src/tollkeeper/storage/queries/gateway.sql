@@ -68,6 +68,9 @@ ORDER BY p.id DESC LIMIT :limit OFFSET :offset;
 SELECT count(*) AS total FROM paygates
 WHERE owner_wallet IS NULL AND management_hash IS NULL AND deleted_ms IS NULL;
 
+-- name: management_hash_known
+SELECT id FROM paygates WHERE management_hash = :management_hash LIMIT 1;
+
 -- name: update_paygate
 UPDATE paygates SET
     version = :version, target_url = :target_url, price_micro = :price_micro, credits = :credits, methods = :methods,
