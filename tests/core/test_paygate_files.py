@@ -172,7 +172,7 @@ def test_fields_that_come_before_their_file_miss_nothing_yet(
 @pytest.mark.parametrize(
     ("body", "is_new", "code", "field"),
     [
-        ({"price": ""}, True, Code.MISSING_PARAMETER, "price"),
+        ({"price": ""}, True, Code.INVALID_AMOUNT, "price"),
         ({"price": ""}, False, Code.INVALID_AMOUNT, "price"),
         ({"resourceType": ""}, True, Code.MISSING_PARAMETER, "resourceType"),
         ({"resourceType": "url"}, True, Code.INVALID_PARAMETER, "resourceType"),

@@ -251,8 +251,7 @@ def test_every_field_of_a_create_is_taken_and_makes_a_gate() -> None:
     assert PayGate(id=1, slug="x", version=1, owner_wallet=None, created_ms=0, updated_ms=0, **new.fields).credits
 
 
-@pytest.mark.parametrize("field", ["price", "targetUrl"])
-@pytest.mark.parametrize("absent", [None, ""])
+@pytest.mark.parametrize(("field", "absent"), [("price", None), ("targetUrl", None), ("targetUrl", "")])
 def test_price_and_target_are_required(field: str, absent: object) -> None:
     for body in ({**LEAST, field: absent}, {name: value for name, value in LEAST.items() if name != field}):
         with pytest.raises(ApiError) as refused:

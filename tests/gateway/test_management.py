@@ -92,7 +92,12 @@ async def test_price_may_be_a_json_number_whose_text_is_a_price(market: Market) 
 
 REFUSED: list[tuple[dict[str, Any], str, str | None]] = [
     ({"price": None}, "MISSING_PARAMETER", "price"),
+    ({"price": ""}, "INVALID_AMOUNT", "price"),
+    ({"price": " "}, "INVALID_AMOUNT", "price"),
+    ({"price": []}, "INVALID_AMOUNT", "price"),
+    ({"price": False}, "INVALID_AMOUNT", "price"),
     ({"targetUrl": None}, "MISSING_PARAMETER", "targetUrl"),
+    ({"targetUrl": ""}, "MISSING_PARAMETER", "targetUrl"),
     ({"price": "0"}, "INVALID_AMOUNT", "price"),
     ({"price": "-1"}, "INVALID_AMOUNT", "price"),
     ({"price": "0.0000001"}, "INVALID_AMOUNT", "price"),

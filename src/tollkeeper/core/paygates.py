@@ -180,9 +180,7 @@ def parse_create(body: dict[str, Any], defaults: CreateDefaults, file: StoredFil
     """
     if file is None:
         refuse_file_in_json(body)
-    for required in ("price", "targetUrl") if file is None else ("price", "resourceType"):
-        if body.get(required) in (None, ""):  # a set would want a hashable value, which JSON need not be
-            raise missing(required)
+    _require(body, ("price", "targetUrl") if file is None else ("price", "resourceType"))
     given = parse_fields(body, ("slug",)) if file is None else _file_fields(body, file, ("slug",))
     fields = {"network": defaults.network_of(given.get("payment_address")), **CREATE_DEFAULTS, **given}
     address = fields.get("payment_address", defaults.payment_address_on(fields["network"]))
@@ -194,14 +192,20 @@ def parse_create(body: dict[str, Any], defaults: CreateDefaults, file: StoredFil
     return NewPayGate(slug, fields)
 
 
+def _require(body: dict[str, Any], names: Iterable[str]) -> None:
+    """Null is as absent; an empty price is an amount that is none. Raises: MISSING_PARAMETER."""
+    for name in names:
+        if body.get(name) is None or (body[name] == "" and name != "price"):
+            raise missing(name)
+
+
 def check_fields_before_file(body: dict[str, Any], forbidden: frozenset[str], *, is_new: bool) -> str | None:
     """What is wrong already with the fields that came before their file; others may follow it, and are not missed.
 
     Returns the network, where it is named. Raises: as `parse_create` and `updated`.
     """
-    for required in ("price", "resourceType") if is_new else ():
-        if required in body and body[required] in (None, ""):
-            raise missing(required)
+    if is_new:
+        _require(body, [name for name in ("price", "resourceType") if name in body])
     if not is_new and "slug" in body:
         raise invalid("slug", "slug cannot change")
     fields = _fields_beside_file(body, ("slug",) if is_new else ())
