@@ -117,6 +117,23 @@ async def test_another_version_of_the_request_is_told_beside_every_other_check(
     assert_told(answer, good_on_evm(embedded_chain, body), {"request.x402Version": (1, 2)})
 
 
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("explain=true&explain=true", "explain"),
+        ("explain=true&explain=", "explain"),
+        ("x=1&explain=false&%65xplain=true", "explain"),
+        ("other=1&other=2", "other"),
+    ],
+)
+async def test_a_parameter_that_comes_twice_is_refused(
+    hub: HubUnderTest, embedded_chain: ChainUnderTest, query: str, field: str
+) -> None:
+    answer = await hub.post(f"/verify?{query}", new_payment(embedded_chain).body)
+    assert (answer.status, answer.body["error"]["code"]) == (400, "INVALID_PARAMETER")
+    assert answer.body["error"]["details"] == {"field": field}
+
+
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[SolanaHub]:
     async with run_solana_hub(tmp_path) as running:

@@ -14,7 +14,7 @@ from litestar import Request, Response
 
 from tollkeeper.api import bearer_token, iso, json_body, ok, query_of, read_body, string_field, unless_known
 from tollkeeper.auth import operations
-from tollkeeper.core.errors import missing
+from tollkeeper.core.errors import invalid, missing
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.describing import route
 
@@ -94,8 +94,10 @@ async def _token_field(request: Request[Any, Any, Any]) -> str:
         return string_field(await json_body(request), "token")
     text = (await read_body(request.stream(), request.scope["headers"])).decode("utf-8", "replace")
     values = parse_qs(text, max_num_fields=16).get("token", [])
-    if len(values) != 1:
+    if not values:
         raise missing("token")
+    if len(values) > 1:
+        raise invalid("token", "token came twice")
     return values[0]
 
 

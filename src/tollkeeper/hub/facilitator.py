@@ -215,8 +215,12 @@ class Facilitator:
 
 
 def is_explained(query: bytes) -> bool:
-    """Does the query string ask for `explain=true`?"""
-    return bool(query) and parse_qs(query.decode("latin-1")).get("explain") == ["true"]
+    """Does the query string ask for `explain=true`? Raises: INVALID_PARAMETER for a parameter that comes twice."""
+    given = parse_qs(query.decode("latin-1"), keep_blank_values=True) if query else {}
+    for name, values in given.items():
+        if len(values) > 1:
+            raise invalid(name, f"{name} came twice")
+    return given.get("explain") == ["true"]
 
 
 def read_headers(scope: HTTPScope) -> Headers:
