@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import sqlite3
 import time
 from collections.abc import AsyncIterator
@@ -17,6 +19,7 @@ from tests.gateway.composed import composed, settings_for
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.wire import encode_header
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.evm_chain import EmbeddedChain
 from tollkeeper.sandbox.evm_engine import Account, GenesisAccount, open_engine
@@ -146,6 +149,16 @@ async def test_a_network_that_the_gate_is_not_paid_on_is_named_as_such(two: TwoN
     on_base = two.buyer.sign((await two.asked(gate, "base")).json())
     refused = await two.buyer.call(plain["accessUrl"], on_base)
     assert (refused.status, refused.error_code) == (402, "INVALID_NETWORK")
+    elsewhere = json.loads(base64.b64decode(on_base))
+    for network in ("base", "solana-devnet", "polygon"):
+        payment = encode_header({**elsewhere, "network": network})
+        for where, names in ((gate, "base-sepolia, base"), (plain, "base-sepolia")):
+            if where is gate and network == "base":
+                continue
+            refused = await two.buyer.call(where["accessUrl"], payment)
+            assert (refused.status, refused.error_code) == (402, "INVALID_NETWORK")
+            details = refused.json()["error"]["details"]
+            assert (details["expected"], details["found"]) == (names, network)
 
 
 async def test_recipients_of_further_networks_are_stored_sealed(two: TwoNetworks) -> None:

@@ -248,12 +248,18 @@ class OfNetwork(Protocol):
         """Where it is."""
 
 
-def form_checks(payment: Payment, assets: Mapping[str, OfNetwork]) -> Iterator[Check]:
-    """Version, scheme, network and its kind of payload: what a payment must be before anything in it has a meaning."""
+def form_checks(
+    payment: Payment, assets: Mapping[str, OfNetwork], paid_on: Iterable[str] | None = None
+) -> Iterator[Check]:
+    """Version, scheme, network and its kind of payload: what a payment must be before anything in it has a meaning.
+
+    `paid_on` is what is told to whose payment is on none of these networks: those of the gate that it was sent to.
+    """
     yield Check("x402Version", payment.x402_version == X402_VERSION, Reason.X402_VERSION, 1, payment.x402_version)
     yield Check("scheme", payment.scheme == SCHEME, Reason.SCHEME, SCHEME, payment.scheme)
     name = ALIASES.get(payment.network, payment.network)
-    yield Check("network", name in assets, Reason.NETWORK, sorted(assets), payment.network)
+    expected = sorted(assets) if paid_on is None else ", ".join(paid_on)
+    yield Check("network", name in assets, Reason.NETWORK, expected, payment.network)
     asset = assets.get(name)
     wanted = _SHAPES[Family.EVM if asset is None else asset.network.family]
     shape = _SHAPES[payment.payload.family]

@@ -139,7 +139,7 @@ class Arriving(Asking):
             self.enter(Stage.BUYING)
             self.in_task(self._take_credit(buyer))
             return
-        presented = self.shared.proofs.read(self.call.head.header[b"x-payment"])
+        presented = self.shared.proofs.read(self.call.head.header[b"x-payment"], self.opened.offers)
         self._spend(presented, buyer)
 
     def _take_proof_of_wallet(self) -> None:
@@ -161,7 +161,7 @@ class Arriving(Asking):
     def _read_payment(self, header: bytes) -> Presented:
         """The payment; where it cannot be read, and comes without a bearer, that is asked for. Raises: the refusal."""
         try:
-            return self.shared.proofs.read(header)
+            return self.shared.proofs.read(header, self.opened.offers)
         except ApiError as unreadable:
             if self.wallet is None and unreadable.type is ErrorType.PAYMENT:
                 raise calls.payers_bearer_required() from None
@@ -215,7 +215,7 @@ class Arriving(Asking):
             holds_nothing = not isinstance(refused, ApiError) or refused.status == 403
             if not holds_nothing or b"x-payment" not in header:
                 raise
-            presented = self.shared.proofs.read(header[b"x-payment"])
+            presented = self.shared.proofs.read(header[b"x-payment"], self.opened.offers)
             opened, purchase = await self._spend_or_buy(presented, buyer, deadline, None)
             self._forward(opened, purchase, PROOFS_OF_PAYERS)
         else:

@@ -17,7 +17,7 @@ from tollkeeper.core.wire import decode_payment_header
 from tollkeeper.gateway.buying import Presented
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from tollkeeper.core.tenders import Asset
 
@@ -36,10 +36,11 @@ class Proofs:
         self._verified: OrderedDict[bytes, Presented] = OrderedDict()
         self._size_bytes = 0
 
-    def read(self, header: bytes) -> Presented:
+    def read(self, header: bytes, paid_on: Iterable[str] | None = None) -> Presented:
         """Decodes the payment header and checks form and signature; some 0.1 ms, once for a header that a key signed.
 
-        Only a byte-identical header that passed before skips it. Raises: the refusal.
+        Only a byte-identical header that passed before skips it. Raises: the refusal; `paid_on` are the networks that
+        it names to whom paid on none that can be paid on: those of a gate.
         """
         known = self._verified.get(header)
         if known is not None:
@@ -47,7 +48,7 @@ class Proofs:
             return known
         payment = decode_payment_header(header)
         assets = self._assets()
-        require(form_checks(payment, assets))
+        require(form_checks(payment, assets, paid_on))
         tender = tender_of(payment, assets[normalise(payment.network).name])
         presented = Presented(payment, tender, header, header_hash(header))
         if tender.is_signed_by_key:
