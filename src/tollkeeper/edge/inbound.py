@@ -233,7 +233,7 @@ class StrictProtocol(CallerConnection):
         """A header of the head, or a trailer, which is dropped. Raises HEADERS_TOO_LARGE, INVALID_PARAMETER."""
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > REQUEST_HEAD_SIZE_BYTES or len(self.headers) >= HEADERS_MAX:
-            raise head_too_large()
+            raise head_too_large(len(self.headers))
         if self._in_head:
             name = name.lower()
             self.expect_100_continue |= name == b"expect" and value.lower() == b"100-continue"

@@ -12,7 +12,7 @@ from httptools import HttpParserError
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import Header
-from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES
+from tollkeeper.core.limits import HEADERS_MAX, REQUEST_HEAD_SIZE_BYTES
 
 _UPGRADE_OPTIONS: Final = frozenset({b"http2-settings", b"upgrade"})
 _WITH_OPTIONS: Final = frozenset({b"connection", b"proxy-connection"})  # the parser reads both alike
@@ -58,7 +58,10 @@ def malformed(reason: str) -> ApiError:
     return ApiError(Code.INVALID_PARAMETER, f"the request is not valid HTTP: {reason}", details={"field": "request"})
 
 
-def head_too_large() -> ApiError:
-    """The refusal of a head over the limit."""
+def head_too_large(headers: int = 0) -> ApiError:
+    """The refusal of a head over one of the limits; `headers` are those that were taken before the one too many."""
+    if headers >= HEADERS_MAX:
+        message = "the request has too many headers"
+        return ApiError(Code.HEADERS_TOO_LARGE, message, details={"limitHeaders": HEADERS_MAX})
     details = {"limitBytes": REQUEST_HEAD_SIZE_BYTES}
     return ApiError(Code.HEADERS_TOO_LARGE, "the request head is too large", details=details)
