@@ -539,6 +539,27 @@ async def test_a_url_paygate_takes_no_file_and_json_makes_no_file_paygate(local_
     assert await shop.objects() == []
 
 
+async def test_a_form_without_a_file_changes_a_url_paygate_as_json_does(local_shop: Shop) -> None:
+    shop = local_shop
+    body = {"price": "1", "targetUrl": "http://127.0.0.1:1/"}
+    made = await shop.owner.ask("POST", shop.url + PAYGATES, body=body, headers=shop.bearer)
+    path = f"{PAYGATES}/{made.json()['id']}"
+    fields = {"resourceType": "", "price": "2", "credits": "3", "stream": "true", "targetHeaders": '{"x-a":"b"}'}
+    status, changed = await shop.send("PUT", path, form_of(None, **fields))
+    assert (status, changed.get("error")) == (200, None)
+    shown = {name: changed[name] for name in ("price", "credits", "stream", "targetHeaders", "resourceType")}
+    assert shown == {"price": "2", "credits": 3, "stream": True, "targetHeaders": ["x-a"], "resourceType": "url"}
+    for refused, field in (
+        (form_of(None, price="x", resourceType=""), "price"),
+        (form_of(None, price="", resourceType="file"), "resourceType"),
+        (form_of(b"a file", price="3", resourceType=""), "file"),
+    ):
+        status, answer = await shop.send("PUT", path, refused)
+        assert (status, answer["error"]["details"]["field"]) == (400, field)
+    assert (await shop.read(made.json()))["price"] == "2"
+    assert await shop.objects() == []
+
+
 def uploads_known(database: Path) -> list[tuple[str, int]]:
     """Which uploads the database knows of, and which of them were cut."""
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:

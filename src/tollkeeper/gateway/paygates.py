@@ -201,22 +201,22 @@ class Management:
         trust = await self.store.trust(gate_id)
         return body if trust == Trust() else {**body, "trusted": trust.body()}
 
-    async def may_upload(self, bearer: str | None, gate_id: int | None) -> Caller:
-        """Asked before the first byte of a file is read. Raises: AUTH_REQUIRED and whatever update would."""
+    async def may_send_form(self, bearer: str | None, gate_id: int | None) -> tuple[Caller, PayGate | None]:
+        """Who, and which gate is changed; asked before the first byte is read. Raises: AUTH_REQUIRED, as `update`."""
         caller = await self.ownership.caller(bearer)
         self.ownership.require_known(caller)
         if gate_id is not None:
-            gate = await self._managed_by(caller, gate_id)
-            if gate.file is None:
-                raise invalid("file", "resourceType cannot change: this PayGate sells calls of its target")
+            return caller, await self._managed_by(caller, gate_id)
         if caller.wallet is None:
             raise ApiError(Code.AUTH_REQUIRED, "a file PayGate belongs to a wallet: log in to make one")
-        return caller
+        return caller, None
 
-    def check_before_file(self, fields: dict[str, Any], *, is_new: bool) -> None:
-        """Raises: what `create` or `update` would for these fields, whatever follows them."""
-        network = check_fields_before_file(fields, self._forbidden(), is_new=is_new)
-        if network is not None:
+    def check_before_file(self, fields: dict[str, Any], *, gate: PayGate | None) -> None:
+        """Raises: what `create` or, of this gate, `update` would for these fields, whatever follows them."""
+        if gate is not None and gate.file is None:
+            raise invalid("file", "resourceType cannot change: this PayGate sells calls of its target")
+        network = check_fields_before_file(fields, self._forbidden(), is_new=gate is None)
+        if network is not None and (gate is None or gate.pay_to_on(network) is None):
             self._check_networks({network: "network"})
 
     async def update(
@@ -319,8 +319,8 @@ async def _create(management: Management, uploads: Uploads, request: HttpRequest
     if not is_form(request.headers):
         body = await json_body(request)
         return await management.create(await management.ownership.caller(bearer), body, key=key)
-    caller = await management.may_upload(bearer, None)
-    form = await uploads.read(request.headers, request.stream(), partial(management.check_before_file, is_new=True))
+    caller, _ = await management.may_send_form(bearer, None)
+    form = await uploads.read(request.headers, request.stream(), partial(management.check_before_file, gate=None))
     if form.file is None:
         raise missing("file")
     async with uploads.kept_if_sold(form.file):
@@ -333,8 +333,8 @@ async def _update(management: Management, uploads: Uploads, request: HttpRequest
     if not is_form(request.headers):
         body = await json_body(request)
         return await management.update(await management.ownership.caller(bearer), gate_id, body)
-    caller = await management.may_upload(bearer, gate_id)
-    form = await uploads.read(request.headers, request.stream(), partial(management.check_before_file, is_new=False))
+    caller, gate = await management.may_send_form(bearer, gate_id)
+    form = await uploads.read(request.headers, request.stream(), partial(management.check_before_file, gate=gate))
     async with uploads.kept_if_sold(form.file):
         await management.ownership.check_not_ended(caller)
         return await management.update(caller, gate_id, form.fields, form.file)
