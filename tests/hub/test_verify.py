@@ -294,7 +294,10 @@ def assert_error_body(answer: Answer, status: int, code: str) -> None:
 async def test_every_error_has_the_specified_body(hub: HubUnderTest) -> None:
     assert_error_body(await hub.get("/nothing/here"), 404, "NOT_FOUND")
     assert_error_body(await hub.get("/settle"), 405, "METHOD_NOT_ALLOWED")
-    assert_error_body(await hub.send("DELETE", "/supported"), 405, "METHOD_NOT_ALLOWED")
+    refused = await hub.send("DELETE", "/supported")
+    assert_error_body(refused, 405, "METHOD_NOT_ALLOWED")
+    assert refused.headers["Allow"] == "GET, HEAD"
+    assert (await hub.send("HEAD", "/supported")).status == 200
     assert_error_body(await hub.send("POST", "/verify", data=b"{"), 400, "INVALID_PARAMETER")
     assert_error_body(await hub.send("POST", "/verify", data=b"[]"), 400, "INVALID_PARAMETER")
     assert_error_body(await hub.send("POST", "/verify", data=b" " * 70_000), 413, "PAYLOAD_TOO_LARGE")

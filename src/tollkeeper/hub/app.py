@@ -252,8 +252,9 @@ class Dispatcher:
             return
         method, handler = hot
         if scope["method"] != method and not (method == "GET" and scope["method"] == "HEAD"):
+            allowed = "GET, HEAD" if method == "GET" else method
             raise ApiError(
-                Code.METHOD_NOT_ALLOWED, f"use {method} here", headers={"Allow": method, "Cache-Control": "no-store"}
+                Code.METHOD_NOT_ALLOWED, f"use {method} here", headers={"Allow": allowed, "Cache-Control": "no-store"}
             )
         await handler(scope, receive, send)
 
