@@ -7,7 +7,6 @@ body. It knows no route.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import re
@@ -306,13 +305,10 @@ def header_pairs(headers: Mapping[str, str]) -> Headers:
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
 
 
-def _answer_to(error: BaseException, request_id: str, path: str) -> ApiError:
+def _answer_to(error: Exception, request_id: str, path: str) -> ApiError:
     """What a request is told that ended so; what is no refusal is logged."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, asyncio.CancelledError):  # by a stop whose time is over; nobody waits for such a task
-        _LOG.warning("request_cut_short", request_id=request_id, path=path)
-        return ApiError(Code.UNAVAILABLE, "stopping; what was asked may have been done: look before asking again")
     _LOG.exception("unhandled", request_id=request_id, path=path)
     fault = ApiError(Code.INTERNAL_ERROR, "something went wrong on our side; requestId names the log line")
     assert fault.type is ErrorType.SERVER  # noqa: S101 - the table says so
@@ -347,7 +343,7 @@ class Shell:
             await self.app(scope, receive, send_with_own)
         except ConnectionResetError:
             _LOG.info("client_gone", request_id=request_id, path=scope["path"])
-        except (Exception, asyncio.CancelledError) as error:
+        except Exception as error:
             answer = _answer_to(error, request_id, scope["path"])
             if started:
                 raise

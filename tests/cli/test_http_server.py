@@ -132,7 +132,7 @@ async def test_a_request_whose_time_is_over_at_a_stop_is_told_so() -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    async with HttpServer(Shell(waits), listen("127.0.0.1", 0), drain_seconds=1) as server:
+    async with HttpServer(AccessLog(Shell(waits)), listen("127.0.0.1", 0), drain_seconds=1) as server:
         asking = asyncio.create_task(exchange(server.address, b"PUT / HTTP/1.1\r\nHost: x\r\n\r\n"))
         await begun.wait()
     assert error_of(await asking) == (503, "UNAVAILABLE")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from tests.edge.targets import OK, Behaviour, Connection, Target, answers, serves, sized, target
+from tollkeeper.api import Shell
 from tollkeeper.gateway.hub_client import HubUnreachableError
-from tollkeeper.gateway.transports import ANSWER_SIZE_BYTES, HttpTransport
+from tollkeeper.gateway.transports import ANSWER_SIZE_BYTES, AsgiTransport, HttpTransport
 
 
 @contextlib.asynccontextmanager
@@ -30,6 +32,22 @@ async def test_requests_share_a_connection_and_go_below_the_base_path() -> None:
         assert (there.connections, there.bodies) == (1, [b"one", b"two"])
         assert there.heads[0].startswith(b"POST /base/verify HTTP/1.1\r\n")
         assert b"\r\nx-a: b\r\n" in there.heads[0]
+
+
+async def test_a_hub_in_the_process_has_its_time_and_answers_for_no_task_that_is_cancelled() -> None:
+    """Only whoever listens tells a caller that a stop has cut him."""
+
+    async def waits(_scope: Any, _receive: Any, _send: Any) -> None:
+        await asyncio.Event().wait()
+
+    transport = AsgiTransport(Shell(waits))
+    with pytest.raises(HubUnreachableError, match="timeout"):
+        await transport.request("POST", "/verify", {}, b"{}", 0.05)
+    asking = asyncio.create_task(transport.request("POST", "/verify", {}, b"{}", 20))
+    await asyncio.sleep(0.05)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
 
 
 async def test_a_redirect_is_an_answer_and_not_followed() -> None:

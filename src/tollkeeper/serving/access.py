@@ -3,11 +3,12 @@
 Requests come on two ways, as ASGI or as calls of PayGates (`edge.call`); the line is the same.
 
 A line names method, path, status, duration and request id; never a query, a header or an address. What this module does
-not do: answer anything itself.
+not do: answer anything itself, but for what a stop cuts.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
 
+from tollkeeper.api import error_envelope, header_pairs, new_request_id, send_answer
+from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.edge.call import CallHandler, InboundCall, Tell
 from tollkeeper.edge.heads import RequestHead
 from tollkeeper.logs import Lines
@@ -74,11 +77,22 @@ class AccessLog:
         path = scope["path"]
         try:
             await self._app(scope, receive, send_noting)
+        except asyncio.CancelledError:  # by a stop whose time is over; nobody waits for this task
+            if status:
+                raise
+            await _answer_cut_short(send_noting, state.setdefault("request_id", new_request_id()), path)
         finally:
             duration_us = (time.perf_counter_ns() - started) // 1000
             self._counts.other.count(status, duration_us)
             level = logging.DEBUG if path in _QUIET_PATHS else logging.INFO
             _write_line(level, scope["method"], path, status, duration_us, state.get("request_id", ""))
+
+
+async def _answer_cut_short(send: Send, request_id: str, path: str) -> None:
+    _LOG.warning("request_cut_short", request_id=request_id, path=path)
+    cut = ApiError(Code.UNAVAILABLE, "stopping; what was asked may have been done: look before asking again")
+    headers = header_pairs({"X402-Version": "1", "X-Request-Id": request_id})
+    await send_answer(send, cut.status, error_envelope(cut, request_id), headers)
 
 
 class _LoggedCalls:
