@@ -266,10 +266,10 @@ class Answering(Charging):
             self._answer_refused(error, buyer)
 
     def _answer_refused(self, error: ApiError, buyer: Buyer) -> None:
-        opened = self.opened
+        opened, standing = self.opened, self.shared.limit.refused(self.call, error)
         if error.status == 402 and opened.gate.is_enabled and not opened.offers:
             error = opened.unpayable()
-        lines = self.shared.limit.refused(self.call, error) + self._token_of_claim(buyer, error)
+        lines = standing + self._token_of_claim(buyer, error)
         if error.status == 402 and opened.gate.is_enabled:
             self.enter(Stage.OVER)
             self.shared.traffic.refused(opened.gate.id, self.call, error)

@@ -15,7 +15,6 @@ from tollkeeper.core.challenge import Challenge, build_challenge
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.paygate_fields import CreditBinding
 from tollkeeper.gateway.heads import GateWire, gate_wire
-from tollkeeper.gateway.hub_client import unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -68,9 +67,10 @@ class OpenGate:
         return asset
 
     def unpayable(self) -> ApiError:
-        """503 for who would buy while none of its networks can be paid on."""
-        return unavailable(
-            f"on {' and '.join(one.network for one in self.gate.recipients)} nothing can be paid for now"
+        """503 while none of its networks can be paid on; whether anything was paid before, it does not say."""
+        networks = " and ".join(one.network for one in self.gate.recipients)
+        return ApiError(
+            Code.UNAVAILABLE, f"on {networks} nothing can be paid for now; send the same request again later"
         )
 
     def settled_by(self, tender: Tender, price_micro: int) -> Requirements:
