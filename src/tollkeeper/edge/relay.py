@@ -147,8 +147,12 @@ class Relay(Exchange):
             self._spool = None
 
     def refuse(self, error: Exception) -> None:
-        """Drop an exchange that is not over, and tell the owner why, as if it had failed by itself."""
-        self._refuse(error)
+        """Drop an exchange that is not over, and tell the owner why, as if it had failed by itself.
+
+        Of one whose answer is whole, and on disk, nothing is left to fail.
+        """
+        if self._reading_back is None:
+            self._refuse(error)
 
     # Sending
 
