@@ -412,7 +412,7 @@ async def test_a_purchase_that_comes_up_short_in_a_batch_is_spent_one_by_one(dat
     await shop.ledger_agrees()
 
 
-async def test_a_credit_that_is_gone_when_it_is_taken_is_exhausted(database: SqliteDatabase) -> None:
+async def test_a_credit_that_is_there_and_cannot_be_taken_is_not_called_used_up(database: SqliteDatabase) -> None:
     shop = Shop(database)
     gate = await shop.gate(4)
     await shop.bought(gate, 1)
@@ -423,7 +423,7 @@ async def test_a_credit_that_is_gone_when_it_is_taken_is_exhausted(database: Sql
     )
     spends = [by_header(shop, gate, number) for number in (1, 2, 1)]
     answers = await spend_together(Ledger(database), spends)
-    assert outcomes(answers) == [Spend.EXHAUSTED, Spend.SPENT, Spend.EXHAUSTED]
+    assert outcomes(answers) == [Spend.PARKED, Spend.SPENT, Spend.PARKED]
     await shop.ledger_agrees()
 
 

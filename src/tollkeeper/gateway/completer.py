@@ -183,23 +183,35 @@ class Completer:
             if answer.outcome is Settlement.REFUSED and status is not None:
                 answer = replace(answer, transaction=status.transaction)  # it shows the payment to everybody
         elif is_expired:
-            answer = await self._of_unknown(purchase, request)
+            unknown = await self._of_unknown(purchase, request)
+            if unknown is None:
+                return
+            answer = unknown
         else:
             return  # it may still be on its way to the hub; it expires soon
         await self._conclude_here(purchase, answer, status)
 
-    async def _of_unknown(self, purchase: Purchase, request: SettleRequest) -> SettleAnswer:
+    async def _of_unknown(self, purchase: Purchase, request: SettleRequest) -> SettleAnswer | None:
         """What became of a request that has expired, and of whose payment our hub has no record: it never came there.
 
         But for a hub that was put back to a backup of before, which may have made the payment: that shows it as used.
-        Then it has it settled, which can only find that out, and starts nothing (security F22). Raises: UNAVAILABLE.
+        Then it has it settled, which can only find that out, and starts nothing (security F22). None where it does not
+        take that: the operator has a day. So where another facilitator was asked at its place, under no key that it
+        knows, and at once. Raises: UNAVAILABLE.
         """
         verdict = await self._hub.verify(request.members)
         is_used = verdict.reason in FAMILIES[NETWORKS[purchase.network].family].shown_by_used
         if verdict.is_valid or not is_used:
             return SettleAnswer(Settlement.REFUSED, "", "never_sent")
+        if not request.has_key:
+            await self._park(purchase)
+            return None
         answer = await self._hub.settle(self._hub.signed_anew(request))
-        return replace(answer, outcome=Settlement.PENDING) if answer.outcome is Settlement.UNHEARD else answer
+        if answer.outcome is not Settlement.UNHEARD:
+            return answer
+        if self._clock_ms() > purchase.attempt_ms + _NOT_TOLD_MS:
+            await self._park(purchase)
+        return None
 
     async def _conclude_here(self, purchase: Purchase, answer: SettleAnswer, before: PaymentStatus | None) -> None:
         """Writes what our hub said, which showed `before` when it was asked.

@@ -150,12 +150,14 @@ def _networks(gate: PayGate, family: Family) -> list[str]:
 
 def _nothing_fits(gate: PayGate, family: Family, silent: Mapping[str, Exception]) -> Exception:
     own = [one.network for one in gate.recipients if NETWORKS[one.network].family is family]
+    away = [network for network, error in silent.items() if isinstance(error, RpcUnavailable)]
+    if not own and away:
+        return silent[away[0]]
     if not own:
         return ApiError(Code.INVALID_NETWORK, f"{gate.slug} is paid on no network that has such transactions")
     unasked = [silent[network] for network in own if network in silent]
     if unasked:
         return unasked[0]
-    away = [network for network, error in silent.items() if isinstance(error, RpcUnavailable)]
     not_asked = f" ({', '.join(away)} could not be asked)" if away else ""
     return ApiError(
         Code.PAYMENT_INVALID,

@@ -172,6 +172,11 @@ class SettleRequest:
         """Of its body, as `HubClient.verify` is asked: those beside `asked_of`'s say nothing there."""
         return self.body[1:-1]
 
+    @property
+    def has_key(self) -> bool:
+        """Is it named to a hub of ours?"""
+        return "idempotency-key" in self.headers
+
     def under(self, key: str) -> SettleRequest:
         """The same under another key, and so unsigned: it shows what that key shows of this very request."""
         headers = {name: value for name, value in self.headers.items() if name not in _SIGNING_HEADERS}

@@ -87,8 +87,9 @@ class ReturnedFees:
         charge = await charge_of_pair(self.database, fee.call_id)
         if charge is CallState.DONE:
             await self.database.run(follow_returned(fee.call_id, failed_ms, None))
-        elif charge is not None:  # it may be given back yet
-            await self._look_later(fee, failed_ms, now_ms)
+        elif charge is not None:  # it may be given back yet, whenever somebody asks what became of it
+            later_ms = now_ms + max(FIRST_LOOK_MS, now_ms - failed_ms)
+            await self.database.run(follow_returned(fee.call_id, failed_ms, later_ms))
         else:
             payer, transaction = fee.transfer.payer, fee.transaction_hash
             _LOG.error("fee_is_owed", call_id=fee.call_id, payer=payer, transaction=transaction)

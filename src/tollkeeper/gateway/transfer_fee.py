@@ -119,7 +119,7 @@ class TransferFees:
             if result is not None and result.outcome is Spend.WITHHELD:
                 withheld_id = calls.purchase_of(result).id
                 if purchase_of_token(self.token_keys, token) == withheld_id:
-                    wish = SpendRequest(opened.gate.id, opened.gate.version, None, call_id)
+                    wish = SpendRequest(opened.gate.id, opened.gate.version, None, call_id, is_token=True)
                     result = await self.purchases.spend_token(withheld_id, wish, clock_ms())
             if result is None or result.outcome is Spend.STALE:
                 opened = await self.gates.reload(opened.gate.slug)
