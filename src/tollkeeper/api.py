@@ -188,9 +188,14 @@ def string_field(body: Mapping[str, Any], name: str) -> str:
 
 
 def query_of(request: Request[Any, Any, Any]) -> dict[str, str]:
-    """The parameters of the query string. Raises: INVALID_PARAMETER for one that comes twice: either may be meant."""
+    """The parameters of the query string. Raises: as `once_each`."""
+    return once_each(request.query_params.multi_items())
+
+
+def once_each(parameters: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Their values by name. Raises: INVALID_PARAMETER for one that comes twice: either may be meant."""
     found: dict[str, str] = {}
-    for name, value in request.query_params.multi_items():
+    for name, value in parameters:
         if name in found:
             raise invalid(name, f"{name} came twice")
         found[name] = value
@@ -305,6 +310,11 @@ def header_pairs(headers: Mapping[str, str]) -> Headers:
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
 
 
+def own_headers(request_id: str) -> Headers:
+    """What every answer carries (contract 1)."""
+    return [(b"x402-version", b"1"), (b"x-request-id", request_id.encode())]
+
+
 def _answer_to(error: Exception, request_id: str, path: str) -> ApiError:
     """What a request is told that ended so; what is no refusal is logged."""
     if isinstance(error, ApiError):
@@ -328,7 +338,7 @@ class Shell:
             return
         request_id = new_request_id()
         scope.setdefault("state", {})["request_id"] = request_id
-        own = [(b"x402-version", b"1"), (b"x-request-id", request_id.encode()), *correlation_of(scope["headers"])]
+        own = [*own_headers(request_id), *correlation_of(scope["headers"])]
         started = False
 
         async def send_with_own(message: Message) -> None:

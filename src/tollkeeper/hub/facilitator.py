@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
 import structlog
 
-from tollkeeper.api import envelope, parse_json_object, read_body, receive_chunks, send_answer, send_unless_known
+from tollkeeper.api import (
+    envelope,
+    once_each,
+    parse_json_object,
+    read_body,
+    receive_chunks,
+    send_answer,
+    send_unless_known,
+)
 from tollkeeper.core.errors import invalid
 from tollkeeper.core.families import row_of
 from tollkeeper.core.networks import ALIASES, NETWORKS
@@ -216,11 +224,9 @@ class Facilitator:
 
 def is_explained(query: bytes) -> bool:
     """Does the query string ask for `explain=true`? Raises: INVALID_PARAMETER for a parameter that comes twice."""
-    given = parse_qs(query.decode("latin-1"), keep_blank_values=True) if query else {}
-    for name, values in given.items():
-        if len(values) > 1:
-            raise invalid(name, f"{name} came twice")
-    return given.get("explain") == ["true"]
+    return (
+        bool(query) and once_each(parse_qsl(query.decode("latin-1"), keep_blank_values=True)).get("explain") == "true"
+    )
 
 
 def read_headers(scope: HTTPScope) -> Headers:

@@ -147,9 +147,11 @@ class Records:
         row = None
         if name is not None:
             row = await find_payment(self._database, ALIASES.get(payment.network, payment.network), *name)
-        if row is not None and row.state is State.FAILED and is_kept_as(payment, row.payment):
-            return await self.kept(options, outcome, deadline, row if row.is_of_purchase(purchase_data) else None)
-        return await self.kept(options, outcome, deadline)
+        if row is not None and not (
+            row.state is State.FAILED and is_kept_as(payment, row.payment) and row.is_of_purchase(purchase_data)
+        ):
+            row = None
+        return await self.kept(options, outcome, deadline, row)
 
     async def _decided(self, row: Settlement, options: SettleOptions, deadline: float) -> Settlement:
         """The row once it shows an outcome that its caller may be told. Raises: SETTLEMENT_PENDING at `deadline`."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
 
-from tollkeeper.api import error_envelope, header_pairs, new_request_id, send_answer
+from tollkeeper.api import error_envelope, new_request_id, own_headers, send_answer
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.edge.call import CallHandler, InboundCall, Tell
 from tollkeeper.edge.heads import RequestHead
@@ -91,8 +91,7 @@ class AccessLog:
 async def _answer_cut_short(send: Send, request_id: str, path: str) -> None:
     _LOG.warning("request_cut_short", request_id=request_id, path=path)
     cut = ApiError(Code.UNAVAILABLE, "stopping; what was asked may have been done: look before asking again")
-    headers = header_pairs({"X402-Version": "1", "X-Request-Id": request_id})
-    await send_answer(send, cut.status, error_envelope(cut, request_id), headers)
+    await send_answer(send, cut.status, error_envelope(cut, request_id), own_headers(request_id))
 
 
 class _LoggedCalls:

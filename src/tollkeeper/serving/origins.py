@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.api import error_envelope, header_pairs, new_request_id, send_answer
+from tollkeeper.api import error_envelope, new_request_id, own_headers, send_answer
 from tollkeeper.core.errors import ApiError, Code
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class OriginGuard:
         elif origin.lower() not in self._named:
             await _refuse(scope, send)
         elif _is_preflight(scope):
-            headers = [*header_pairs(_own(scope)), *_allow(origin), *_preflight(scope)]
+            headers = [*own_headers(_named(scope)), *_allow(origin), *_preflight(scope)]
             await send({"type": "http.response.start", "status": 204, "headers": headers})
             await send({"type": "http.response.body", "body": b""})
         else:
@@ -92,15 +92,15 @@ def _preflight(scope: Message) -> Headers:
 
 
 async def _refuse(scope: Message, send: Send) -> None:
-    own = _own(scope)
+    request_id = _named(scope)
     error = ApiError(
         Code.FORBIDDEN, "web pages of this origin may not use this API; the setting cors_origins names some"
     )
-    headers = header_pairs({**own, "Vary": "Origin"})
-    await send_answer(send, error.status, error_envelope(error, own["X-Request-Id"]), headers)
+    headers = [*own_headers(request_id), (b"vary", b"Origin")]
+    await send_answer(send, error.status, error_envelope(error, request_id), headers)
 
 
-def _own(scope: Message) -> dict[str, str]:
-    """What every answer carries; the log line is named by it, too."""
+def _named(scope: Message) -> str:
+    """The id of a request that no application sees; its log line is named by it, too."""
     scope["state"]["request_id"] = request_id = new_request_id()
-    return {"X402-Version": "1", "X-Request-Id": request_id}
+    return request_id

@@ -247,7 +247,7 @@ UPDATE purchases SET
     state = 'LIVE', transaction_hash = :transaction_hash, failure = NULL, confirmed = 1, honoured_ms = :now_ms,
     follow_ms = NULL, updated_ms = :now_ms
 WHERE id = :id AND attempt = :attempt AND state = 'VOID' AND failure = 'settlement_failed'
-RETURNING number, gate_id, value_micro;
+RETURNING gate_id, value_micro;
 
 -- name: reopen_void_credits
 -- Of a sale that is about to be LIVE again, whose row says until then since when it is void (`updated_ms`; a clock may have
@@ -325,7 +325,7 @@ RETURNING number;
 UPDATE purchases SET state = 'LIVE', failure = NULL, transaction_hash = :transaction_hash, paid_ms = :now_ms,
     follow_ms = :follow_ms, updated_ms = :now_ms
 WHERE id = :id AND state = 'VOID' AND failure = 'settlement_failed'
-RETURNING number, gate_id, value_micro;
+RETURNING gate_id, value_micro;
 
 -- A sale that breaks an invariant keeps its state; `failure` says which, and its credits are closed. What became of its
 -- payment is looked at once more. Of one whose gate was deleted nothing is due meanwhile.
