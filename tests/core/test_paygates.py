@@ -494,6 +494,15 @@ def test_each_field_can_be_updated_alone(body: dict[str, Any], fields: dict[str,
     assert change(**body) == replace(GATE, **fields, version=4, updated_ms=NOW_MS)
 
 
+def test_whom_a_gate_pays_already_stays_allowed() -> None:
+    gate = replace(GATE, payment_address=SIGNER, accepts=(Recipient("base", PAY_TO),))
+    forbidden = frozenset({SIGNER, OTHER})
+    assert updated(gate, {"title": "new"}, NOW_MS, forbidden).recipients == gate.recipients
+    with pytest.raises(ApiError) as refused:
+        updated(gate, {"paymentAddress": OTHER}, NOW_MS, forbidden)
+    assert refused.value.code is Code.INVALID_ADDRESS
+
+
 @pytest.mark.parametrize(("field", "value", "code"), BAD_FIELDS, ids=name_of)
 def test_one_bad_field_refuses_the_whole_update(field: str, value: object, code: Code) -> None:
     with pytest.raises(ApiError) as refused:

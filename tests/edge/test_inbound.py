@@ -189,6 +189,16 @@ async def test_more_requests_than_may_wait_are_refused_after_the_answers_to_the_
         assert answers[-1].error["code"] == "RATE_LIMITED"
 
 
+async def test_a_head_request_too_many_is_refused_without_a_body() -> None:
+    async with listener() as listening, caller(listening) as (reader, writer):
+        with structlog.testing.capture_logs() as logs:
+            writer.write(get(b"/wait") + get(b"/a") * PIPELINED_MAX + get(b"/a", method=b"HEAD"))
+            await until(lambda: was_refused(logs))
+        listening.go.set()
+        _, refused = (await everything(reader)).split(b"HTTP/1.1 429 ")
+        assert refused.endswith(b"\r\n\r\n")
+
+
 async def test_a_body_that_breaks_takes_its_request_back() -> None:
     raw = get(b"/a", b"Transfer-Encoding: chunked", method=b"POST") + b"2\r\nhi\r\n"
     async with listener() as listening, caller(listening) as (reader, writer):

@@ -89,6 +89,11 @@ class PayGate:
         """Who is paid on which network, its own network first."""
         return (Recipient(self.network, self.payment_address), *self.accepts)
 
+    @property
+    def payees(self) -> frozenset[str]:
+        """Whom it pays, wherever."""
+        return frozenset(one.payment_address for one in self.recipients)
+
     def pay_to_on(self, network: str) -> str | None:
         """Who is paid on this network, None where the gate is not paid there."""
         return next((one.payment_address for one in self.recipients if one.network == network), None)
@@ -245,7 +250,8 @@ def updated(
 ) -> PayGate:
     """The gate as an update leaves it: any subset of fields, all or nothing (specification 2.1 rules 3 and 4).
 
-    A `file` takes the place of the one that is sold. Raises: as `parse_create`; also when nothing is given.
+    A `file` takes the place of the one that is sold. Whom the gate pays already was allowed, and stays so: an address
+    can become a signer of ours later. Raises: as `parse_create`; also when nothing is given.
     """
     if not body and file is None:
         raise invalid("body", "the update names no field")
@@ -256,6 +262,7 @@ def updated(
     fields = parse_fields(body) if gate.file is None else _file_fields(body, file or gate.file)
     if file is None and "mimeType" not in body:
         fields.pop("mime_type", None)
+    forbidden -= gate.payees
     network = fields.get("network", gate.network)
     address = fields.get("payment_address", gate.payment_address)
     fields["payment_address"] = check_payment_address(address, network, forbidden)

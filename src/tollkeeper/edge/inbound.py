@@ -113,10 +113,10 @@ class StrictProtocol(CallerConnection):
             known_head = self._known
             if (head := known_head(data)) is not None:
                 if not (head.may_be_ready and self._answer_at_once(head)):
-                    self._read_before(head, b"")
+                    self._read_before(data, head, b"")
                 return
             if (known := self.listener.heads.with_body(data)) is not None:
-                self._read_before(*known)
+                self._read_before(data, *known)
                 return
             self._begun = 0
         self.read_all(data)
@@ -152,7 +152,7 @@ class StrictProtocol(CallerConnection):
         transport.write(answer)
         return True
 
-    def _read_before(self, head: RequestHead, body: bytes) -> None:
+    def _read_before(self, data: bytes, head: RequestHead, body: bytes) -> None:
         """Take a whole request whose head was read before; the parser, between two requests, need not see it."""
         self._head_seconds = 0.0
         self._is_accepted, self._is_http_11 = False, True
@@ -166,7 +166,7 @@ class StrictProtocol(CallerConnection):
             self._unanswered = 1
             call.begin()
         elif len(self.pipeline) >= PIPELINED_MAX:
-            self._refuse(ApiError(Code.RATE_LIMITED, "too many requests wait on this connection"))
+            self.read_all(data)  # `on_headers_complete` refuses it
         elif calls is not None:
             call = self._accept_call(calls, head, keep_alive=True)
             call.feed(body)
@@ -252,6 +252,8 @@ class StrictProtocol(CallerConnection):
         self._is_http_11 = version == "1.1"
         self.expect_100_continue &= self._is_http_11  # HTTP/1.0 knows no answer before the answer (RFC 9110 10.1.1)
         check_request_head(method, self.url, version, self.headers)
+        if len(self.pipeline) >= PIPELINED_MAX:
+            raise ApiError(Code.RATE_LIMITED, "too many requests wait on this connection")
         if not self._pieces.is_first_line(method, self.url, version):
             raise malformed("its first line is not method, target and version with one space between them")
         if parser.should_upgrade():
@@ -268,8 +270,6 @@ class StrictProtocol(CallerConnection):
         # A caller who waits to be asked for its body may send it or not, once it is answered.
         is_long = length_bytes is None or length_bytes > UNREAD_BODY_BYTES or self.expect_100_continue
         self._closes_early = keep_alive and is_long and self._in_body
-        if len(self.pipeline) >= PIPELINED_MAX:
-            raise ApiError(Code.RATE_LIMITED, "too many requests wait on this connection")
         calls = self.listener.calls
         if calls is not None and calls.takes(self.url):
             head = read_head(method, self.url, self.headers, length_bytes)

@@ -215,7 +215,8 @@ class Management:
         """Raises: what `create` or, of this gate, `update` would for these fields, whatever follows them."""
         if gate is not None and gate.file is None:
             raise invalid("file", "resourceType cannot change: this PayGate sells calls of its target")
-        network = check_fields_before_file(fields, self._forbidden(), is_new=gate is None)
+        forbidden = self._forbidden() if gate is None else self._forbidden() - gate.payees
+        network = check_fields_before_file(fields, forbidden, is_new=gate is None)
         if network is not None and (gate is None or gate.pay_to_on(network) is None):
             self._check_networks({network: "network"})
 
