@@ -22,11 +22,12 @@ from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import run_hostile_hub
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.test_deleted_meanwhile import Late
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.rate_limits import RequestLimits
 from tollkeeper.gateway import access
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.settings import Role
+from tollkeeper.settings import NetworkSettings, Role
 
 PROXIES = (ip_network("127.0.0.1"),)
 FEW = RequestLimits(unpaid=5, api=8, wallet=12, login=4)
@@ -146,6 +147,25 @@ async def test_refused_payments_count_as_unpaid_calls_do(
         gate = await market.gate()
         answers = [await market.call(gate, ONE, **{"X-Payment": "unreadable"}) for _ in range(6)]
         assert [answer.status for answer in answers] == [402] * 5 + [429]
+
+
+async def test_bad_payments_count_also_where_a_gate_s_network_is_away(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain, tmp_path, target) as market:
+        gate = await market.gate()
+        payment = market.buyer.sign((await market.call(gate, ONE)).json())
+    away = {"base-sepolia": NetworkSettings(NETWORKS["base-sepolia"], ("http://127.0.0.1:9",))}
+    changes: dict[str, Any] = {"trusted_proxies": PROXIES, "request_limits": FEW, "networks": away}
+    async with (
+        composed(embedded_chain.url, tmp_path / "tollkeeper.db", **changes) as url,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        market, address = Shop(url, target, buyer), f"/{gate['slug']}"
+        answers = [await market.ask("GET", address, ONE, headers={"X-Payment": "unreadable"}) for _ in range(6)]
+        assert [answer.status for answer in answers] == [503] * 5 + [429]
+        good = [await market.ask("GET", address, OTHER, headers={"X-Payment": payment}) for _ in range(6)]
+        assert [answer.status for answer in good] == [503] * 6
 
 
 async def test_paid_calls_are_never_limited_and_a_proof_that_was_good_passes_a_full_debt(
