@@ -422,6 +422,27 @@ async def test_failed_attempt_may_succeed_when_presented_again(apart: Apart) -> 
     assert apart.received_micro() == 10_000
 
 
+async def test_who_may_have_paid_after_all_waits_no_longer_than_another_for_a_hub_that_does_not_say(
+    apart: Apart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hangs(_request: web.Request, _forward: Forward) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    gate = await apart.gate()
+    payment = await apart.payment(gate)
+    apart.hub.settling = says(200, '{"success":false,"errorReason":"insufficient_funds","transaction":""}')
+    assert (await apart.pay(gate, payment)).status == 402
+    switched_off = f"{apart.gateway_url}/api/v1/paygates/{gate['id']}"
+    assert (await apart.buyer.ask("PUT", switched_off, body={"isEnabled": False})).status == 200
+    assert (await apart.pay(gate, payment)).status == 404
+    apart.hub.telling = hangs
+    monkeypatch.setattr(access, "SETTLE_WAIT_SECONDS", 1)
+    async with asyncio.timeout(5):
+        refused = await apart.pay(gate, payment)
+    assert (refused.status, refused.error_code) == (503, "SETTLEMENT_PENDING")
+
+
 async def test_payment_settled_for_another_server_buys_nothing_here(apart: Apart) -> None:
     gate = await apart.gate()
     payment = await apart.payment(gate)

@@ -4,15 +4,14 @@
     2. CORS preflight; method (405) -> rate limit (429) -> size (413) -> can it be forwarded (400, 404) -> bearer (401)
     3. proof of payment (402; 404, 503: nothing sold, or not now; 400: other network) -> decode, signature, payer (403)
     4. spend a held credit (402 used up, 403 not by this proof, 503 unknown); by its token or bearer (`asking`), too
-    5. buy: a failed payment's next try (403) -> a wallet's payer (401, 403) -> enabled (404), network ->
+    5. buy: a failed payment's next try (403) -> a wallet's payer (401, 403) -> enabled (404), network (402, 503) ->
        recipient, price, time -> verify -> claim -> settle -> grant and spend
     6. forward, and what is answered: `answering`, where each way stands in which a request ends
 
 `Arriving` is one request until a credit is its own, `Attempt` a payment that is being bought with, `PaidCall` the
-request from its first step to its last. Before the first stands `entrance`: a head that got a 402 at this very gate
-gets it again without a call. Most paid calls are like one before, which spent a credit here: they go a straight way
-(`again`, by what `held` says), and on as a `PaidCall` where they leave that. Where a rule of contract 4 is, and by whom
-it is carried out, says docs/architecture.md 5.
+request from its first step to its last. Before it stands `entrance`: a head that got a 402 at this very gate gets it
+again without a call. Most paid calls are like one before, which spent a credit here: they go a straight way (`again`,
+by what `held` says), and on as a `PaidCall` where they leave that. Every rule of contract 4: docs/architecture.md 5.
 
 Spending precedes buying, so that bought credits outlive every change of price, address and validity. So under `wallet`
 nobody is told to log in who only shows again what he paid: 401 is for one who would buy, shows a token only, or nothing
@@ -233,10 +232,10 @@ class Arriving(Asking):
         waited_seconds = (time.perf_counter_ns() - self.call.started_ns) / 1e9
         return asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS - waited_seconds
 
-    # 5. Buy, or wait for whoever does. In a task, which waits 30 s from the arrival at most, then 503. Besides, as
-    # `asking`, it waits for commits, a login, gates, and transactions that the reading thread looks up; and, once its
-    # claim is being written or its credit taken, until that is done. What follows `_buy` is the payment's and not this
-    # request's, and several requests with one payment wait for one attempt (`buying`).
+    # 5. Buy, or wait for whoever does, or for our hub's word of a failed payment. In a task, which waits 30 s from the
+    # arrival at most, then 503. Besides, as `asking`, it waits for commits, a login, gates, and transactions that the
+    # reading thread looks up; and, once its claim is being written or its credit taken, until that is done. What
+    # follows `_buy` is the payment's, not this request's; several requests with one wait for one attempt (`buying`).
 
     async def _buy_after(self, result: SpendResult, presented: Presented, buyer: Buyer) -> None:
         opened, purchase = await self._spend_or_buy(presented, buyer, self._deadline(), result)
@@ -266,7 +265,7 @@ class Arriving(Asking):
                     self.is_charged, self.purchase = True, calls.purchase_of(bought)
                     return await shared.gates.current(self.opened), self.purchase
                 await self._reload(deadline)
-            elif self._is_buyer_without_proof(presented, result):
+            elif self._may_spend_as_payer(presented, result):
                 if not self.opened.is_of_wallets:
                     result = await self._charged(self._spend_withheld(result))
                     continue
@@ -293,11 +292,13 @@ class Arriving(Asking):
     async def _buy(
         self, presented: Presented, buyer: Buyer, deadline: float, failed: Purchase | None
     ) -> SpendResult | None:
-        """Payer, enabled, network: nobody is asked but of what `failed` here; then an attempt. Raises: the refusal."""
+        """Payer, enabled, network; then an attempt. None: it is to be asked again. Raises: the refusal."""
         if self.opened.is_of_wallets:
             calls.check_payer(self.wallet, presented.key.payer)
-        if not await self.shared.buying.is_sold(self.opened, presented.key, failed):
-            return None
+        if (refused := calls.not_sold(self.opened, presented.key.network)) is not None:
+            if await self.shared.buying.is_under_way_again(failed, presented.key, deadline):
+                return None
+            raise refused
         attempt = Attempt(self.shared.buying, self.opened, presented, buyer)
         return await self._taken(self.shared.buying.buy(attempt, deadline))
 

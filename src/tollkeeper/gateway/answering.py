@@ -205,8 +205,8 @@ class Answering(Charging):
 
     def _answer_challenge(self) -> None:
         opened = self.opened
-        if not opened.gate.is_enabled:
-            raise not_found()
+        if (unsold := opened.unsold()) is not None:
+            raise unsold
         shown = calls.challenge_on(opened, self.call)
         profile = calls.profile_on(self.call, self.shared.profile)
         head = self.call.head
@@ -226,8 +226,7 @@ class Answering(Charging):
 
     def _answer_exhausted(self, spent: ExhaustedError) -> None:
         opened = self.opened
-        if not (opened.gate.is_enabled and opened.offers):  # as if unpaid: nothing can be paid for
-            unsold = opened.unpayable() if opened.gate.is_enabled else not_found()
+        if (unsold := opened.unsold()) is not None:  # as if unpaid
             self._answer_refusal(unsold, self.shared.limit.challenged(self.call))
             return
         self.enter(Stage.OVER)
@@ -267,16 +266,16 @@ class Answering(Charging):
 
     def _answer_refused(self, error: ApiError, buyer: Buyer) -> None:
         opened, standing = self.opened, self.shared.limit.refused(self.call, error)
-        if error.status == 402 and opened.gate.is_enabled and not opened.offers:
-            error = opened.unpayable()
         lines = standing + self._token_of_claim(buyer, error)
-        if error.status == 402 and opened.gate.is_enabled:
+        if error.status == 402 and (unsold := opened.unsold()) is not None:
+            error = unsold
+        if error.status == 402:
             self.enter(Stage.OVER)
             self.shared.traffic.refused(opened.gate.id, self.call, error)
             body = error_envelope(error, self.call.request_id, calls.challenge_beside(opened, self.call).siblings)
             self.call.refuse(error, CORS + lines, body)
         else:
-            is_hidden = error.status == 402 or (opened.is_deleted and error.status != 503)
+            is_hidden = opened.is_deleted and error.status != 503
             self._answer_refusal(not_found() if is_hidden else error, lines)
 
     def _token_of_claim(self, buyer: Buyer, error: ApiError) -> bytes:

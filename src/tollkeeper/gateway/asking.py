@@ -86,8 +86,8 @@ class Asking(Answering):
                 await self._settle_outcome(result, deadline)
         return None
 
-    def _is_buyer_without_proof(self, presented: Presented, result: SpendResult) -> bool:
-        """The payment shown does not count at this gate: may the payer, whose bearer is there, spend all the same?"""
+    def _may_spend_as_payer(self, presented: Presented, result: SpendResult) -> bool:
+        """May the payer, whose bearer is there, spend though the payment that he shows does not count at this gate?"""
         opened = self.opened
         if opened.takes_header or self.wallet != presented.key.payer:
             return False
@@ -104,7 +104,8 @@ class Asking(Answering):
         return taken
 
     # Where asking said neither that one was taken nor that nothing is held: waits for whoever decides, until `deadline`
-    # (`access`), or asks again. The gate as it is by now is read by the reading thread.
+    # (`access`), or asks again; of a payment that was claimed elsewhere our hub is asked which transaction it is, for
+    # half a second. The gate as it is by now is read by the reading thread.
 
     async def _settle_outcome(self, result: SpendResult, deadline: float, presented: Presented | None = None) -> None:
         """What the other outcomes of asking for a credit mean. Returns when it is worth asking again."""
@@ -124,7 +125,7 @@ class Asking(Answering):
         elif result.outcome is Spend.PARKED:
             raise self.shared.buying.waiting.pending(key_of(purchase), purchase)
         else:
-            raise await self.shared.buying.waiting.elsewhere(purchase)
+            raise await self.shared.buying.refusals.of_claimed_elsewhere(purchase)
 
     async def _is_given_back(self, deadline: float) -> bool:
         """Whether the last credit may be there again: nobody pays anew for what a 503 of just now owes him.

@@ -17,7 +17,6 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.purchases import FIRST_LOOK_MS, NOT_ATTEMPTED, PurchaseState, Spend
 from tollkeeper.core.usdc import format_usdc
-from tollkeeper.gateway.calls import not_sold
 from tollkeeper.gateway.following import failure_looked_at_ms, key_of
 from tollkeeper.gateway.hub_client import HubUnreachableError, Settlement, unavailable, unheard
 from tollkeeper.gateway.refusals import Refusals, not_settled
@@ -231,24 +230,19 @@ class Buying:
             return False
         return await self.is_under_way_again(purchase, key)
 
-    async def is_sold(self, opened: OpenGate, key: PaymentKey, failed: Purchase | None) -> bool:
-        """Does the gate sell for such a payment? False where one that `failed` here is under way again.
+    async def is_under_way_again(
+        self, purchase: Purchase | None, key: PaymentKey, deadline: float | None = None
+    ) -> bool:
+        """Takes its last failure back where our hub does: nobody is to sign another while this one may be made.
 
-        Raises: the refusal.
+        Raises: SETTLEMENT_PENDING where the hub does not say, by `deadline` (loop time) at the latest.
         """
-        if (refused := not_sold(opened, key.network)) is None:
-            return True
-        if await self.is_under_way_again(failed, key):
-            return False
-        raise refused
-
-    async def is_under_way_again(self, purchase: Purchase | None, key: PaymentKey) -> bool:
-        """Takes its last failure back where our hub does: nobody is to sign another while this one may be made."""
         if purchase is None or not self.supported().is_ours:
             return False
         try:
-            told = await self.hub.payment_status(key)
-        except HubUnreachableError:
+            async with asyncio.timeout_at(deadline):
+                told = await self.hub.payment_status(key)
+        except (HubUnreachableError, TimeoutError):
             raise self.waiting.pending(key, purchase) from None
         if told is None or told.status == "failed":
             return False

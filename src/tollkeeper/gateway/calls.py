@@ -93,11 +93,9 @@ def check_payer(wallet: str | None, payer: str) -> None:
 
 
 def not_sold(opened: OpenGate, network: str) -> ApiError | None:
-    """The refusal of a payment on this network at a gate that sells nothing, or not for it; None where it does."""
-    if not opened.gate.is_enabled:
-        return ApiError(Code.NOT_FOUND, "this PayGate sells nothing at present")
-    if not opened.offers:
-        return opened.unpayable()  # not the payment's fault: the next moment it may be paid on there
+    """Enabled, network: the refusal of a payment at a gate that sells nothing, or not for it; None where it does."""
+    if (unsold := opened.unsold()) is not None:
+        return unsold
     return None if network in opened.offers else on_other_network(opened, network)
 
 

@@ -59,6 +59,14 @@ class OpenGate:
             raise self.unpayable()
         return self.offers[self.settled[0].network.name]
 
+    def unsold(self) -> ApiError | None:
+        """Why nobody can buy here now, whatever he pays with: 404, or 503 for a while; None where it sells."""
+        if self.is_deleted:
+            return not_found()
+        if not self.gate.is_enabled:
+            return ApiError(Code.NOT_FOUND, "this PayGate sells nothing at present")
+        return None if self.offers else self.unpayable()
+
     def asset_on(self, network: str) -> Asset:
         """The asset of one of the networks of `offers`. Raises: UNAVAILABLE for another."""
         asset = next((one for one in self.settled if one.network.name == network), None)

@@ -19,7 +19,9 @@ from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.tenders import with_advice
 from tollkeeper.core.verification import Reason, code_of_reason
+from tollkeeper.gateway import calls
 from tollkeeper.gateway.findings import Owed, Seen
+from tollkeeper.gateway.following import key_of
 from tollkeeper.gateway.hub_client import HubUnreachableError, Verdict
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.wire import Payment, PaymentKey
     from tollkeeper.gateway.chain_proofs import ChainProofs
     from tollkeeper.gateway.hub_client import HubClient, SettleAnswer, Supported
+    from tollkeeper.storage.purchase_rows import Purchase
 
 # At a facilitator that is not ours: how far back a payment is looked for on the chain, and how long that may take.
 _LOOKED_BACK_MS: Final = 900_000
@@ -136,6 +139,11 @@ class Refusals:
         if finding.seen is Seen.NOTHING or is_known:
             return None
         return _used("was settled before", tender.key, finding.transaction, {})
+
+    async def of_claimed_elsewhere(self, purchase: Purchase) -> ApiError:
+        """The refusal of a payment that was claimed at another PayGate, with the transaction that is known by now."""
+        transaction = purchase.transaction_hash or await self._hub.transaction_of(key_of(purchase))
+        return calls.spent_elsewhere(purchase, transaction)
 
     async def _known(self, tender: Tender) -> _Known:
         """What our hub has on record of the payment; of another facilitator's, what the chain shows."""

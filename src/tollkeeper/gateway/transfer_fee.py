@@ -143,7 +143,7 @@ class TransferFees:
                 details={"purchaseId": purchase.id},
             )
         else:
-            raise await self.buying.waiting.elsewhere(purchase)
+            raise await self.buying.refusals.of_claimed_elsewhere(purchase)
 
     async def give_back(self, call_id: str, status: int) -> None:
         """The transfer was clearly not made: the fee stays as a credit for the next try."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.gateway import calls
 from tollkeeper.gateway.following import key_of
 
 if TYPE_CHECKING:
@@ -106,8 +105,3 @@ class Waiting:
         It is not asked about a payment that nobody claimed here.
         """
         return self.pending(key, purchase, "" if purchase is None else await self._hub.transaction_of(key))
-
-    async def elsewhere(self, purchase: Purchase) -> ApiError:
-        """The refusal of a payment that was claimed at another PayGate, with the transaction that is known by now."""
-        transaction = purchase.transaction_hash or await self._hub.transaction_of(key_of(purchase))
-        return calls.spent_elsewhere(purchase, transaction)
