@@ -86,6 +86,9 @@ async def test_whoever_was_told_to_come_again_is_served_once_whenever_it_was_gra
             await until_books_are(there, [("LIVE", 3)])
         await delete(there, gate)
         await late.until_answered()
+        await until_books_are(there, [("VOID", 3)])
+        told = await there.buyer.ask("GET", there.url + "/api/v1/credits", headers={"X-Payment": payment})
+        assert [one["remaining"] for one in told.json()["data"]] == [0]
         monkeypatch.undo()
         served = [(await there.buyer.call(gate["accessUrl"], payment)).status for _ in range(2)]
     assert served == [200, 404]

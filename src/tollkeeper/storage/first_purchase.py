@@ -229,8 +229,6 @@ class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_onl
         )
         if wish is not None:
             yield _Q.insert_call(id=wish.call_id, purchase_id=claim.id, now_ms=self.now_ms)
-            if booked.is_gate_deleted:
-                yield from void_with_gate(claim.id, self.now_ms)
         purchase = msgspec.structs.replace(
             claim,
             state=PurchaseState.LIVE,
@@ -263,15 +261,17 @@ class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_onl
 
 
 class Booked(NamedTuple):
-    """What a grant came to: how many credits, when they end, if they do, and whether its gate was deleted before it."""
+    """What a grant came to: how many credits, and when they end, if they do."""
 
     granted: int
     expires_ms: int | None
-    is_gate_deleted: bool
 
 
 def book_grant(purchase_id: str, granted: Row, now_ms: int, *, token_used: bool, spent_count: int = 0) -> Unit[Booked]:
-    """The credits of a grant, so many of them spent at once, their entry in the ledger and the gate's counters."""
+    """The credits of a grant, so many of them spent at once, their entry in the ledger and the gate's counters.
+
+    Of a gate that was deleted by then they are void (contract 2); one of its calls is due where none was spent.
+    """
     count: int = granted["credits"]
     lasting_seconds: int | None = granted["credits_expire_after_seconds"]
     expires_ms = None if lasting_seconds is None else now_ms + lasting_seconds * 1000
@@ -284,4 +284,6 @@ def book_grant(purchase_id: str, granted: Row, now_ms: int, *, token_used: bool,
     )
     yield _Q.give_credits(cause=purchase_id, reason="grant", purchase_id=purchase_id, delta=count, now_ms=now_ms)
     rows = yield _Q.count_purchase(gate_id=granted["gate_id"], revenue_micro=int(granted["value_micro"]))
-    return Booked(count, expires_ms, bool(rows) and rows[0]["gate_deleted_ms"] is not None)
+    if rows and rows[0]["gate_deleted_ms"] is not None:
+        yield from void_with_gate(purchase_id, now_ms)
+    return Booked(count, expires_ms)

@@ -265,9 +265,7 @@ class Purchases:
                 return ClaimResult(Claim.STALE)
             granted = yield _Q.grant_credits(id=purchase_id, attempt=1, confirmed=1, follow_ms=None, **proven)
             yield _Q.mark_honoured(id=purchase_id, now_ms=now_ms)
-        booked = yield from book_grant(purchase_id, granted[0], now_ms, token_used=True)
-        if booked.is_gate_deleted:  # one of its calls is due
-            yield from void_with_gate(purchase_id, now_ms)
+        yield from book_grant(purchase_id, granted[0], now_ms, token_used=True)
         rows = yield _Q.purchase_by_payment(**identity)
         return ClaimResult(Claim.WON, purchase_from(rows[0]))
 
