@@ -310,9 +310,17 @@ def header_pairs(headers: Mapping[str, str]) -> Headers:
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
 
 
-def own_headers(request_id: str) -> Headers:
-    """What every answer carries (contract 1)."""
-    return [(b"x402-version", b"1"), (b"x-request-id", request_id.encode())]
+def own_headers(request_id: str, asked: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """What every answer carries (contract 1), to a request with the headers `asked`."""
+    return [(b"x402-version", b"1"), (b"x-request-id", request_id.encode()), *correlation_of(asked)]
+
+
+async def send_refusal(
+    send: Send, error: ApiError, request_id: str, asked: Iterable[tuple[bytes, bytes]], also: Headers | None = None
+) -> None:
+    """Refuse a request with the headers `asked`, by all that such an answer carries; `also` are headers beside it."""
+    headers = [*own_headers(request_id, asked), *header_pairs(error.headers), *(also or ())]
+    await send_answer(send, error.status, error_envelope(error, request_id), headers)
 
 
 def _answer_to(error: Exception, request_id: str, path: str) -> ApiError:
@@ -338,7 +346,7 @@ class Shell:
             return
         request_id = new_request_id()
         scope.setdefault("state", {})["request_id"] = request_id
-        own = [*own_headers(request_id), *correlation_of(scope["headers"])]
+        own = own_headers(request_id, scope["headers"])
         started = False
 
         async def send_with_own(message: Message) -> None:
@@ -357,5 +365,4 @@ class Shell:
             answer = _answer_to(error, request_id, scope["path"])
             if started:
                 raise
-            body = error_envelope(answer, request_id)
-            await send_answer(send_with_own, answer.status, body, header_pairs(answer.headers))
+            await send_refusal(send, answer, request_id, scope["headers"])

@@ -322,6 +322,8 @@ async def test_introspection_tells_what_is_in_force_and_nothing_about_the_rest(c
         ("", "MISSING_PARAMETER"),
         ("token=", "MISSING_PARAMETER"),
         ("token=a&token=b", "INVALID_PARAMETER"),
+        ("token=&token=a", "INVALID_PARAMETER"),
+        ("token=a&" + "&".join(f"other{number}=1" for number in range(20)), "INVALID_PARAMETER"),
         ("other=x", "MISSING_PARAMETER"),
     ],
 )

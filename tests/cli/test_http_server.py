@@ -133,9 +133,13 @@ async def test_a_request_whose_time_is_over_at_a_stop_is_told_so() -> None:
         await asyncio.Event().wait()
 
     async with HttpServer(AccessLog(Shell(waits)), listen("127.0.0.1", 0), drain_seconds=1) as server:
-        asking = asyncio.create_task(exchange(server.address, b"PUT / HTTP/1.1\r\nHost: x\r\n\r\n"))
+        sent = b"PUT / HTTP/1.1\r\nHost: x\r\nX-Correlation-Id: mine\r\n\r\n"
+        asking = asyncio.create_task(exchange(server.address, sent))
         await begun.wait()
-    assert error_of(await asking) == (503, "UNAVAILABLE")
+    answer = await asking
+    assert error_of(answer) == (503, "UNAVAILABLE")
+    assert b"\r\nretry-after: " in answer
+    assert b"\r\nx-correlation-id: mine\r\n" in answer
 
 
 async def test_what_cannot_be_listened_on_is_said_with_what_to_choose() -> None:

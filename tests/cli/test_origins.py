@@ -57,6 +57,8 @@ async def test_a_request_of_another_origin_is_not_carried_out(origin: str, path:
     assert json.loads(body)["error"]["requestId"] == headers["x-request-id"]
     assert "access-control-allow-origin" not in headers
     assert asked.reached == []
+    _, headers, _ = await ask(asked, method, path, origin=origin, x_correlation_id="mine")
+    assert headers["x-correlation-id"] == "mine"
 
 
 @pytest.mark.parametrize("origin", [None, OWN])
@@ -87,6 +89,8 @@ async def test_a_preflight_of_a_named_origin_is_answered_here() -> None:
     assert headers["access-control-allow-headers"] == "authorization"
     assert headers["x402-version"] == "1"
     assert re.fullmatch("[0-9a-f]{32}", headers["x-request-id"])
+    _, headers, _ = await ask(asked, "OPTIONS", "/api/v1/paygates/1", origin=NAMED, x_correlation_id="mine", **wanted)
+    assert headers["x-correlation-id"] == "mine"
 
 
 async def test_calls_of_gates_are_open_to_every_page() -> None:

@@ -8,11 +8,11 @@ cached.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
 from litestar import Request, Response
 
-from tollkeeper.api import bearer_token, iso, json_body, ok, query_of, read_body, string_field, unless_known
+from tollkeeper.api import bearer_token, iso, json_body, ok, once_each, query_of, read_body, string_field, unless_known
 from tollkeeper.auth import operations
 from tollkeeper.core.errors import invalid, missing
 from tollkeeper.core.wallets import shown_address
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _NO_STORE: Final = {"Cache-Control": "no-store"}
 _FORM: Final = "application/x-www-form-urlencoded"
+_FORM_FIELDS_MAX: Final = 16
 
 
 def auth_routes(auth: Auth) -> list[HTTPRouteHandler]:
@@ -93,12 +94,11 @@ async def _token_field(request: Request[Any, Any, Any]) -> str:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
         return string_field(await json_body(request), "token")
     text = (await read_body(request.stream(), request.scope["headers"])).decode("utf-8", "replace")
-    values = parse_qs(text, max_num_fields=16).get("token", [])
-    if not values:
-        raise missing("token")
-    if len(values) > 1:
-        raise invalid("token", "token came twice")
-    return values[0]
+    try:
+        fields = parse_qsl(text, keep_blank_values=True, max_num_fields=_FORM_FIELDS_MAX)
+    except ValueError:
+        raise invalid("body", f"the form has more than {_FORM_FIELDS_MAX} fields") from None
+    return string_field(once_each(fields), "token")
 
 
 def user_body(user: User) -> dict[str, Any]:

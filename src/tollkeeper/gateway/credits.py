@@ -35,7 +35,7 @@ def credit_routes(
     async def held(request: Request[Any, Any, Any], limit: int, offset: int) -> tuple[list[dict[str, Any]], int]:
         headers = request.headers
         header = headers.get("x-payment")
-        # Read in any case: what is wrong is refused, and not passed over for a good token beside it.
+        # Each is judged in any case: what is wrong is refused, and not passed over for a good token beside it.
         paid = None if header is None else proofs.read(header.encode("latin-1"))
         bearer = bearer_token(headers)
         wallet = None if bearer is None else (await auth.authenticate(bearer)).wallet

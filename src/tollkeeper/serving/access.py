@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
 
-from tollkeeper.api import error_envelope, new_request_id, own_headers, send_answer
+from tollkeeper.api import new_request_id, send_refusal
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.edge.call import CallHandler, InboundCall, Tell
 from tollkeeper.edge.heads import RequestHead
@@ -80,7 +80,7 @@ class AccessLog:
         except asyncio.CancelledError:  # by a stop whose time is over; nobody waits for this task
             if status:
                 raise
-            await _answer_cut_short(send_noting, state.setdefault("request_id", new_request_id()), path)
+            await _answer_cut_short(scope, send_noting)
         finally:
             duration_us = (time.perf_counter_ns() - started) // 1000
             self._counts.other.count(status, duration_us)
@@ -88,10 +88,11 @@ class AccessLog:
             _write_line(level, scope["method"], path, status, duration_us, state.get("request_id", ""))
 
 
-async def _answer_cut_short(send: Send, request_id: str, path: str) -> None:
-    _LOG.warning("request_cut_short", request_id=request_id, path=path)
+async def _answer_cut_short(scope: Message, send: Send) -> None:
+    request_id = scope["state"].setdefault("request_id", new_request_id())
+    _LOG.warning("request_cut_short", request_id=request_id, path=scope["path"])
     cut = ApiError(Code.UNAVAILABLE, "stopping; what was asked may have been done: look before asking again")
-    await send_answer(send, cut.status, error_envelope(cut, request_id), own_headers(request_id))
+    await send_refusal(send, cut, request_id, scope["headers"])
 
 
 class _LoggedCalls:

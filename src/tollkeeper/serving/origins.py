@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.api import error_envelope, new_request_id, own_headers, send_answer
+from tollkeeper.api import new_request_id, own_headers, send_refusal
 from tollkeeper.core.errors import ApiError, Code
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class OriginGuard:
         elif origin.lower() not in self._named:
             await _refuse(scope, send)
         elif _is_preflight(scope):
-            headers = [*own_headers(_named(scope)), *_allow(origin), *_preflight(scope)]
+            headers = [*own_headers(_named(scope), scope["headers"]), *_allow(origin), *_preflight(scope)]
             await send({"type": "http.response.start", "status": 204, "headers": headers})
             await send({"type": "http.response.body", "body": b""})
         else:
@@ -92,12 +92,10 @@ def _preflight(scope: Message) -> Headers:
 
 
 async def _refuse(scope: Message, send: Send) -> None:
-    request_id = _named(scope)
     error = ApiError(
         Code.FORBIDDEN, "web pages of this origin may not use this API; the setting cors_origins names some"
     )
-    headers = [*own_headers(request_id), (b"vary", b"Origin")]
-    await send_answer(send, error.status, error_envelope(error, request_id), headers)
+    await send_refusal(send, error, _named(scope), scope["headers"], [(b"vary", b"Origin")])
 
 
 def _named(scope: Message) -> str:
