@@ -30,13 +30,14 @@ from tests.edge.targets import (
     target,
 )
 from tests.edge.test_calls import until
+from tests.storage.test_files import no_file_larger_than
 from tollkeeper.core.addresses import TargetUrl, check_target_url
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import gateway_headers
 from tollkeeper.edge.addresses import Resolver
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.edge.relay import ForwardLimits
-from tollkeeper.edge.spool import THREADS, SpooledBody
+from tollkeeper.edge.spool import THREADS, Spool, SpooledBody, SpoolRoom
 from tollkeeper.edge.unread import Unread
 
 CANARY = b"canary-5f1d"
@@ -303,6 +304,41 @@ async def test_no_room_on_disk_is_a_clean_refusal(tmp_path: Path) -> None:
         assert (refusal.code, refusal.status) == (Code.UNAVAILABLE, 503)
         assert edge.pool.open_count == 0
         edge.close()
+
+
+@pytest.mark.parametrize("short_bytes", [1, 1000, 4096, 100_000])
+async def test_a_disk_that_is_full_in_the_middle_of_an_answer_is_a_clean_refusal(
+    short_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever in one of its writes that happens."""
+    written_bytes = [0]
+
+    def allow_a_part_of_it(_room: SpoolRoom, size_bytes: int) -> None:
+        is_first, written_bytes[0] = not written_bytes[0], written_bytes[0] + size_bytes
+        if not is_first:
+            full.enter_context(no_file_larger_than(written_bytes[0] - short_bytes))
+
+    monkeypatch.setattr(SpoolRoom, "require", allow_a_part_of_it)
+    async with target(answers(sized(bytes(6_000_000)))) as there, forwarder() as edge:
+        with contextlib.ExitStack() as full:
+            refusal = await asyncio.wait_for(refusal_of(edge, get(there.at())), 10)
+        assert (refusal.code, refusal.status) == (Code.UNAVAILABLE, 503)
+        assert edge.room.in_use_bytes == edge.pool.open_count == 0
+
+
+async def test_whatever_fails_when_a_call_is_given_up_its_owner_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    close = Spool.close
+
+    def fail_once(_spool: Spool) -> None:
+        monkeypatch.setattr(Spool, "close", close)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Spool, "close", fail_once)
+    head = OK + b"Content-Length: 500000\r\n\r\n"
+    async with target(answers(head, bytes(200_000), wait=False)) as there, forwarder() as edge:
+        refusal = await asyncio.wait_for(refusal_of(edge, get(there.at())), 10)
+        assert (refusal.code, edge.room.in_use_bytes) == (Code.UPSTREAM_INVALID, 0)
+        assert Spool.close is close
 
 
 async def test_a_disk_that_does_not_take_an_answer_in_time_is_a_refusal_and_gets_its_space_back(tmp_path: Path) -> None:

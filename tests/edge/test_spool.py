@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import threading
 from pathlib import Path
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.edge.test_calls import until
+from tests.storage.test_files import no_file_larger_than
 from tollkeeper.edge.spool import BATCH_SIZE_BYTES, Spool, SpooledBody, SpoolRoom
 
 MIB = 1024 * 1024
@@ -39,6 +41,10 @@ def spool(room: SpoolRoom, source: Source, memory_bytes: int = MIB) -> Spool:
 async def until_resumed(source: Source) -> None:
     while source.is_paused:  # noqa: ASYNC110 - a spool tells its source by a call, not by an event
         await asyncio.sleep(0)
+
+
+def open_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 async def whole(body: bytes | SpooledBody) -> bytes:
@@ -137,6 +143,22 @@ async def test_a_disk_that_fails_is_told_once_and_ends_the_wait(tmp_path: Path) 
     assert [type(fault) for fault in source.faults] == [FileNotFoundError]
     spooled.close()
     assert room.in_use_bytes == 0
+    room.close()
+
+
+@pytest.mark.parametrize("short_bytes", [1, 1000, 4096, 100_000])
+async def test_a_disk_that_takes_a_write_in_part_is_told_once_and_its_file_is_given_up(short_bytes: int) -> None:
+    room, source = SpoolRoom(64 * MIB), Source()
+    spooled = spool(room, source)
+    spooled.append(bytes(2 * MIB))
+    await until_resumed(source)
+    before = open_descriptors()
+    with no_file_larger_than(4 * MIB - short_bytes):
+        spooled.append(bytes(2 * MIB))
+        await until(lambda: source.faults)
+        spooled.close()
+    assert [fault.errno for fault in source.faults] == [errno.EFBIG]
+    assert (room.in_use_bytes, open_descriptors()) == (0, before - 1)
     room.close()
 
 

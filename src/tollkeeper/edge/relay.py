@@ -372,8 +372,10 @@ class Relay(Exchange):
 
     def _refuse(self, error: BaseException) -> None:
         if not self._is_over:
-            self.close()
-            self._owner.on_refusal(error)
+            try:
+                self.close()
+            finally:  # whatever fails there: nobody else would tell the owner any more
+                self._owner.on_refusal(error)
 
     def time_out(self) -> None:
         """See `deadlines.Bound`."""

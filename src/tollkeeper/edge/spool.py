@@ -7,6 +7,7 @@ closes files. Some of it is left to others, for the database may lie on the same
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import shutil
 import tempfile
@@ -138,8 +139,9 @@ class Spool:
         self._closed = True
         self._release()
         if self._writing is None and self._file is not None:
-            self._file.close()
-            self._file = None
+            file, self._file = self._file, None
+            with contextlib.suppress(OSError):  # a disk that fails; its file is given up all the same
+                file.close()
 
     def _hold(self, size_bytes: int) -> None:
         self._held_bytes += size_bytes
@@ -160,10 +162,11 @@ class Spool:
     def _write_parts(self, parts: list[Part]) -> None:
         data = b"".join(parts)
         self._room.require(len(data))
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(dir=self._room.folder)  # noqa: SIM115 - closed with the body
-        self._file.write(data)
-        self._file.flush()
+        if self._file is None:  # without a buffer: closing one that the disk would not take fails, and keeps its file
+            self._file = tempfile.TemporaryFile(dir=self._room.folder, buffering=0)  # noqa: SIM115 - closed with the body
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
 
     def _written(self, job: asyncio.Future[None], size_bytes: int, done: asyncio.Future[None]) -> None:
         self._room.in_use_bytes -= size_bytes
