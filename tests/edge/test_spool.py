@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import io
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -193,6 +195,41 @@ async def test_a_body_that_is_left_half_read_gives_its_space_back() -> None:
     await asyncio.sleep(0.01)
     with pytest.raises(ValueError, match="closed"):
         await whole(body)
+    room.close()
+
+
+class HungFile(io.FileIO):
+    """Of a disk that answers no read for now."""
+
+    began = threading.Event()
+    may_end = threading.Event()
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        self.began.set()
+        assert self.may_end.wait(10)
+        return super().readinto(buffer)
+
+
+@pytest.mark.parametrize("how", ["its reader is cancelled", "it is closed"])
+async def test_a_body_that_is_given_up_while_a_read_hangs_keeps_nobody_waiting(how: str, tmp_path: Path) -> None:
+    room, path = SpoolRoom(64 * MIB), tmp_path / "body"
+    path.write_bytes(bytes(2 * BATCH_SIZE_BYTES))
+    HungFile.began.clear()
+    HungFile.may_end.clear()
+    file = io.BufferedReader(HungFile(str(path)))
+    body = SpooledBody(file, 2 * BATCH_SIZE_BYTES, room.threads)
+    reading = asyncio.ensure_future(whole(body))
+    await until(HungFile.began.is_set)
+    late = threading.Timer(5, HungFile.may_end.set)  # lest a loop that waits for it wait for ever
+    late.start()
+    if how == "it is closed":
+        body.close()
+    reading.cancel()
+    await asyncio.wait([reading])
+    assert not HungFile.may_end.is_set()
+    late.cancel()
+    HungFile.may_end.set()
+    await until(lambda: file.closed)
     room.close()
 
 

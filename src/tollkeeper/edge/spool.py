@@ -12,7 +12,7 @@ import errno
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Final
 
@@ -50,13 +50,14 @@ class SpooledBody:
         self.size_bytes = size_bytes
         self._file = file
         self._threads = threads
+        self._reading: Future[bytes] | None = None  # the last one
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        loop = asyncio.get_running_loop()
         left = self.size_bytes
         try:
             while left:
-                data = await loop.run_in_executor(self._threads, self._file.read, min(left, BATCH_SIZE_BYTES))
+                self._reading = self._threads.submit(self._file.read, min(left, BATCH_SIZE_BYTES))
+                data = await asyncio.wrap_future(self._reading)
                 if not data:
                     raise OSError("a spooled body is shorter than it was written")
                 left -= len(data)
@@ -65,8 +66,11 @@ class SpooledBody:
             self.close()
 
     def close(self) -> None:
-        """Give the disk space back."""
-        self._file.close()
+        """Give the disk space back, behind a read that is under way: nobody waits for a disk that is slow with it."""
+        if self._reading is None:
+            _give_up(self._file)
+        else:
+            self._reading.add_done_callback(lambda _: _give_up(self._file))  # at once where it has ended
 
 
 class Spool:
@@ -125,9 +129,8 @@ class Spool:
         if self._parts:
             self._write()
             await self._written_out()
-        file = self._file
-        await asyncio.get_running_loop().run_in_executor(self._room.threads, file.seek, 0)
-        self._file = None
+        file, self._file = self._file, None
+        file.seek(0)  # asks no disk, for the file has no buffer
         return SpooledBody(file, self.size_bytes, self._room.threads)
 
     async def _written_out(self) -> None:
@@ -140,8 +143,7 @@ class Spool:
         self._release()
         if self._writing is None and self._file is not None:
             file, self._file = self._file, None
-            with contextlib.suppress(OSError):  # a disk that fails; its file is given up all the same
-                file.close()
+            _give_up(file)
 
     def _hold(self, size_bytes: int) -> None:
         self._held_bytes += size_bytes
@@ -186,3 +188,8 @@ class Spool:
                 done.exception()  # a spool that was closed has nobody to tell
             else:
                 done.set_result(None)
+
+
+def _give_up(file: IO[bytes]) -> None:
+    with contextlib.suppress(OSError):  # what a disk that fails says of a file that nobody needs any more
+        file.close()
