@@ -99,16 +99,38 @@ async def test_a_caller_who_sends_no_more_gets_the_refusal_behind_its_answers() 
         assert (said.count(b"HTTP/1.1 200 "), said.count(b"HTTP/1.1 429 ")) == (65, 1)
 
 
-@pytest.mark.parametrize("ends", ["cut", "fails", "by its caller"])
+@pytest.mark.parametrize(("version", "end"), [(b"1.1", b"4\r\nhalf\r\n0\r\n\r\n"), (b"1.0", b"half")])
+async def test_a_caller_who_sends_no_more_gets_the_rest_of_an_answer_of_unknown_length(
+    version: bytes, end: bytes
+) -> None:
+    async with called(patience=QUICK) as running, caller(running.asgi) as (reader, writer):
+        writer.write(b"GET /call/halves HTTP/%b\r\nHost: x\r\n\r\n" % version)
+        assert b"half " in await reader.read(1000)
+        writer.write_eof()
+        await asyncio.sleep(1)
+        running.calls.go.set()
+        assert (await asyncio.wait_for(reader.read(), 5)).removeprefix(b"\r\n") == end
+        assert (running.calls.gone, running.calls.ends) == (0, [200])
+
+
+async def test_a_caller_who_sends_no_more_in_the_middle_of_an_answer_gets_those_behind_it() -> None:
+    async with called(patience=QUICK) as running, caller(running.asgi) as (reader, writer):
+        writer.write(get(b"/call/halves") + get(b"/call/x"))
+        said = await reader.read(1000)
+        writer.write_eof()
+        await asyncio.sleep(0.3)
+        running.calls.go.set()
+        said += await asyncio.wait_for(everything(reader), 5)
+        assert b"4\r\nhalf\r\n0\r\n\r\n" + CONTINUE + b"HTTP/1.1 200 OK" in said
+        assert said.endswith(b"GET /call/x ")
+
+
+@pytest.mark.parametrize("ends", ["cut", "fails"])
 async def test_an_answer_without_an_end_that_is_cut_does_not_look_whole(ends: str) -> None:
     async with called(patience=QUICK) as running, caller(running.asgi) as (reader, writer):
-        what = b"halves" if ends == "by its caller" else ends.encode()
-        writer.write(b"GET /call/%b HTTP/1.0\r\nHost: x\r\n\r\n" % what)
+        writer.write(b"GET /call/%b HTTP/1.0\r\nHost: x\r\n\r\n" % ends.encode())
         assert b"half " in await reader.read(1000)
-        if ends == "by its caller":
-            writer.write_eof()
-        else:
-            running.calls.go.set()
+        running.calls.go.set()
         with pytest.raises(ConnectionResetError):
             await asyncio.wait_for(reader.read(), 5)
 
@@ -185,6 +207,22 @@ async def test_a_caller_who_closes_ends_the_exchange_with_the_target() -> None:
             await until(lambda: there.heads)
         await asyncio.wait_for(there.lost.wait(), 10)
         assert (running.calls.gone, running.calls.answered, running.calls.ends) == (1, [], [0])
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_LINGER2"), reason="elsewhere a system remembers for its own time")
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+async def test_a_caller_who_closes_in_the_middle_of_an_answer_that_says_nothing_is_found_by_the_system(
+    version: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "SYSTEM_ASKS_SECONDS", 1)
+    async with called(patience=QUICK) as running:
+        with connected(running) as line:
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2, 1)  # a minute goes quickly
+            line.send(b"GET /call/halves HTTP/%b\r\nHost: x\r\n\r\n" % version)
+            said = b""
+            while b"half " not in said:
+                said += await asyncio.get_running_loop().sock_recv(line, 1000)
+        await until(lambda: running.calls.gone == 1)
 
 
 async def test_an_asgi_request_learns_that_its_caller_closed() -> None:

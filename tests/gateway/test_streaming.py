@@ -192,13 +192,37 @@ async def test_a_stream_that_breaks_off_takes_no_earlier_answer_with_it(market: 
     assert not said.endswith(b"0\r\n\r\n")
 
 
+async def test_a_client_that_sends_no_more_gets_the_whole_stream(market: Market) -> None:
+    gate, payment = await streaming_gate(market)
+    goes_on = asyncio.Event()
+
+    async def events(_request: Received, writer: Writer) -> None:
+        writer.write(SSE + chunk(b"data: 1\n\n"))
+        await goes_on.wait()
+        writer.write(chunk(b"data: 2\n\n") + b"0\r\n\r\n")
+
+    market.target.answer = events
+    parts = urlsplit(gate["accessUrl"])
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    writer.write(f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nX-Payment: {payment}\r\n\r\n".encode())
+    assert b"x-credits-remaining: 19" in await reader.readuntil(chunk(b"data: 1\n\n"))
+    writer.write_eof()
+    await asyncio.sleep(2.5)  # a caller who left would have been noticed by now
+    goes_on.set()
+    assert await asyncio.wait_for(reader.read(), 30) == chunk(b"data: 2\n\n") + b"0\r\n\r\n"
+    writer.close()
+
+
 async def test_a_client_that_leaves_ends_the_targets_stream(market: Market) -> None:
     gate, payment = await streaming_gate(market)
     ended = asyncio.Event()
 
     async def events(request: Received, writer: Writer) -> None:
-        writer.write(SSE + chunk(b"data: 1\n\n"))
-        await request.reader.read()  # until the gateway hangs up
+        writer.write(SSE)
+        hangs_up = asyncio.ensure_future(request.reader.read())
+        while not hangs_up.done():
+            writer.write(chunk(b"data: 1\n\n"))
+            await asyncio.wait([hangs_up], timeout=0.2)
         ended.set()
         writer.close()
 

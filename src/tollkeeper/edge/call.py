@@ -146,8 +146,8 @@ class InboundCall(msgspec.Struct, eq=False):
     response_started: bool = False
     response_complete: bool = False
     disconnected: bool = False
-    is_open_ended: bool = False  # an answer has begun whose end nobody knows
     _is_chunked: bool = False
+    _ends_with_connection: bool = False  # an answer has begun whose end nothing else shows
     on_gone: Callable[[], None] | None = None  # called once, where no answer can be sent any more
 
     message_event: ClassVar[asyncio.Event] = _NOBODY_WAITS
@@ -255,8 +255,8 @@ class InboundCall(msgspec.Struct, eq=False):
         """
         if not self.disconnected:
             if length_bytes is None:
-                self.is_open_ended = True
                 self._is_chunked = self._takes_chunks
+                self._ends_with_connection = not self._takes_chunks
                 self.keep_alive = self.keep_alive and self._takes_chunks
                 lines += b"transfer-encoding: chunked\r\n" if self._takes_chunks else b""
             self._connection.transport.write(self._head(status, lines, length_bytes, has_date=has_date))
@@ -277,14 +277,14 @@ class InboundCall(msgspec.Struct, eq=False):
 
     def abort(self) -> None:
         """Close the connection; the answer stays incomplete, and shows it: by a reset where nothing else would."""
-        transport, is_plain = self._connection.transport, self.is_open_ended and not self._is_chunked
-        if is_plain and not self.disconnected and (line := transport.get_extra_info("socket")) is not None:
+        transport, needs_reset = self._connection.transport, self._ends_with_connection and not self.disconnected
+        if needs_reset and (line := transport.get_extra_info("socket")) is not None:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _BY_RESET)
         transport.abort()
 
     def leave_unfinished(self) -> None:
         """The answer stays incomplete, and shows it; those before it, which may not have been read, still arrive."""
-        if self.is_open_ended and not self._is_chunked:
+        if self._ends_with_connection:
             self.abort()
         elif not self.disconnected:
             self.keep_alive = False

@@ -188,9 +188,11 @@ class CallerConnection(HttpToolsProtocol):
         return presence is not Presence.GONE
 
     def ask_caller(self) -> None:
-        """Ask a caller who sends no more whether it is there, unless an answer has begun."""
+        """Ask a caller who sends no more whether it is there; the system does where an answer has begun."""
         if self._current is None or not self._current.response_started:
             self._attendance.ask(self.transport, self.loop.time(), is_http_11=self._is_http_11)
+        else:
+            self._attendance.let_system_ask()
 
     def on_body(self, body: bytes) -> None:
         """A part of the body. All that comes at once is handed on at once, in however many chunks it was sent."""

@@ -89,10 +89,6 @@ class StrictProtocol(CallerConnection):
             self._refuse(malformed("it ends before it is complete"))
         if not self._unanswered:
             return False
-        if isinstance(self._current, InboundCall) and self._current.is_open_ended:
-            # Nobody can be asked in the middle of an answer, and one without an end would go on for nobody.
-            self._current.abort()
-            return False
         if not is_cut_short and self._refusal is None:
             self.cycle.keep_alive = False
         self.ask_caller()

@@ -3,13 +3,16 @@
 A caller who closes its connection and one who merely sends no more (half-closed, RFC 9112 9.6) look alike: both have
 sent FIN. The first gets its request cancelled, the second its answer. To tell them apart one `100 Continue` is sent,
 which every HTTP/1.1 client must discard where it did not ask for it (RFC 9110 15.2.1): the system of a caller who left
-answers it with a reset. HTTP/1.0 has no such line; there a half-closed caller is believed. What this module does not
-do: end anything.
+answers it with a reset. HTTP/1.0 has no such line; there a half-closed caller is believed. In the middle of an answer
+nothing can be asked: what is sent next shows who left, and where nothing is, the system's own question (TCP keepalive),
+once the caller's system has forgotten the connection, which takes Linux a minute. What this module does not do: end
+anything.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import select
 import socket
 import struct
@@ -19,6 +22,7 @@ from typing import Final
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 # How long a reset may take to come back before a silent caller is believed.
 PROOF_SECONDS: Final = 0.5
+SYSTEM_ASKS_SECONDS: Final = 5
 # What is read of an upload that its target does not take, so that an end behind it is seen: at once, of one call, and
 # of all calls of a listener together.
 AHEAD_STEP_BYTES: Final = 4 * 1024 * 1024
@@ -26,6 +30,10 @@ AHEAD_CALL_BYTES: Final = 32 * 1024 * 1024  # about what systems hold for both e
 AHEAD_ALL_BYTES: Final = 64 * 1024 * 1024
 
 _SENDS_NO_MORE: Final = getattr(select, "POLLRDHUP", 0)  # Linux's; elsewhere an end is seen when it is read
+# When the system asks first, and again; elsewhere its own times hold.
+_SYSTEM_ASKS: Final = tuple(
+    getattr(socket, name) for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL") if hasattr(socket, name)
+)
 # `tcpi_bytes_acked` of Linux's `struct tcp_info`, behind 8 bytes, 24 numbers of 4 and two of 8.
 _TCP_INFO: Final = getattr(socket, "TCP_INFO", -1)
 _TAKEN_AT_BYTE: Final = 120
@@ -44,13 +52,14 @@ class Presence(Enum):
 class Attendance:
     """One caller. `is_silent`: its end was read. `socket_number` is below zero once the connection is lost."""
 
-    __slots__ = ("_asked_seconds", "_poll", "_socket", "is_believed", "is_silent", "socket_number")
+    __slots__ = ("_asked_seconds", "_poll", "_socket", "_system_asks", "is_believed", "is_silent", "socket_number")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._socket: socket.socket = transport.get_extra_info("socket")
         self.socket_number: int = self._socket.fileno()
         self._poll: select.poll | None = None  # made when it is needed: most connections never are
         self._asked_seconds: float | None = None
+        self._system_asks = False
         self.is_silent = False
         self.is_believed = False  # silent, asked, and still there
 
@@ -80,6 +89,15 @@ class Attendance:
             self._asked_seconds = now_seconds
             if is_http_11:
                 transport.write(CONTINUE)
+
+    def let_system_ask(self) -> None:
+        """Have the system ask a silent caller from now on, again and again: in the middle of an answer."""
+        if not self._system_asks:
+            self._system_asks = True
+            with contextlib.suppress(OSError):  # the connection is lost
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for option in _SYSTEM_ASKS:
+                    self._socket.setsockopt(socket.IPPROTO_TCP, option, SYSTEM_ASKS_SECONDS)
 
     def believe(self, now_seconds: float) -> bool:
         """Of a silent caller: has it been asked, and had the time to turn out gone?"""
