@@ -256,8 +256,24 @@ async def test_who_asks_for_a_broken_body_later_is_told_what_came_and_that_it_br
         assert (answer.status, answer.headers[b"x-parts"], answer.rest) == (400, b"1", b"")
 
 
-async def test_a_body_that_breaks_behind_an_answers_begin_cuts_it() -> None:
+@pytest.mark.parametrize("how", ["nonsense", "its end"])
+async def test_an_answer_that_has_begun_goes_on_where_the_body_breaks_and_is_the_last(how: str) -> None:
     async with called() as running, caller(running.asgi) as (reader, writer):
+        writer.write(get(b"/call/halves", b"Transfer-Encoding: chunked\r\n", b"POST"))
+        assert b"half " in await asyncio.wait_for(reader.readuntil(b"half "), 10)
+        if how == "its end":
+            writer.write_eof()
+        else:
+            writer.write(b"nonsense\r\n")
+        await asyncio.sleep(0.3)
+        running.calls.go.set()
+        assert await asyncio.wait_for(reader.read(), 10) == b"\r\n4\r\nhalf\r\n0\r\n\r\n"
+        assert (running.calls.gone, running.calls.ends) == (0, [200])
+
+
+async def test_an_answer_that_does_not_go_on_where_the_body_breaks_is_cut_in_time() -> None:
+    quick = Patience(sweep_seconds=0.05, body_seconds=0.5)
+    async with called(patience=quick) as running, caller(running.asgi) as (reader, writer):
         writer.write(get(b"/call/started", b"Transfer-Encoding: chunked\r\n", b"POST"))
         assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
         writer.write(b"nonsense\r\n")

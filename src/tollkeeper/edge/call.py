@@ -378,8 +378,11 @@ class InboundCall(msgspec.Struct, eq=False):
         return self._has_begun
 
     def break_body(self, error: ApiError) -> None:
-        """The rest of the body cannot be read: who takes it is told so, now or once it asks; none, where it answers."""
-        if not (self.response_started or self.disconnected):
+        """The rest of the body cannot be read: who takes it is told so, once, now or when it asks.
+
+        An answer that has begun goes on where its target has said all of it, and is left unfinished where it has not.
+        """
+        if self._body_fault is None and not (self.response_complete or self.disconnected):
             self._body_fault = error
             if self._sink is not None:
                 self.guard(self._sink.refuse, error)

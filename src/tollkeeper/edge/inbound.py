@@ -421,13 +421,14 @@ class StrictProtocol(CallerConnection):
     def _withdraw_request(self, error: ApiError) -> None:
         """Take the newest request, whose body broke a rule, back from whoever handles it, and may be paid for it."""
         cycle: Any = self.cycle
-        if cycle.response_started:
-            self.transport.abort()  # half an answer is out: nothing can be said in order any more
-        elif isinstance(cycle, InboundCall) and cycle.is_begun:
-            cycle.keep_alive = False  # its own answer will say so
-            if not self._attendance.is_silent:  # else whoever has left is no caller to be told: `_look_for_caller`
+        if isinstance(cycle, InboundCall) and cycle.is_begun:
+            cycle.keep_alive = False  # its own answer will say so, unless that has begun
+            # Whoever has left is no caller to be told: `_look_for_caller`, unless an answer has begun.
+            if cycle.response_started or not self._attendance.is_silent:
                 cycle.break_body(error)
             return
+        if cycle.response_started:
+            self.transport.abort()  # half an answer is out: nothing can be said in order any more
         if self._current is cycle:
             self._current = None
         for entry in [entry for entry in self.pipeline if entry[0] is cycle]:
