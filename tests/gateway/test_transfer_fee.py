@@ -275,6 +275,53 @@ async def test_the_fee_of_a_transfer_that_failed_is_a_credit_for_the_next_try(ba
     assert moved(bank) == (paid_before[0] + 10_000, paid_before[1] + FEE_MICRO)
 
 
+FAILED_LATER = json.dumps(
+    {
+        "success": False,
+        "status": "failed",
+        "transaction": "0x" + "fa" * 32,
+        "network": "base-sepolia",
+        "amount": "10000",
+        "payer": derive_wallets().buyer.address,
+        "errorReason": "invalid_exact_evm_transaction_failed",
+    }
+)
+
+
+def refused_later(code: str, transaction: str = "") -> str:
+    details = {"reason": "of later", **({"transaction": transaction} if transaction else {})}
+    return json.dumps({"error": {"type": "payment", "code": code, "message": "not made", "details": details}})
+
+
+@pytest.mark.parametrize(
+    ("status", "later", "is_given_back"),
+    [
+        (200, FAILED_LATER, True),
+        (400, refused_later("PAYMENT_EXPIRED", "0x" + "fa" * 32), True),
+        (400, refused_later("PAYMENT_EXPIRED"), False),
+        (400, refused_later("NONCE_ALREADY_USED", "0x" + "fa" * 32), False),
+        (503, BUSY, False),
+    ],
+    ids=["failed", "over", "over, of a hub that forgot", "used", "busy"],
+)
+async def test_the_fee_of_a_transfer_that_was_told_as_made_and_failed_is_a_credit_for_the_next_try(
+    bank: Bank, tmp_path: Path, status: int, later: str, *, is_given_back: bool
+) -> None:
+    """A node took it, or a reorganisation took it away. What only refuses it anew tells nothing of it."""
+    fee, transfer = await new_fee(bank), bank.signed()
+    assert (await ask(bank, transfer, fee, confirm=False)).json()["success"] is True
+    bank.hub.settling = transfers_only(says(status, later))
+    answers = await asyncio.gather(*(ask(bank, transfer, fee, confirm=False) for _ in range(4)))
+    # Whoever comes once it is given back charges it again, and gives that back, too.
+    assert {answer.status for answer in answers} <= {status, 400}, [answer.body for answer in answers]
+    bank.hub.settling = pass_on
+    others = [await ask(bank, bank.signed(), fee) for _ in range(2)]
+    assert [other.status for other in others] == [200 if is_given_back else 402, 402]
+    assert moved(bank) == (20_000 if is_given_back else 10_000, FEE_MICRO)
+    settings = settings_for(bank.chain.url, tmp_path / "gateway.db", role=Role.GATEWAY)
+    assert inspect_books(settings) == []
+
+
 async def asked_while_under_way_again(bank: Bank, hub_url: str, transfer: EvmPayload, fee: str) -> asyncio.Task[Answer]:
     """The same pair, asked for once the hub has seen the block go in which the transfer failed."""
     bank.hub.settling = pass_on

@@ -258,19 +258,24 @@ class DirectTransfers:
         except ApiError as error:
             # A 503 may be of a hub that made the transfer before.
             if error.status == _REFUSED and not isinstance(error, UnprovenRefusal):
-                await self._give_back(wish, fees, call_id)
+                was_sent = not self.supported().is_ours or _is_of_sent(error)
+                await self._give_back(wish, fees, call_id, was_made=was_sent)
             raise
         if done["success"] is True:
             if not await fees.keep(call_id):
                 await self.returned.keep(call_id, wish.tender.key, done["transaction"])
         else:
-            await self._give_back(wish, fees, call_id, done["transaction"])
+            await self._give_back(wish, fees, call_id, was_made=True, failed_in=done["transaction"])
         return done
 
-    async def _give_back(self, wish: Wish, fees: TransferFees, call_id: str, failed_in: str = "") -> None:
+    async def _give_back(
+        self, wish: Wish, fees: TransferFees, call_id: str, *, was_made: bool, failed_in: str = ""
+    ) -> None:
         """The hub says that the transfer was not made. Where another one was asked first, that proves nothing.
 
-        `failed_in`: the transaction that was to make it, and failed in its block: it may succeed in another one yet.
+        `was_made`: it is so, too, where it was told as made before: from a node's word alone, or before a
+        reorganisation. `failed_in`: the transaction that was to make it, and failed in its block: it may succeed in
+        another one yet.
         """
         first = await self.keys.first_of(call_id)
         if (
@@ -280,7 +285,7 @@ class DirectTransfers:
         ):
             if failed_in:
                 await self.returned.keep(call_id, wish.tender.key, failed_in)
-            await fees.give_back(call_id, _REFUSED)
+            await fees.give_back(call_id, _REFUSED, was_made=was_made)
         else:
             _LOG.warning("fee_waits_for_its_facilitator", call_id=call_id, asked=first.place or "this one")
 
@@ -442,6 +447,14 @@ def _may_be_good_later(said: Mapping[str, Any]) -> bool:
     error = said.get("error")
     code = error.get("code") if isinstance(error, dict) else None
     return code in set(Code)
+
+
+def _is_of_sent(refused: ApiError) -> bool:
+    """Is our hub's refusal what became of a transaction of its own, which made nothing?
+
+    One that names none may be of a hub that has forgotten what it made; what one calls used, may have been made.
+    """
+    return refused.code is not Code.NONCE_ALREADY_USED and bool((refused.details or {}).get("transaction"))
 
 
 def _refusal_of(status: int, body: Mapping[str, Any]) -> ApiError | None:

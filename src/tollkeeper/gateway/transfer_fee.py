@@ -145,9 +145,12 @@ class TransferFees:
         else:
             raise await self.buying.refusals.of_claimed_elsewhere(purchase)
 
-    async def give_back(self, call_id: str, status: int) -> None:
-        """The transfer was clearly not made: the fee stays as a credit for the next try."""
-        await self.purchases.restore(call_id, status, clock_ms())
+    async def give_back(self, call_id: str, status: int, *, was_made: bool) -> None:
+        """The transfer was clearly not made: the fee stays as a credit for the next try.
+
+        `was_made`: also where it was told as made before. Once, and at most once, whoever asks at the same time.
+        """
+        await self.purchases.restore(call_id, status, clock_ms(), is_ended=was_made)
 
     async def keep(self, call_id: str) -> bool:
         """The transfer was made. False where its fee had been given back, to another request of the pair."""

@@ -134,16 +134,18 @@ class Purchases:
         """Spends one credit that a wallet holds at the gate, the oldest first; UNKNOWN where it has none."""
         return await self._charge(SpendOfPayer(payer, wish, now_ms))
 
-    def restore(self, call_id: str, status: int, now_ms: int) -> Awaitable[int | None]:
+    def restore(self, call_id: str, status: int, now_ms: int, *, is_ended: bool = False) -> Awaitable[int | None]:
         """Gives the credit of a call back whose answer is to have this status, once.
 
         Gives how many are left then; None where the call is not open. What is given back to a purchase that is void
-        stays closed (`spending`). No end of the call may be noted until this is done.
+        stays closed (`spending`). No end of the call may be noted until this is done, unless it is one of those that
+        may have ended before (`is_ended`): a fee's, whose transfer was told as made.
         """
         row = self.ledger.row_of(call_id)
 
         def restored(*, is_again: bool = False) -> Awaitable[int | None]:
-            return self._database.run_short(restore_call(call_id, status, now_ms, row=row, is_again=is_again))
+            restoring = restore_call(call_id, status, now_ms, row=row, is_again=is_again, is_ended=is_ended)
+            return self._database.run_short(restoring)
 
         return _until_back(restored, lambda: restored(is_again=True))
 

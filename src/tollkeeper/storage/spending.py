@@ -271,19 +271,20 @@ def spend_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Unit[SpendRes
 
 
 def restore_call(
-    call_id: str, status: int, now_ms: int, *, row: int | None = None, is_again: bool = False
+    call_id: str, status: int, now_ms: int, *, row: int | None = None, is_again: bool = False, is_ended: bool = False
 ) -> Unit[int | None]:
     """Give a credit back, with its entry in the ledger; see `Purchases.restore`.
 
     `row`: of the journal, where the call is there; how it ended is then for who asks to say.
     `is_again`: the answer to the same was lost, and what was given back then counts as given back now.
+    `is_ended`: also of a call with a row of its own whose end was noted.
     """
     if row is not None:
         for found in (yield from call_journal.find([call_id], row, row)):
             if (yield from call_journal.enter_restore(call_id, found["id"], now_ms)):
                 return (yield from _give_credit_back(found["id"]))
     else:
-        for restored in (yield _Q.restore_call(id=call_id, status=status, now_ms=now_ms)):
+        for restored in (yield _Q.restore_call(id=call_id, status=status, now_ms=now_ms, is_ended=int(is_ended))):
             purchase_id = restored["purchase_id"]
             left = yield from _give_credit_back(purchase_id)
             yield _Q.give_credits(cause=call_id, reason="restore", purchase_id=purchase_id, delta=1, now_ms=now_ms)

@@ -459,9 +459,10 @@ SELECT state FROM single_calls WHERE id = :id;
 
 -- name: restore_call
 -- What is void has the credit as it has the others, closed: for its payment, unless that turns out to have been made; with
--- its gate, of which one call is due once all that was granted is left (`spend_due`).
+-- its gate, of which one call is due once all that was granted is left (`spend_due`). `:is_ended`: what was noted as the
+-- call's end did not last.
 UPDATE single_calls SET state = 'RESTORED', status = :status, ended_ms = :now_ms
-WHERE id = :id AND state = 'DISPATCHED'
+WHERE id = :id AND (state = 'DISPATCHED' OR (state = 'DONE' AND :is_ended = 1))
     AND EXISTS (
         SELECT 1 FROM purchases p WHERE p.id = single_calls.purchase_id AND p.state IN ('LIVE', 'VOID')
     )
