@@ -135,11 +135,11 @@ class Shop:
         told: dict[str, Any] = (await self.buyer.ask("POST", self.hub_url + path, body=body)).json()
         return told
 
-    async def fail(self) -> Answer:
+    async def fail(self, **headers: str) -> Answer:
         """The buyer's money goes elsewhere in the block that was to hold its payment; the answer to its call."""
         rpc = self.chain.rpc
         rpc.call("evm_setAutomine", False)
-        called = asyncio.create_task(self.call())
+        called = asyncio.create_task(self.call(**headers))
         try:
             await self.mine_without_money()
         finally:
@@ -508,6 +508,53 @@ async def test_a_buyer_who_comes_back_once_his_gate_asks_for_something_else_is_s
         assert served.status == 200, served.body
         assert shop.earned() == 10_000
         await assert_nothing_lost(tmp_path, anvil_fiat_token, paid=[authorization_in(shop.payment)])
+
+
+async def void(shop: Shop, folder: Path, **headers: str) -> None:
+    """Its first call was served on trust, its payment failed, and that is not looked at again in this test."""
+    assert (await shop.fail(**headers)).status == 200
+    assert await becomes(folder, "VOID") == 1
+    look_later(folder)
+
+
+@pytest.mark.parametrize("proof", ["payment", "bearer", "both"])
+async def test_a_sale_that_is_void_asks_for_no_payment_while_the_hub_makes_its_own_after_all(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, proof: str
+) -> None:
+    """The gateway has yet to look at it again."""
+    chain = anvil_fiat_token
+    binding = "payment" if proof == "payment" else "wallet"
+    async with selling(tmp_path, chain, target, apart=True, assumeValid=True, creditBinding=binding) as shop:
+        headers = {} if proof == "payment" else {"Authorization": f"Bearer {await shop.buyer.login(shop.url)}"}
+
+        async def call() -> Answer:
+            if proof == "bearer":
+                return await shop.buyer.ask("GET", shop.gate["accessUrl"], headers=headers)
+            return await shop.call(**headers)
+
+        await void(shop, tmp_path, **headers)
+        assert (await call()).status == 402
+        shop.between.telling = cut
+        untold = await call()
+        assert (untold.status, untold.error_code) == (503, "SETTLEMENT_PENDING")
+        shop.between.telling = pass_on
+        chain.rpc.call("evm_setAutomine", False)
+        try:
+            shop.take_back_the_failure()
+            await shop.reached("pending")
+            waiting = await call()
+            assert (waiting.status, waiting.error_code) == (503, "SETTLEMENT_PENDING"), waiting.body
+        finally:
+            chain.rpc.call("evm_setAutomine", True)
+            chain.rpc.call("evm_mine")
+        await shop.reached("success")
+        answers = await asyncio.gather(*(call() for _ in range(3)))
+        assert [answer.status for answer in answers] == [200] * 3, [answer.body for answer in answers]
+        left = {int(answer.headers["x-credits-remaining"]) for answer in answers}
+        assert left == {CREDITS - 2, CREDITS - 3, CREDITS - 4}
+        assert shop.earned() == 10_000
+        assert await shop.revenue("0.01") == "0.01"
+        await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
 
 
 async def test_a_buyer_whose_failure_the_completer_takes_back_at_that_moment_is_not_told_to_pay_again(

@@ -296,7 +296,7 @@ class Arriving(Asking):
         if self.opened.is_of_wallets:
             calls.check_payer(self.wallet, presented.key.payer)
         if (refused := calls.not_sold(self.opened, presented.key.network)) is not None:
-            if await self.shared.buying.is_under_way_again(failed, presented.key, deadline):
+            if await self.shared.buying.is_under_way_again(failed, deadline):
                 return None
             raise refused
         attempt = Attempt(self.shared.buying, self.opened, presented, buyer)
@@ -341,7 +341,7 @@ class Attempt:
             return ASK_AGAIN  # it was answered, and nobody would ever be told the token that this buys
         claim, request = await self._claim(terms, asked)
         if claim.outcome is Claim.ATTEMPTS_EXHAUSTED:
-            if await self.parts.is_under_way_again(claim.purchase, key):
+            if await self.parts.is_under_way_again(claim.purchase):
                 return ASK_AGAIN
             raise refusal.error if refusal else attempts_exhausted()
         if request is None or claim.purchase is None:

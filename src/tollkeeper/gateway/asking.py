@@ -8,7 +8,7 @@ takes the call. So each way ends in a credit, in a refusal, or in "nothing is he
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import bearer_token, clock_ms
 from tollkeeper.core.errors import ApiError, Code
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.buying import Presented
     from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.storage.purchase_rows import Purchase, SpendResult
+
+_UNPAID_MAX: Final = 20  # as many as one payer may owe on trust, unless the settings say otherwise
 
 
 class Asking(Answering):
@@ -78,13 +80,20 @@ class Asking(Answering):
             if result.outcome is Spend.SPENT:
                 return self.opened, calls.purchase_of(result)
             if result.outcome is Spend.UNKNOWN:
-                if not await self._is_given_back(deadline):
+                if not (await self._is_one_paid_after_all(wallet, deadline) or await self._is_given_back(deadline)):
                     return None
             elif result.outcome is Spend.STALE:
                 await self._reload(deadline)
             else:
                 await self._settle_outcome(result, deadline)
         return None
+
+    async def _is_one_paid_after_all(self, wallet: str, deadline: float) -> bool:
+        """Of the wallet's sales, void for their payment, while that is looked at. Raises: SETTLEMENT_PENDING."""
+        for purchase in await self.shared.purchases.unpaid_of_payer(wallet, self.opened.gate.id, _UNPAID_MAX):
+            if await self.shared.buying.is_paid_after_all(purchase, deadline):
+                return True
+        return False
 
     def _may_spend_as_payer(self, presented: Presented, result: SpendResult) -> bool:
         """May the payer, whose bearer is there, spend though the payment that he shows does not count at this gate?"""
@@ -105,7 +114,8 @@ class Asking(Answering):
 
     # Where asking said neither that one was taken nor that nothing is held: waits for whoever decides, until `deadline`
     # (`access`), or asks again; of a payment that was claimed elsewhere our hub is asked which transaction it is, for
-    # half a second. The gate as it is by now is read by the reading thread.
+    # half a second; of one that failed after it was sold for, what became of it, until `deadline`. The gate as it is by
+    # now is read by the reading thread.
 
     async def _settle_outcome(self, result: SpendResult, deadline: float, presented: Presented | None = None) -> None:
         """What the other outcomes of asking for a credit mean. Returns when it is worth asking again."""
@@ -117,7 +127,7 @@ class Asking(Answering):
             may_spend = is_shown_enough or is_own or self.wallet == purchase.payer
             await self.shared.buying.waiting.until_decided(purchase, deadline, may_spend=may_spend)
         elif result.outcome is Spend.EXHAUSTED:
-            if not await self._is_given_back(deadline):
+            if not await self._is_good_again(purchase, deadline):
                 raise ExhaustedError.of(purchase)
         elif result.outcome is Spend.WITHHELD:
             is_repeatable = presented is not None and presented.tender.is_repeatable
@@ -126,6 +136,12 @@ class Asking(Answering):
             raise self.shared.buying.waiting.pending(key_of(purchase), purchase)
         else:
             raise await self.shared.buying.refusals.of_claimed_elsewhere(purchase)
+
+    async def _is_good_again(self, purchase: Purchase, deadline: float) -> bool:
+        """Whether what holds no credit may hold one by now. Raises: UNAVAILABLE, SETTLEMENT_PENDING: nobody knows."""
+        if await self.shared.buying.is_paid_after_all(purchase, deadline):
+            return True
+        return await self._is_given_back(deadline)
 
     async def _is_given_back(self, deadline: float) -> bool:
         """Whether the last credit may be there again: nobody pays anew for what a 503 of just now owes him.

@@ -15,7 +15,7 @@ import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.purchases import FIRST_LOOK_MS, NOT_ATTEMPTED, PurchaseState, Spend
+from tollkeeper.core.purchases import FIRST_LOOK_MS, NOT_ATTEMPTED, SETTLEMENT_FAILED, PurchaseState, Spend
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.gateway.following import failure_looked_at_ms, key_of
 from tollkeeper.gateway.hub_client import HubUnreachableError, Settlement, unavailable, unheard
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.access import Attempt
     from tollkeeper.gateway.chain_proofs import ChainProofs
     from tollkeeper.gateway.gates import OpenGate
-    from tollkeeper.gateway.hub_client import HubClient, SettleAnswer, Supported
+    from tollkeeper.gateway.hub_client import HubClient, PaymentStatus, SettleAnswer, Supported
     from tollkeeper.storage.purchase_rows import Purchase, SpendRequest
     from tollkeeper.storage.purchases import Purchases
 
@@ -228,28 +228,48 @@ class Buying:
             return purchase is not None
         if refused.code is Code.UNAVAILABLE or purchase.gate_id != opened.gate.id:
             return False
-        return await self.is_under_way_again(purchase, key)
+        return await self.is_under_way_again(purchase)
 
-    async def is_under_way_again(
-        self, purchase: Purchase | None, key: PaymentKey, deadline: float | None = None
-    ) -> bool:
+    async def is_under_way_again(self, purchase: Purchase | None, deadline: float | None = None) -> bool:
         """Takes its last failure back where our hub does: nobody is to sign another while this one may be made.
 
         Raises: SETTLEMENT_PENDING where the hub does not say, by `deadline` (loop time) at the latest.
         """
         if purchase is None or not self.supported().is_ours:
             return False
-        try:
-            async with asyncio.timeout_at(deadline):
-                told = await self.hub.payment_status(key)
-        except (HubUnreachableError, TimeoutError):
-            raise self.waiting.pending(key, purchase) from None
+        told = await self._told_of(purchase, deadline)
         if told is None or told.status == "failed":
             return False
         if await self.purchases.reopen(purchase, self.clock_ms()):
             return True
         now = await self.purchases.by_id(purchase.id)  # somebody else may have taken it back meanwhile
         return now is not None and now.state is not PurchaseState.FAILED
+
+    async def is_paid_after_all(self, purchase: Purchase, deadline: float) -> bool:
+        """Is a sale, void because its payment failed, good again? Nobody is to pay anew for what our hub makes yet.
+
+        Raises: SETTLEMENT_PENDING while it makes it, or where it does not say, by `deadline` (loop time) at the latest.
+        """
+        is_unpaid = purchase.state is PurchaseState.VOID and purchase.failure == SETTLEMENT_FAILED
+        if not is_unpaid or not self.supported().is_ours:
+            return False
+        told = await self._told_of(purchase, deadline)
+        if told is None or told.status == "failed":
+            return False
+        if told.status != "success":
+            raise self.waiting.pending(key_of(purchase), purchase, told.transaction)
+        _LOG.warning("sale_paid_after_all", purchase_id=purchase.id, transaction=told.transaction)
+        await self.purchases.revive(purchase, told.transaction, self.clock_ms())
+        return True
+
+    async def _told_of(self, purchase: Purchase, deadline: float | None) -> PaymentStatus | None:
+        """Our hub's word on its payment. Raises: SETTLEMENT_PENDING where none comes by `deadline`."""
+        key = key_of(purchase)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self.hub.payment_status(key)
+        except (HubUnreachableError, TimeoutError):
+            raise self.waiting.pending(key, purchase) from None
 
     def trust(self, network: str) -> TrustCaps:
         """The caps on trusted payments. Where none can be followed, a cap could never be lifted again."""

@@ -133,7 +133,8 @@ class TransferFees:
         if result.outcome is Spend.IN_FLIGHT:
             await self.buying.waiting.until_decided(purchase, deadline)
         elif result.outcome is Spend.EXHAUSTED:
-            raise ExhaustedError.of(purchase)  # it was spent for another transfer
+            if not await self.buying.is_paid_after_all(purchase, deadline):
+                raise ExhaustedError.of(purchase)  # it was spent for another transfer
         elif result.outcome is Spend.PARKED:
             raise self.buying.waiting.pending(key_of(purchase), purchase)
         elif result.outcome is Spend.WITHHELD:

@@ -141,13 +141,9 @@ class Purchases:
         stays closed (`spending`). No end of the call may be noted until this is done, unless it is one of those that
         may have ended before (`is_ended`): a fee's, whose transfer was told as made.
         """
-        row = self.ledger.row_of(call_id)
-
-        def restored(*, is_again: bool = False) -> Awaitable[int | None]:
-            restoring = restore_call(call_id, status, now_ms, row=row, is_again=is_again, is_ended=is_ended)
-            return self._database.run_short(restoring)
-
-        return _until_back(restored, lambda: restored(is_again=True))
+        row, run = self.ledger.row_of(call_id), self._database.run_short
+        restored = partial(restore_call, call_id, status, now_ms, row=row, is_ended=is_ended)
+        return _until_back(lambda: run(restored()), lambda: run(restored(is_again=True)))
 
     async def _spend(self, spend: HeldSpend, now_ms: int) -> SpendResult:
         return await self._charge(SpendOne(spend, now_ms))
@@ -216,9 +212,8 @@ class Purchases:
         """Grants the credits of a payment that was found on the chain, once (contract 4.3).
 
         Where it was claimed, the terms of the claim hold, else these; what is void for a failed payment gets back what
-        was left of it.
-        TAKEN where it was granted before, `was_honoured` where that was by the same order; where it is being settled or
-        belongs to another gate, too. STALE where the gate changed.
+        was left of it. TAKEN where it was granted before, `was_honoured` where that was by the same order; where it is
+        being settled or belongs to another gate, too. STALE where the gate changed.
         """
         columns: dict[str, Any] = {
             "gate_version": terms.gate_version,
@@ -399,6 +394,11 @@ class Purchases:
         counted = await self._database.read(_Q.count_purchases_of_payer(payer=payer))
         rows = await self._database.read(_Q.purchases_of_payer(payer=payer, limit=limit, offset=offset))
         return [(purchase_from(row), row["slug"]) for row in rows], counted[0]["total"]
+
+    async def unpaid_of_payer(self, payer: str, gate_id: int, limit: int) -> list[Purchase]:
+        """A wallet's newest purchases at a gate that are void for their payment, which may be made after all."""
+        rows = await self._database.read(_Q.unpaid_of_payer(payer=payer, gate_id=gate_id, limit=limit))
+        return [purchase_from(row) for row in rows]
 
     async def slug_of(self, gate_id: int) -> str:
         """The slug of a gate, deleted or not."""

@@ -454,6 +454,13 @@ WHERE payer = :payer AND gate_id + 0 = :gate_id AND (
 )
 ORDER BY state = 'PARKED', state = 'LIVE' AND failure IS NOT NULL, state = 'CLAIMED', granted_ms, id LIMIT 1;
 
+-- name: unpaid_of_payer
+-- Void because their payment failed, which is still looked at. Found by the payer, as above.
+SELECT * FROM holdings
+WHERE payer = :payer AND gate_id + 0 = :gate_id
+    AND state || '' = 'VOID' AND failure || '' = 'settlement_failed' AND follow_ms + 0 > 0
+ORDER BY granted_ms DESC, id DESC LIMIT :limit;
+
 -- name: call_state
 SELECT state FROM single_calls WHERE id = :id;
 
