@@ -26,7 +26,7 @@ class Source:
     def __init__(self) -> None:
         self.is_paused = False
         self.pauses = 0
-        self.faults: list[OSError] = []
+        self.faults: list[BaseException] = []
 
     def pause(self) -> None:
         self.is_paused = True
@@ -159,7 +159,7 @@ async def test_a_disk_that_takes_a_write_in_part_is_told_once_and_its_file_is_gi
         spooled.append(bytes(2 * MIB))
         await until(lambda: source.faults)
         spooled.close()
-    assert [fault.errno for fault in source.faults] == [errno.EFBIG]
+    assert [getattr(fault, "errno", None) for fault in source.faults] == [errno.EFBIG]
     assert (room.in_use_bytes, open_descriptors()) == (0, before - 1)
     room.close()
 
@@ -178,6 +178,22 @@ async def test_some_of_a_disk_is_left_to_others(monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(OSError, match="left for others"):
         await spooled.finish()
     assert len(source.faults) == 1
+    spooled.close()
+    room.close()
+
+
+async def test_what_could_not_be_written_for_another_reason_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    room, source = SpoolRoom(64 * MIB), Source()
+
+    def nothing_left(_size_bytes: int) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(room, "require", nothing_left)
+    spooled = spool(room, source)
+    spooled.append(bytes(2 * MIB))
+    with pytest.raises(MemoryError):
+        await spooled.finish()
+    assert [type(fault) for fault in source.faults] == [MemoryError]
     spooled.close()
     room.close()
 

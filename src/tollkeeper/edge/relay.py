@@ -405,7 +405,7 @@ class Relay(Exchange):
         if self._connection is not None and self._connection.carries(self):
             self._connection.resume_reading()
 
-    def _disk_failed(self, _fault: OSError) -> None:
+    def _disk_failed(self, _fault: BaseException) -> None:
         self._refuse(_no_room())
 
 

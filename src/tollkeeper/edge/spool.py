@@ -76,7 +76,7 @@ class SpooledBody:
 class Spool:
     """Takes one body. `pause` and `resume` hold and release the source while the disk is behind.
 
-    `on_fault` is called once, with the OSError, when the disk does not take it.
+    `on_fault` is called once, with what is wrong, where the disk does not take it: an OSError, or memory ran out.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Spool:
         *,
         pause: Callable[[], None],
         resume: Callable[[], None],
-        on_fault: Callable[[OSError], None],
+        on_fault: Callable[[BaseException], None],
     ) -> None:
         self.size_bytes = 0
         self._room = room
@@ -176,7 +176,7 @@ class Spool:
         fault = None if job.cancelled() else job.exception()
         if self._closed:
             self.close()
-        elif isinstance(fault, OSError):
+        elif fault is not None:
             self._on_fault(fault)
         elif self._held_bytes > BATCH_SIZE_BYTES:
             self._write()
