@@ -6,7 +6,7 @@ import asyncio
 import json
 import secrets
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from tests.gateway.hostile_hub import (
 )
 from tests.gateway.test_honouring import relay
 from tests.gateway.test_transfer import PATH, Bank
+from tollkeeper.core.differences import Difference
 from tollkeeper.core.evm import checksum_address, transfer_calldata
 from tollkeeper.core.keyring import Secret
 from tollkeeper.core.wire import EvmPayload, Payment, payment_body
@@ -251,6 +252,15 @@ async def test_a_pair_whose_verification_took_longer_than_the_same_one_s_transfe
     assert moved(bank) == (10_000, FEE_MICRO)
 
 
+async def test_a_refusal_names_the_transaction_that_used_the_transfer(bank: Bank) -> None:
+    transfer = bank.signed()
+    made = await ask(bank, transfer, await new_fee(bank))
+    refused = await ask(bank, transfer, await new_fee(bank))
+    assert (refused.status, refused.error_code) == (400, "NONCE_ALREADY_USED")
+    assert refused.json()["error"]["details"]["transaction"] == made.json()["transaction"]
+    assert moved(bank) == (10_000, FEE_MICRO)
+
+
 async def test_a_transfer_that_would_be_refused_costs_no_fee(bank: Bank) -> None:
     fee = await new_fee(bank)
     expired = bank.signed(valid_before=bank.chain.now() - 10)
@@ -335,6 +345,23 @@ async def asked_while_under_way_again(bank: Bank, hub_url: str, transfer: EvmPay
     return again
 
 
+def assert_one_is_owed(listed: Sequence[Difference], transaction: str) -> None:
+    assert [one.rule for one in listed] == ["a_fee_is_kept_where_its_transfer_was_made"]
+    assert transaction in listed[0].found
+
+
+async def assert_told_as_made(bank: Bank, transfer: EvmPayload, fee: str, transaction: str) -> None:
+    """The same pair again, before and after its fee is spent for another transfer; under one own key only."""
+    bank.hub.settling, own = pass_on, {"Idempotency-Key": "of-the-pair"}
+    for is_spent in (False, True):
+        if is_spent:
+            assert (await ask(bank, bank.signed(), fee)).status == 200
+        same = await ask(bank, transfer, fee, own)
+        assert (same.status, same.json().get("success")) == (200, True), same.body
+        assert same.json()["transaction"] == transaction
+    assert (await ask(bank, bank.signed(), await new_fee(bank), own)).error_code == "CONFLICT"
+
+
 @pytest.mark.parametrize("is_asked_again", [False, True])
 async def test_a_fee_that_was_given_back_for_what_a_reorganisation_makes_after_all_is_told_as_owed(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest, *, is_asked_again: bool
@@ -394,8 +421,9 @@ async def test_a_fee_that_was_given_back_for_what_a_reorganisation_makes_after_a
             assert (await ask(bank, bank.signed(), fee)).status == 402
         else:
             assert told == ["error"]
-            assert [one.rule for one in listed] == ["a_fee_is_kept_where_its_transfer_was_made"]
-            assert failed.json()["transaction"] in listed[0].found
+            assert_one_is_owed(listed, failed.json()["transaction"])
+            await assert_told_as_made(bank, transfer, fee, failed.json()["transaction"])
+            assert inspect_books(settings) == listed
 
 
 async def test_a_fee_that_was_given_back_to_one_request_is_owed_where_the_same_one_beside_it_was_made(
@@ -427,8 +455,7 @@ async def test_a_fee_that_was_given_back_to_one_request_is_owed_where_the_same_o
         async with asyncio.timeout(30):
             while not (listed := inspect_books(settings)):  # noqa: ASYNC110 - the books are read
                 await asyncio.sleep(0.5)
-    assert [one.rule for one in listed] == ["a_fee_is_kept_where_its_transfer_was_made"]
-    assert made.json()["transaction"] in listed[0].found
+    assert_one_is_owed(listed, made.json()["transaction"])
     assert [line["transaction"] for line in said if line["event"] == "fee_is_owed"] == [made.json()["transaction"]]
     assert moved(bank) == (10_000, FEE_MICRO)
 

@@ -77,6 +77,9 @@ API_VERSION: Final = "v1"
 _DONE: Final = 200
 _REFUSED: Final = 400
 _CONFLICT: Final = 409
+_FAULTS: Final = 500
+# For which a transfer that was made is refused when it is asked for anew.
+_MAY_BE_MADE: Final = frozenset({Code.NONCE_ALREADY_USED, Code.PAYMENT_EXPIRED})
 _LOG: Final = structlog.get_logger("tollkeeper.gateway.transfer")
 _NO_STORE: Final = {"Cache-Control": "no-store"}
 
@@ -245,11 +248,13 @@ class DirectTransfers:
                 await self._bind_own(wish, call_id)
                 await fees.charge(wish.asset.network.name, presented, wish.fee_token, call_id)
                 break
-            except (ApiError, ExhaustedError):
+            except (ApiError, ExhaustedError) as refused:
                 # The same pair may have been asked for at the same time: what came of that, everybody is told.
                 asked, (call_id, is_charged) = call_id, await fees.standing(presented, wish.tender.key)
                 if not is_charged and call_id == asked:
-                    raise
+                    if (done := await self._made_after_all(wish, fees, call_id, refused)) is None:
+                        raise
+                    return done
         else:
             await self.keys.require_pair(call_id, wish.payment.payload.body())
             await self._bind_own(wish, call_id)
@@ -262,11 +267,38 @@ class DirectTransfers:
                 await self._give_back(wish, fees, call_id, was_made=was_sent)
             raise
         if done["success"] is True:
-            if not await fees.keep(call_id):
-                await self.returned.keep(call_id, wish.tender.key, done["transaction"])
+            await self._keep(wish, fees, call_id, done)
         else:
             await self._give_back(wish, fees, call_id, was_made=True, failed_in=done["transaction"])
         return done
+
+    async def _made_after_all(
+        self, wish: Wish, fees: TransferFees, call_id: str, refused: ApiError | ExhaustedError
+    ) -> dict[str, Any] | None:
+        """What this pair's last charge made after it was given back: a reorganisation may take its failure back.
+
+        Asked where the hub would not make it any more. None where it made nothing. Raises: SETTLEMENT_PENDING,
+        UNAVAILABLE; CONFLICT for a caller's own key that came with another pair.
+        """
+        former = fees.former(call_id)
+        if not self.supported().is_ours or former is None or getattr(refused, "code", None) not in _MAY_BE_MADE:
+            return None
+        await self._bind_own(wish, former)
+        try:
+            done = await self.carry_out(wish, wish.payment, wish.tender, former)
+        except ApiError as error:
+            if error.status >= _FAULTS:
+                raise
+            return None
+        if done["success"] is not True:
+            return None
+        await self._keep(wish, fees, former, done)
+        return done
+
+    async def _keep(self, wish: Wish, fees: TransferFees, call_id: str, done: Mapping[str, Any]) -> None:
+        """The transfer was made; where its fee had been given back, that may be owed."""
+        if not await fees.keep(call_id):
+            await self.returned.keep(call_id, wish.tender.key, done["transaction"])
 
     async def _give_back(
         self, wish: Wish, fees: TransferFees, call_id: str, *, was_made: bool, failed_in: str = ""
@@ -311,9 +343,8 @@ class DirectTransfers:
         verdict = await self.hub.verify(asked_of(wish.payment, self.own_terms(wish, wish.tender)))
         if not verdict.is_valid:
             reason = verdict.reason or "invalid_payment"
-            raise payment_error(
-                code_of_reason(reason), f"the transfer would be refused: {reason}", details={"reason": reason}
-            )
+            details = {"reason": reason, **({"transaction": verdict.transaction} if verdict.transaction else {})}
+            raise payment_error(code_of_reason(reason), f"the transfer would be refused: {reason}", details=details)
 
     async def _bind_own(self, wish: Wish, call_id: str) -> None:
         """Raises: CONFLICT for a caller's own key that came with another pair."""

@@ -99,6 +99,11 @@ class TransferFees:
                 return call_id, True
         raise payment_error(Code.PAYMENT_INVALID, "this transfer failed too often: sign a new one")
 
+    def former(self, call_id: str) -> str | None:
+        """Under which the same pair was charged before, and given that back; None of its first charge."""
+        pair, _, number = call_id.rpartition("-")
+        return None if number == "1" else f"{pair}-{int(number) - 1}"
+
     async def charge(self, network: str, presented: Presented, token: str, call_id: str) -> None:
         """Spends the fee's credit for the transfer, and buys it first where it must be.
 
