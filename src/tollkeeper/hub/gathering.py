@@ -32,7 +32,7 @@ class Gathering(Generic[T, R]):
         go: Callable[[list[T]], Awaitable[Sequence[R | Exception]]],
         left: Callable[[R], None],
     ) -> None:
-        """`under_way`: settlements that are not mined yet; one that goes alone is among them at once.
+        """`under_way`: settlements that requests carry; one that goes alone is among them at once.
 
         `go` answers each member in its place, or tells what it is to raise; what it raises itself, all are told.
         `left` is given the part of one who did not wait for it.
