@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -14,9 +16,10 @@ from typing import Any
 import pytest
 from solders.keypair import Keypair
 
-from tests.cli.processes import clean_environment, finished, interruptible
+from tests.cli.processes import clean_environment, command, finished, interruptible
 from tests.interop.local_server import Reply, Request, serving
 from tests.interop.stack import Stack, sandbox
+from tollkeeper.client.payments import authorization_for
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets
 
@@ -242,7 +245,8 @@ def test_a_payment_that_somebody_before_the_gateway_answered_is_handed_to_its_bu
     assert f"send this same payment again, do not sign a new one\nX-Payment: {paid}" in done.stderr
 
 
-def test_a_payment_whose_buyer_stops_waiting_is_handed_to_him() -> None:
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_payment_whose_buyer_stops_waiting_is_handed_to_him(ending: signal.Signals) -> None:
     pending = {"error": {"type": "payment", "code": "SETTLEMENT_PENDING", "message": "wait"}}
     is_waiting = threading.Event()
 
@@ -258,13 +262,36 @@ def test_a_payment_whose_buyer_stops_waiting_is_handed_to_him() -> None:
         words = interruptible("pay", server.url, "--test-wallet")
         with subprocess.Popen(words, env=clean_environment(), stderr=subprocess.PIPE, text=True) as paying:
             assert is_waiting.wait(30)
-            paying.send_signal(signal.SIGINT)
+            paying.send_signal(ending)
             _, wrote = paying.communicate(timeout=30)
     assert paying.returncode == 130
     assert "send this same payment again" in wrote
     (paid,) = {request.headers["x-payment"] for request in server.received if "x-payment" in request.headers}
     assert f"X-Payment: {paid}\nX-Credit-Token: pur_1.abc" in wrote
     assert "Traceback" not in wrote
+
+
+@pytest.mark.parametrize("said_to", ["a full disk", "nobody"])
+def test_what_was_bought_is_told_though_its_answer_cannot_be_printed(stack: Stack, said_to: str) -> None:
+    words = command("pay", gate(stack), "--test-wallet")
+    with contextlib.ExitStack() as opened:
+        if said_to == "nobody":
+            reading, writing = os.pipe()
+            os.close(reading)
+            out = opened.enter_context(os.fdopen(writing, "wb"))
+        else:
+            out = opened.enter_context(open("/dev/full", "wb"))  # noqa: PTH123 - a device
+        done = subprocess.run(
+            words, env=clean_environment(), stdout=out, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert "X-Credit-Token" in done.stderr or "credit token" in done.stderr.lower()
+    assert "was not printed" in done.stderr
+
+
+def test_an_empty_credit_token_is_refused_before_anything_is_paid_anew() -> None:
+    done = finished("pay", "http://127.0.0.1:9/x", "--test-wallet", "--credit-token", "")
+    assert (done.returncode, "--credit-token: it is empty" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize("status", [200, 402])
@@ -290,3 +317,8 @@ def test_a_refusal_says_why_and_ends_with_1(stack: Stack, tmp_path: Path) -> Non
     done = finished("pay", gate(stack), "--key-file", poor, *there, is_forked=False)
     assert "refused INSUFFICIENT_FUNDS" in done.stderr
     assert [one["network"] for one in json.loads(done.stdout)["accepts"]] == [SOLANA], "what is asked where it was paid"
+
+
+def test_nothing_is_signed_for_longer_than_ten_minutes() -> None:
+    asked = {**entry(), "maxTimeoutSeconds": 10**80}
+    assert authorization_for(asked, "0x" + "ab" * 20, bytes(32), 1_000).valid_before == 1_600

@@ -494,6 +494,10 @@ def test_each_field_can_be_updated_alone(body: dict[str, Any], fields: dict[str,
     assert change(**body) == replace(GATE, **fields, version=4, updated_ms=NOW_MS)
 
 
+def test_a_create_that_names_nobody_pays_whom_one_pays_that_is_silent_about_it() -> None:
+    assert parse_create({**LEAST, "paymentAddress": None}, DEFAULTS).fields["payment_address"] == PAY_TO
+
+
 def test_whom_a_gate_pays_already_stays_allowed() -> None:
     gate = replace(GATE, payment_address=SIGNER, accepts=(Recipient("base", PAY_TO),))
     forbidden = frozenset({SIGNER, OTHER})

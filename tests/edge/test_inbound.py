@@ -189,6 +189,14 @@ async def test_more_requests_than_may_wait_are_refused_after_the_answers_to_the_
         assert answers[-1].error["code"] == "RATE_LIMITED"
 
 
+async def test_what_surrounds_a_headers_value_is_no_part_of_it() -> None:
+    async with listener() as listening, caller(listening) as (reader, writer):
+        writer.write(b"GET /a HTTP/1.1\r\nHost: x \r\nX-One: \t a b \t\r\nX-None: \t \r\nConnection: close\r\n\r\n")
+        assert [answer.status for answer in answers_in(await everything(reader))] == [200]
+        (seen,) = listening.seen
+        assert [value for name, value in seen.headers if name in {b"host", b"x-one", b"x-none"}] == [b"x", b"a b", b""]
+
+
 async def test_a_head_request_too_many_is_refused_without_a_body() -> None:
     async with listener() as listening, caller(listening) as (reader, writer):
         with structlog.testing.capture_logs() as logs:

@@ -108,6 +108,7 @@ def pay_command(  # noqa: PLR0913 - one for each option
     Example: tollkeeper pay http://127.0.0.1:8402/weather --test-wallet --max 0.05
     """
     import asyncio
+    import signal
 
     from tollkeeper.client.buying import Wish, pay
     from tollkeeper.client.requests import RefusedError
@@ -118,6 +119,8 @@ def pay_command(  # noqa: PLR0913 - one for each option
 
     if (key_file is None) != test_wallet:
         raise typer.BadParameter("give either --key-file or --test-wallet")
+    if credit_token is not None and not credit_token.strip():  # of a variable that is not set: it would be paid anew
+        raise typer.BadParameter("--credit-token: it is empty")
     _check_url("the link", url)
     try:
         chosen = None if network is None else parse_network(network)
@@ -135,16 +138,32 @@ def pay_command(  # noqa: PLR0913 - one for each option
         raise typer.BadParameter(str(error)) from None
     keys = buyer_keys() if key_file is None else (_read_wallet_key(key_file),)
     wish = Wish(url, keys, most_micro, chosen, rpc_url, method, body, headers, credit_token)
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # what was signed is told, as at an interruption
+        signal.signal(ending, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         called = asyncio.run(pay(wish, lambda said: typer.echo(said, err=True)))
     except RefusedError as error:
         refuse(str(error), code=EXIT_FAILED)
-    sys.stdout.buffer.write(called.body)
-    sys.stdout.flush()
-    typer.echo(f"\nstatus {called.status}", err=True)
+    # Before the body, which may find no room: the token is told by no other answer.
+    typer.echo(f"status {called.status}", err=True)
     for name, value in called.told:
         typer.echo(f"{name} {value}", err=True)
+    _print_body(called.body)
     sys.exit(0 if called.status < 400 else EXIT_FAILED)
+
+
+def _print_body(body: bytes) -> None:
+    """To standard output; where that does not take it, that is said, and the command failed."""
+    import os
+
+    if sys.stdout is None:
+        refuse("the answer's body was not printed: standard output is closed", code=EXIT_FAILED)
+    try:
+        sys.stdout.buffer.write(body)
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter tries again at its end
+        refuse(f"the answer's body was not printed: {error.strerror}", code=EXIT_FAILED)
 
 
 def _read_wallet_key(path: Path) -> WalletKey:

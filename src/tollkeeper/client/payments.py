@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 _CLOCK_SKEW_SECONDS: Final = 60
+_SIGNED_FOR_SECONDS: Final = 600  # at most: whoever refuses a payment now could carry it out until its end
 
 
 def authorization_for(requirements: Mapping[str, Any], payer: str, nonce: bytes, now_seconds: int) -> Authorization:
@@ -36,7 +37,7 @@ def authorization_for(requirements: Mapping[str, Any], payer: str, nonce: bytes,
         pay_to=parse_address(requirements["payTo"]),
         value=int(requirements["maxAmountRequired"]),
         valid_after=now_seconds - _CLOCK_SKEW_SECONDS,
-        valid_before=now_seconds + int(requirements["maxTimeoutSeconds"]),
+        valid_before=now_seconds + min(int(requirements["maxTimeoutSeconds"]), _SIGNED_FOR_SECONDS),
         nonce="0x" + nonce.hex(),
     )
 

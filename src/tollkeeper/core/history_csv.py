@@ -26,7 +26,7 @@ COLUMNS: Final = (
     *(f"purchaseData.{name}" for name in _OF_PURCHASE.split()),
     *(f"x402Data.{name}" for name in _OF_SOLANA_PAYMENT.split()),  # last, where readers by number do not stumble
 )
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
+_FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "\t", "\r", "\n")
 _SPECIAL: Final = re.compile(r'[",\r\n]')
 _QUALITY: Final = re.compile(r";\s*q\s*=\s*([01])(?:\.([0-9]{0,3}))?\s*(?:;|$)", re.ASCII)
 _QUALITY_MAX: Final = 1000

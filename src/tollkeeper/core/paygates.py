@@ -188,8 +188,8 @@ def parse_create(body: dict[str, Any], defaults: CreateDefaults, file: StoredFil
     _require(body, ("price", "targetUrl") if file is None else ("price", "resourceType"))
     given = parse_fields(body, ("slug",)) if file is None else _file_fields(body, file, ("slug",))
     fields = {"network": defaults.network_of(given.get("payment_address")), **CREATE_DEFAULTS, **given}
-    address = fields.get("payment_address", defaults.payment_address_on(fields["network"]))
-    if address is None:
+    address = fields.get("payment_address")
+    if address is None and (address := defaults.payment_address_on(fields["network"])) is None:
         raise missing("paymentAddress")
     fields["payment_address"] = check_payment_address(address, fields["network"], defaults.forbidden_addresses)
     fields["accepts"] = _check_accepts(fields["accepts"], fields["network"], defaults.forbidden_addresses)

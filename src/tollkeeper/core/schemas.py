@@ -30,10 +30,10 @@ PRICE: Final[Schema] = {
 PRICE_ASKED: Final[Schema] = {**PRICE, "pattern": r"^(?!0(\.0+)?$)(0|[1-9][0-9]{0,11})(\.[0-9]{1,6})?$"}
 BASE_UNITS: Final[Schema] = {
     "type": "string",
-    "pattern": "^[0-9]{1,77}$",
+    "pattern": "^[0-9]{1,78}$",
     "description": "Base units of the asset: 1000000 are 1 USDC",
 }
-SECONDS: Final[Schema] = {"type": "string", "pattern": "^[0-9]{1,77}$", "description": "Unix time"}
+SECONDS: Final[Schema] = {"type": "string", "pattern": "^[0-9]{1,78}$", "description": "Unix time"}
 EVM_ADDRESS: Final[Schema] = {"type": "string", "pattern": "^0x[0-9a-fA-F]{40}$"}
 WALLET_ADDRESS: Final[Schema] = {
     "type": "string",

@@ -232,6 +232,9 @@ class StrictProtocol(CallerConnection):
             raise head_too_large(len(self.headers))
         if self._in_head:
             name = name.lower()
+            # What stands behind a value is no part of it (RFC 9110 5.5); what stands before it the parser leaves out.
+            if name != b"transfer-encoding":  # by that as it came goes the parser, and `request_body_bytes` as well
+                value = value.rstrip(b" \t")
             self.expect_100_continue |= name == b"expect" and value.lower() == b"100-continue"
             self.headers.append((name, value))
         else:
