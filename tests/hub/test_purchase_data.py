@@ -383,6 +383,28 @@ async def test_a_gateway_that_signs_with_a_new_key_is_believed_at_once(
         assert time.monotonic() - began < 2 * SELDOM_SECONDS
 
 
+async def test_a_gateway_that_starts_behind_its_hub_is_believed_from_its_first_sale_on(
+    tmp_path: Path, hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    key, port = SigningKey("k1", Algorithm.ED25519, bytes(range(32))), free_port()
+    data = {**DATA, "gateway": f"http://127.0.0.1:{port}"}
+    keys = GatewayKeys([str(data["gateway"])], hub.hub.trusted_keys, seldom_seconds=SELDOM_SECONDS)
+    keeping = asyncio.create_task(keys.keep_fresh())
+    try:
+        await asyncio.sleep(0.5)  # nobody answers
+        async with AsyncExitStack() as stack:
+            database = open_database(str(tmp_path / "gateway.db"))
+            stack.push_async_callback(database.close)
+            ring = [(key.key_id, key.secret)]
+            await stack.enter_async_context(serving(issuer(database, clock_ms, keyring=ring), port))
+            body = json.dumps(new_payment(embedded_chain).asking(confirm=True, purchaseData=data)).encode()
+            answer = await post(hub, body, signed(body, key=key, idempotency_key="claim.1"))
+            assert answer.body["success"] is True, answer.body
+            assert await purchase_data_of(hub, embedded_chain) == data
+    finally:
+        keeping.cancel()
+
+
 async def test_a_signature_under_another_label_is_somebody_else_s(
     trusting_hub: HubUnderTest, embedded_chain: ChainUnderTest
 ) -> None:

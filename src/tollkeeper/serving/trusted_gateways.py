@@ -3,8 +3,8 @@
 Only issuers that the operator named are asked, every five minutes, and at once where a request is signed by a key that
 nobody knows: a gateway that starts again may have a new one. Strangers can make us ask, too, so that is bounded; who
 says that it is one of the issuers waits until they may be asked again, because what is settled without its
-`purchaseData` never has them. One that does not answer keeps the keys that it last showed; one that never answered has
-none, and its settlements are carried out without their `purchaseData`.
+`purchaseData` never has them. One that does not answer keeps the keys that it last showed; one that never answered is
+asked before each of its settlements, and where it does not answer that is carried out without its `purchaseData`.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class GatewayKeys:
         """Asks because of a key that nobody knows; where they were asked a moment ago, later, or not at all.
 
         It is waited for where the request is of one of the issuers, as it says (`named`), and that one answered last
-        time. All who wait are told by one asking, which begins behind them all.
+        time, or never: it may be starting. All who wait are told by one asking, which begins behind them all.
         """
         is_due = asyncio.get_running_loop().time() >= self._asked_at + self._seldom_seconds
-        is_worth_it = named in self._issuers and named not in self._silent
+        is_worth_it = named in self._issuers and (named not in self._silent or named not in self._shown)
         if not is_worth_it and (not is_due or self._one_asks.locked()):
             return
         if self._next is None:
