@@ -164,7 +164,9 @@ _ASKED_FOR: Final[dict[str, Any]] = {
 }
 
 SCHEMAS: Final[dict[str, Schema]] = {
-    "CreatePayGate": _closed({**_URL_FIELDS, "slug": nullable(SLUG)}, ("price", "targetUrl")),
+    "CreatePayGate": _closed(
+        {**_URL_FIELDS, "slug": nullable(SLUG), "paymentAddress": nullable(WALLET_ADDRESS)}, ("price", "targetUrl")
+    ),
     "CreateFilePayGate": _closed({**_FORM_FIELDS, "slug": SLUG}, ("price", "resourceType", "file")),
     "UpdatePayGate": {
         **_closed({**_SETTABLE, **_OF_TARGETS, "resourceType": {"enum": ["url", "file"]}}),
