@@ -209,7 +209,6 @@ async def test_a_caller_who_closes_ends_the_exchange_with_the_target() -> None:
         assert (running.calls.gone, running.calls.answered, running.calls.ends) == (1, [], [0])
 
 
-@pytest.mark.skipif(not hasattr(socket, "TCP_LINGER2"), reason="elsewhere a system remembers for its own time")
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
 async def test_a_caller_who_closes_in_the_middle_of_an_answer_that_says_nothing_is_found_by_the_system(
     version: bytes, monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -154,8 +155,6 @@ def pay_command(  # noqa: PLR0913 - one for each option
 
 def _print_body(body: bytes) -> None:
     """To standard output; where that does not take it, that is said, and the command failed."""
-    import os
-
     if sys.stdout is None:
         refuse("the answer's body was not printed: standard output is closed", code=EXIT_FAILED)
     try:

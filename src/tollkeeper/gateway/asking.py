@@ -127,7 +127,8 @@ class Asking(Answering):
             may_spend = is_shown_enough or is_own or self.wallet == purchase.payer
             await self.shared.buying.waiting.until_decided(purchase, deadline, may_spend=may_spend)
         elif result.outcome is Spend.EXHAUSTED:
-            if not await self._is_good_again(purchase, deadline):
+            is_paid = await self.shared.buying.is_paid_after_all(purchase, deadline)
+            if not (is_paid or await self._is_given_back(deadline)):
                 raise ExhaustedError.of(purchase)
         elif result.outcome is Spend.WITHHELD:
             is_repeatable = presented is not None and presented.tender.is_repeatable
@@ -136,12 +137,6 @@ class Asking(Answering):
             raise self.shared.buying.waiting.pending(key_of(purchase), purchase)
         else:
             raise await self.shared.buying.refusals.of_claimed_elsewhere(purchase)
-
-    async def _is_good_again(self, purchase: Purchase, deadline: float) -> bool:
-        """Whether what holds no credit may hold one by now. Raises: UNAVAILABLE, SETTLEMENT_PENDING: nobody knows."""
-        if await self.shared.buying.is_paid_after_all(purchase, deadline):
-            return True
-        return await self._is_given_back(deadline)
 
     async def _is_given_back(self, deadline: float) -> bool:
         """Whether the last credit may be there again: nobody pays anew for what a 503 of just now owes him.

@@ -252,12 +252,9 @@ class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_onl
         taken = yield _Q.spend_first(
             id=claim.id, attempt=claim.attempt, token_used=int(wish.is_token), now_ms=self.now_ms
         )
-        if not taken:
-            return False
-        yield _Q.insert_call(id=wish.call_id, purchase_id=claim.id, now_ms=self.now_ms)
-        if taken[0]["gate_deleted_ms"] is not None:
-            yield from void_with_gate(claim.id, self.now_ms)
-        return True
+        if taken:
+            yield _Q.insert_call(id=wish.call_id, purchase_id=claim.id, now_ms=self.now_ms)
+        return bool(taken)
 
 
 class Booked(NamedTuple):

@@ -211,9 +211,7 @@ WHERE remaining > 0 AND number IN (
         (p.state = 'LIVE' AND p.failure IS NULL) OR (p.state = 'VOID' AND p.failure = 'gate_deleted')
     )
 ) AND (is_live = 1 OR remaining = granted) AND (expires_ms IS NULL OR expires_ms > :now_ms)
-RETURNING (
-    SELECT g.deleted_ms FROM purchases p JOIN paygates g ON g.id = p.gate_id WHERE p.id = :id
-) AS gate_deleted_ms;
+RETURNING number;
 
 -- name: spend_due
 -- The one call of a purchase whose gate was deleted before any of its calls was answered; what is left stays closed.
