@@ -19,11 +19,12 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+import structlog
 from yarl import URL
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
-from tests.storage.s3_server import s3_server
+from tests.storage.s3_server import gated, s3_server
 from tollkeeper.api import clock_ms
 from tollkeeper.core.configuration import Bucket
 from tollkeeper.gateway.files import Files
@@ -67,12 +68,12 @@ class Shop:
         assert status == 201, gate
         return dict(gate)
 
-    async def buy(self, gate: dict[str, Any]) -> tuple[str, Answer]:
-        """A payment, and what the call that bought with it was answered."""
+    async def buy(self, gate: dict[str, Any], beside: dict[str, str] | None = None) -> tuple[str, Answer]:
+        """A payment, and what the call that bought with it was answered. `beside`: further headers."""
         challenge = await self.owner.ask("GET", gate["accessUrl"])
         assert challenge.status == 402
         payment = self.owner.sign(challenge.json())
-        return payment, await self.owner.call(gate["accessUrl"], payment)
+        return payment, await self.owner.ask("GET", gate["accessUrl"], headers={"X-Payment": payment} | (beside or {}))
 
     async def read(self, gate: dict[str, Any]) -> dict[str, Any]:
         """The gate as it is now."""
@@ -636,6 +637,100 @@ async def test_a_content_that_was_lost_is_unavailable_never_something_else(local
     status, body, headers = await local_shop.get(link)
     assert (status, json.loads(body)["error"]["code"]) == (503, "UNAVAILABLE")
     assert "Retry-After" in headers
+
+
+@pytest.mark.parametrize("binding", ["payment", "token", "wallet"])
+async def test_no_credit_is_taken_for_a_content_that_its_store_does_not_give(
+    local_shop: Shop, tmp_path: Path, binding: str
+) -> None:
+    """Whatever is shown for it; and where it is there again, the same request is served."""
+    gate = await local_shop.gate(credits="3", creditBinding=binding)
+    payment, bought = await local_shop.buy(gate, local_shop.bearer)
+    token = bought.headers["x-credit-token"]
+    (name,) = await local_shop.objects()
+    there, away = tmp_path / "files" / "objects" / name, tmp_path / "away"
+    proofs = {
+        "payment": [{"X-Payment": payment}],
+        "token": [{"X-Credit-Token": token}, {"X-Credit-Token": token, "X-Payment": payment}],
+        "wallet": [local_shop.bearer, {"X-Payment": payment} | local_shop.bearer],
+    }[binding]
+    there.rename(away)
+    for proof in proofs:
+        answer = await local_shop.owner.ask("GET", gate["accessUrl"], headers=proof)
+        assert (answer.status, answer.error_code, "retry-after" in answer.headers) == (503, "UNAVAILABLE", True)
+        assert answer.receipt is None
+    away.rename(there)
+    answer = await local_shop.owner.ask("GET", gate["accessUrl"], headers=proofs[0])
+    assert (answer.status, answer.headers["x-credits-remaining"]) == (200, "1")
+    os.truncate(there, 4)
+    assert (await local_shop.owner.ask("GET", gate["accessUrl"], headers=proofs[0])).status == 503
+
+
+async def test_nothing_is_paid_for_a_content_that_its_store_does_not_give(shop: Shop) -> None:
+    gate = await shop.gate()
+    challenge = await shop.owner.ask("GET", gate["accessUrl"])
+    payment = shop.owner.sign(challenge.json())
+    (name,) = await shop.objects()
+    await shop.store.delete(name)
+    answer = await shop.owner.call(gate["accessUrl"], payment)
+    assert (answer.status, answer.error_code) == (503, "UNAVAILABLE")
+    status, _ = await shop.send("PUT", f"{PAYGATES}/{gate['id']}", form_of(b"again", price=""))
+    assert status == 200
+    answer = await shop.owner.call(gate["accessUrl"], payment)
+    assert answer.status == 200
+    assert (await shop.get(answer.json()["downloadUrl"]))[1] == b"again"
+
+
+async def test_a_store_that_says_nothing_sells_nothing_meanwhile(
+    tmp_path: Path, embedded_chain: ChainUnderTest, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gated(s3_url) as (url, store_gate):
+        access = {"ENDPOINT_URL": url, "ACCESS_KEY_ID": "x", "SECRET_ACCESS_KEY": "y", "REGION": "us-east-1"}
+        for name, value in access.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        place = Bucket("files", os.urandom(4).hex())
+        store = S3Files(place.name, place.prefix)
+        async with running_shop(embedded_chain, tmp_path / "gate.db", FileSettings(place, 0), store) as shop:
+            gate = await shop.gate()
+            payment = shop.owner.sign((await shop.owner.ask("GET", gate["accessUrl"])).json())
+            store_gate.is_shut = True
+            async with asyncio.timeout(15):
+                answer = await shop.owner.call(gate["accessUrl"], payment)
+            assert (answer.status, answer.error_code) == (503, "UNAVAILABLE")
+            store_gate.is_shut = False
+            assert (await shop.owner.call(gate["accessUrl"], payment)).status == 200
+
+
+async def test_a_link_to_what_cannot_be_read_is_renewed(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    store = LocalFiles(tmp_path / "files", 0)
+    settings = FileSettings(tmp_path / "files", 0, link_lifetime_seconds=2)
+    async with running_shop(embedded_chain, tmp_path / "gate.db", settings, store) as shop:
+        link = await shop.link(await shop.gate())
+        (name,) = await shop.objects()
+        there, away = tmp_path / "files" / "objects" / name, tmp_path / "away"
+        there.rename(away)
+        for _ in range(2):
+            await asyncio.sleep(1)
+            assert (await shop.get(link, "HEAD"))[0] == 503
+            status, body, _ = await shop.get(link)
+            assert status == 503
+            renewed = json.loads(body)["error"]["details"]
+            assert renewed["expiresAt"].endswith("Z")
+            link = renewed["downloadUrl"]
+        await asyncio.sleep(1)
+        away.rename(there)
+        assert (await shop.get(link))[1] == CONTENT
+        await asyncio.sleep(2.1)
+        assert (await shop.get(link))[0] == 403
+
+
+async def test_a_store_that_cannot_be_used_is_told_at_the_start(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    (tmp_path / "files").write_text("not a directory")
+    store = LocalFiles(tmp_path / "files", 0)
+    with structlog.testing.capture_logs() as logged:
+        async with running_shop(embedded_chain, tmp_path / "gate.db", FileSettings(tmp_path / "files", 0), store):
+            await asyncio.sleep(0.5)
+    assert "file_store_unusable" in [entry["event"] for entry in logged]
 
 
 async def test_too_little_free_space_refuses_the_upload_and_nothing_else(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from moto.server import ThreadedMotoServer
 
@@ -23,3 +26,46 @@ def s3_server(*buckets: str) -> Iterator[str]:
         yield url
     finally:
         server.stop()
+
+
+@dataclass
+class Gate:
+    """Shut, it takes connections and requests, and nothing comes of them."""
+
+    is_shut: bool = False
+
+
+@asynccontextmanager
+async def gated(url: str) -> AsyncIterator[tuple[str, Gate]]:
+    """A server before the one at `url` that can say nothing for a while."""
+    gate, place, tasks = Gate(), urlsplit(url), set[asyncio.Task[None]]()
+
+    async def carried(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            if not gate.is_shut:
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        behind_reader, behind_writer = await asyncio.open_connection(place.hostname, place.port)
+        try:
+            with suppress(ConnectionError, asyncio.CancelledError):
+                await asyncio.gather(carried(reader, behind_writer), carried(behind_reader, writer))
+        finally:
+            for one in (writer, behind_writer):
+                one.transport.abort()
+            await asyncio.sleep(0)
+            tasks.discard(task)
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        yield "http://{}:{}".format(*server.sockets[0].getsockname()[:2]), gate
+    finally:
+        server.close()
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import re
@@ -15,7 +16,8 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from tests.storage.s3_server import s3_server
+from tests.storage.s3_server import gated, s3_server
+from tollkeeper.storage import files_s3
 from tollkeeper.storage.files import FileMissingError, FileStore, FileStoreError, FileStoreFullError, LocalFiles
 from tollkeeper.storage.files_s3 import PART_SIZE_BYTES, S3Files
 
@@ -116,6 +118,52 @@ async def test_a_store_that_works_passes_its_check_and_keeps_nothing_of_it(store
     assert await names(store) == []
 
 
+@pytest.mark.parametrize("size_bytes", [0, 1, 70_000, PART_SIZE_BYTES, 2 * PART_SIZE_BYTES + 1])
+async def test_a_look_tells_whether_an_object_is_there_and_whole(store: FileStore, size_bytes: int) -> None:
+    file_id = new_id()
+    with pytest.raises(FileMissingError):
+        await store.require(file_id, size_bytes)
+    await written(store, bytes(size_bytes), file_id)
+    await store.require(file_id, size_bytes)
+    with pytest.raises(FileStoreError):
+        await store.require(file_id, size_bytes + 1)
+    await store.delete(file_id)
+    with pytest.raises(FileMissingError):
+        await store.require(file_id, size_bytes)
+
+
+async def test_a_reader_slower_than_one_request_may_last_is_read_to_by_several(
+    s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_s3, "_ANSWER_SECONDS", 1)
+    monkeypatch.setattr(files_s3, "_RETRIED_SECONDS", 1)
+    store, file_id, content = s3_store(s3_url, os.urandom(4).hex()), new_id(), os.urandom(PART_SIZE_BYTES + 9)
+    await written(store, content, file_id)
+    read = b""
+    async for data in store.read(file_id, 0, len(content)):
+        read += data
+        await asyncio.sleep(1.2)
+    assert read == content
+
+
+async def test_a_store_that_says_nothing_is_given_up(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_s3, "_ANSWER_SECONDS", 1)
+    monkeypatch.setattr(files_s3, "_RETRIED_SECONDS", 1)
+    async with gated(s3_url) as (url, gate):
+        store, file_id = s3_store(url, os.urandom(4).hex()), new_id()
+        await written(store, b"x", file_id)
+        gate.is_shut = True
+        async with asyncio.timeout(20):
+            with pytest.raises(FileStoreError):
+                await store.require(file_id, 1)
+            with pytest.raises(FileStoreError):
+                await joined(store.read(file_id, 0, 1))
+            with pytest.raises(FileStoreError):
+                await store.check()
+        gate.is_shut = False
+        assert await joined(store.read(file_id, 0, 1)) == b"x"
+
+
 async def test_a_content_in_a_bucket_is_objects_that_were_each_put_whole_and_others_stay(s3_url: str) -> None:
     prefix, file_id = os.urandom(4).hex(), new_id()
     store, bucket = s3_store(s3_url, prefix), S3Store("files", client_options={"allow_http": True}, **access_to(s3_url))
@@ -214,7 +262,7 @@ async def test_an_object_that_lost_its_end_is_an_error_never_a_short_read(tmp_pa
     store, file_id = LocalFiles(tmp_path, min_free_bytes=0), new_id()
     await written(store, b"0123456789", file_id)
     os.truncate(tmp_path / "objects" / file_id, 4)
-    with pytest.raises(FileStoreError, match="shorter"):
+    with pytest.raises(FileStoreError, match="size"):
         await joined(store.read(file_id, 0, 10))
 
 

@@ -27,14 +27,12 @@ twice, for the ledger's commit and for the target. Whatever waits for more is a 
 from __future__ import annotations
 
 import asyncio
-import time
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import clock_ms
 from tollkeeper.core.errors import ApiError, ErrorType
-from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
 from tollkeeper.core.paygate_fields import CreditBinding
 from tollkeeper.core.purchases import Claim, Spend, Terms, attempts_exhausted, purchase_of_token, terms_for
 from tollkeeper.core.statistics import CLIENT_GONE_STATUS
@@ -171,8 +169,13 @@ class Arriving(Asking):
     # or has to be (`storage.sqlite.SqliteDatabase.post`): then the loop lends it the interpreter, up to 2 ms at a time
     # (`storage.lending`). With several workers the ledger's process waits for the disk; where it goes away meanwhile it
     # is waited for, 10 s, and who comes then is refused. On the straight way: `CallAgain.begin`, `spent_together`.
+    # Where a file is sold, its store is asked before, in a task, for 5 s (`asking._require_file`).
 
     def _spend(self, presented: Presented, buyer: Buyer) -> None:
+        if self.opened.gate.file is not None:
+            self.enter(Stage.BUYING)
+            self.in_task(self._buy_after(None, presented, buyer))
+            return
         self.enter(Stage.SPENDING)
         buyer.wish = self._wish(presented)
 
@@ -227,17 +230,12 @@ class Arriving(Asking):
         else:
             self._forward(*taken)
 
-    def _deadline(self) -> float:
-        """Until when this call may wait, from its arrival, by the loop's clock; it is told so half a second later."""
-        waited_seconds = (time.perf_counter_ns() - self.call.started_ns) / 1e9
-        return asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS - waited_seconds
-
     # 5. Buy, or wait for whoever does, or for our hub's word of a failed payment. In a task, which waits 30 s from the
     # arrival at most, then 503. Besides, as `asking`, it waits for commits, a login, gates, and transactions that the
     # reading thread looks up; and, once its claim is being written or its credit taken, until that is done. What
     # follows `_buy` is the payment's, not this request's; several requests with one wait for one attempt (`buying`).
 
-    async def _buy_after(self, result: SpendResult, presented: Presented, buyer: Buyer) -> None:
+    async def _buy_after(self, result: SpendResult | None, presented: Presented, buyer: Buyer) -> None:
         opened, purchase = await self._spend_or_buy(presented, buyer, self._deadline(), result)
         self._forward(opened, purchase)
 
@@ -249,6 +247,7 @@ class Arriving(Asking):
         Returns the gate as it is by then. Raises: the refusal, ExhaustedError.
         """
         shared = self.shared
+        await self._require_file()
         while True:
             if result is None:
                 buyer.wish = self._wish(presented)

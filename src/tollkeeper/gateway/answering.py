@@ -62,7 +62,7 @@ class Answering(Charging):
 
     def hand_over(self, file: StoredFile) -> None:
         """A file PayGate forwards nothing: the answer is a link to what was bought (contract 4.8)."""
-        body = envelope(self.shared.files.bought(file, self.purchase.id, self.call.request_id, iso))
+        body = envelope(self.shared.files.bought(file, self.purchase.id, self.call.request_id))
         self.end(200)
         self.call.answer(200, JSON_LINE + self.receipts + CORS, body)
 

@@ -8,10 +8,12 @@ takes the call. So each way ends in a credit, in a refusal, or in "nothing is he
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import bearer_token, clock_ms
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
 from tollkeeper.core.paygate_fields import CreditBinding
 from tollkeeper.core.purchases import Spend, purchase_of_token
 from tollkeeper.gateway import calls
@@ -55,6 +57,8 @@ class Asking(Answering):
         """
         shared = self.shared
         purchase_id = purchase_of_token(shared.token_keys, token)
+        if purchase_id is not None:
+            await self._require_file()
         while True:
             if self.opened.is_of_wallets:
                 raise ApiError(Code.CREDIT_TOKEN_REQUIRED, calls.WITHHELD[CreditBinding.WALLET])
@@ -74,6 +78,7 @@ class Asking(Answering):
 
     async def _spend_of_wallet(self, wallet: str, deadline: float) -> tuple[OpenGate, Purchase] | None:
         """Spends of the oldest purchase that the wallet has here; None where it has none, or the gate asks for more."""
+        await self._require_file()
         while self.opened.is_of_wallets:
             taking = self.shared.purchases.spend_of_payer(wallet, self._wish(None), clock_ms())
             result = await self._charged(taking)
@@ -111,6 +116,16 @@ class Asking(Answering):
         if taken is None and self.opened.is_of_wallets:
             raise ExhaustedError.of(shown)
         return taken
+
+    async def _require_file(self) -> None:
+        """A file PayGate takes a credit for what its store can give: 5 s. Raises: UNAVAILABLE."""
+        if (file := self.opened.gate.file) is not None:
+            await self.shared.files.require(file)
+
+    def _deadline(self) -> float:
+        """Until when this call may wait, from its arrival, by the loop's clock; it is told so half a second later."""
+        waited_seconds = (time.perf_counter_ns() - self.call.started_ns) / 1e9
+        return asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS - waited_seconds
 
     # Where asking said neither that one was taken nor that nothing is held: waits for whoever decides, until `deadline`
     # (`access`), or asks again; of a payment that was claimed elsewhere our hub is asked which transaction it is, for

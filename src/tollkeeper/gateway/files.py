@@ -1,6 +1,7 @@
 """Downloads of what file PayGates sold, and the sweeping of what nobody sells (contract 4.8; security A-43, A-44).
 
-Whoever holds a link downloads; it was signed when the credit was spent, so nothing here asks who it is. On bare ASGI,
+Whoever holds a link downloads; it was signed when the credit was spent, so nothing here asks who it is. No credit is
+spent for a file that the store does not give (`require`), and a link that came to nothing is renewed. On bare ASGI,
 because a download is a stream with a head of its own.
 """
 
@@ -8,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from tollkeeper.api import iso
 from tollkeeper.core.downloads import DEFAULT_TYPE, Link, asked_part, bought_body, disposition, read_link
 from tollkeeper.core.errors import ApiError, Code, invalid
 from tollkeeper.core.limits import FILE_KEPT_SECONDS
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 _LOG = structlog.get_logger("tollkeeper.gateway.files")
 SWEEP_SECONDS: Final = 3600.0
+_LOOK_SECONDS: Final = 5.0
 # What no row names may be named by a newer database than this one, which an operator restored for a look.
 ORPHAN_SECONDS: Final = 24 * 3600
 _ALLOWED: Final = "GET, HEAD, OPTIONS"
@@ -70,7 +73,7 @@ class Files:
     lifetime_seconds: int
     clock_ms: Callable[[], int]
 
-    def bought(self, file: StoredFile, purchase_id: str, request_id: str, iso: Callable[[int], str]) -> dict[str, Any]:
+    def bought(self, file: StoredFile, purchase_id: str, request_id: str) -> dict[str, Any]:
         """What a buyer of the file is answered, with a link of this request's own."""
         expires = self.clock_ms() // 1000 + self.lifetime_seconds
         link = Link(file.id, purchase_id, expires, request_id)
@@ -94,48 +97,50 @@ class Files:
         if part.status in {412, 416}:
             raise _other_than_asked(file, part.status)
         lines = [*_ALWAYS, *_head_of(file, part)]
-        if scope["method"] == "HEAD" or part.start == part.end:
+        if part.start == part.end or scope["method"] == "HEAD":
+            try:
+                await self.store.require(file.id, file.size_bytes)
+            except FileStoreError as error:
+                raise self._not_given(link, error) from error
             await _send_head(send, part.status, lines)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
-        await self._stream(file, part, lines, receive, send)
-
-    async def _stream(
-        self, file: StoredFile, part: Part, lines: list[tuple[bytes, bytes]], receive: Receive, send: Send
-    ) -> None:
-        """The head leaves with the first chunk, so that an object that cannot be read is a refusal."""
         content = self.store.read(file.id, part.start, part.end)
-        first = await self._first(file, content)
-        gone = asyncio.create_task(_gone(receive))
         try:
-            await _send_head(send, part.status, lines)
-            await send({"type": "http.response.body", "body": first, "more_body": True})
-            async for data in content:
-                if gone.done():  # else the rest would be read for nobody
-                    return
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        finally:
-            gone.cancel()
-            with suppress(asyncio.CancelledError):
-                await gone
-
-    async def _first(self, file: StoredFile, content: AsyncIterator[bytes]) -> bytes:
-        try:
-            return await anext(content)
+            first = await anext(content)
         except FileStoreError as error:
-            _LOG.error(
-                "file_missing" if isinstance(error, FileMissingError) else "file_unreadable",
-                file_id=file.id,
-                reason=str(error),
-            )
-            raise ApiError(
-                Code.UNAVAILABLE, "the file cannot be read now: use the link again", headers={"Retry-After": "10"}
-            ) from error
+            raise self._not_given(link, error) from error
+        # The head leaves with the first chunk, so that an object that cannot be read is a refusal.
+        await _send_head(send, part.status, lines)
+        await _send_body(first, content, receive, send)
+
+    async def require(self, file: StoredFile) -> None:
+        """Asks the store before a credit is taken for the file, for 5 s. Raises: UNAVAILABLE."""
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                await self.store.require(file.id, file.size_bytes)
+        except (FileStoreError, TimeoutError) as error:
+            told = "the file cannot be read now: nothing is taken for this call, send the same request again later"
+            raise _unreadable(file.id, error, told) from error
+
+    def _not_given(self, link: Link, error: FileStoreError) -> ApiError:
+        """503, with the link for as long again: nobody's may run out while what he bought cannot be had."""
+        now_seconds = self.clock_ms() // 1000
+        renewed = replace(link, expires=max(link.expires, now_seconds + self.lifetime_seconds))
+        refusal = _unreadable(link.file_id, error, "the file cannot be read now: use this link for it later")
+        refusal.details = {
+            "downloadUrl": self.public_url + renewed.path(self.keys[0]),
+            "expiresAt": iso(renewed.expires * 1000),
+        }
+        return refusal
 
     async def run(self) -> None:
-        """Sweeps at the start and then every hour, until cancelled."""
+        """Looks whether the store can be used and sweeps it, at the start and then every hour, until cancelled."""
         while True:
+            try:
+                await self.store.check()
+            except FileStoreError as error:
+                _LOG.error("file_store_unusable", reason=str(error))
             try:
                 await self.sweep()
             except Exception:  # noqa: BLE001 - logged; the next round tries again
@@ -165,6 +170,15 @@ class Files:
                 _LOG.info("orphan_deleted", file_id=found.file_id)
 
 
+def _unreadable(file_id: str, error: Exception, told: str) -> ApiError:
+    _LOG.error(
+        "file_missing" if isinstance(error, FileMissingError) else "file_unreadable",
+        file_id=file_id,
+        reason=str(error) or "it does not say in time",
+    )
+    return ApiError(Code.UNAVAILABLE, told, headers={"Retry-After": "10"})
+
+
 def _other_than_asked(file: StoredFile, status: int) -> ApiError:
     """412 where the file is another one than its caller's, 416 where it has no such part; both tell what there is."""
     if status == 412:
@@ -189,6 +203,21 @@ def _head_of(file: StoredFile, part: Part) -> list[tuple[bytes, bytes]]:
 
 async def _send_head(send: Send, status: int, lines: Sequence[tuple[bytes, bytes]]) -> None:
     await send({"type": "http.response.start", "status": status, "headers": list(lines)})
+
+
+async def _send_body(first: bytes, content: AsyncIterator[bytes], receive: Receive, send: Send) -> None:
+    gone = asyncio.create_task(_gone(receive))
+    try:
+        await send({"type": "http.response.body", "body": first, "more_body": True})
+        async for data in content:
+            if gone.done():  # else the rest would be read for nobody
+                return
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    finally:
+        gone.cancel()
+        with suppress(asyncio.CancelledError):
+            await gone
 
 
 async def _gone(receive: Receive) -> None:

@@ -58,7 +58,8 @@ class Stage(Enum):
     )
     SPENDING = "the ledger's commit; no task"
     BUYING = (
-        "a purchase, a decision elsewhere, a credit by token or bearer, a gate that changed (and a login); in a task"
+        "a purchase, a decision elsewhere, a credit by token or bearer, a file's store, a gate that changed (and a"
+        " login); in a task"
     )
     FORWARDING = (
         "a body to sign, the target, a credit's return, a slow caller; a task to connect, for an answer from disk or as"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 CHUNK_SIZE_BYTES: Final = 256 * 1024
+OF_ANOTHER_SIZE: Final = "the object has not the size that it had"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -75,6 +76,9 @@ class FileStore(Protocol):
         Raises: FileStoreError.
         """
 
+    async def require(self, file_id: str, size_bytes: int) -> None:
+        """Is the object there, and of this size? A look, not a reading. Raises: FileMissingError, FileStoreError."""
+
     def read(self, file_id: str, start: int, end: int) -> AsyncIterator[bytes]:
         """The bytes from `start` up to and without `end`. Raises: FileMissingError, FileStoreError."""
 
@@ -116,6 +120,19 @@ class LocalFiles:
             msg = "too little space is free"
             raise FileStoreFullError(msg)
 
+    async def require(self, file_id: str, size_bytes: int) -> None:
+        """See `FileStore`."""
+        await asyncio.to_thread(self._require, file_id, size_bytes)
+
+    def _require(self, file_id: str, size_bytes: int) -> None:
+        try:
+            with (self._objects / file_id).open("rb", 0) as file:
+                found_bytes = os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise _failure(error) from error
+        if found_bytes != size_bytes:
+            raise FileStoreError(OF_ANOTHER_SIZE)
+
     async def read(self, file_id: str, start: int, end: int) -> AsyncIterator[bytes]:
         """See `FileStore`."""
         try:
@@ -127,8 +144,7 @@ class LocalFiles:
             while place < end:
                 data = await asyncio.to_thread(os.pread, file.fileno(), min(CHUNK_SIZE_BYTES, end - place), place)
                 if not data:
-                    msg = "the object is shorter than it was"
-                    raise FileStoreError(msg)
+                    raise FileStoreError(OF_ANOTHER_SIZE)
                 place += len(data)
                 yield data
 

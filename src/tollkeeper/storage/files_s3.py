@@ -13,13 +13,21 @@ import hashlib
 import re
 import secrets
 from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import obstore
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import S3Store
 
-from tollkeeper.storage.files import CHUNK_SIZE_BYTES, FileMissingError, FileStoreError, Listed, Written
+from tollkeeper.storage.files import (
+    CHUNK_SIZE_BYTES,
+    OF_ANOTHER_SIZE,
+    FileMissingError,
+    FileStoreError,
+    Listed,
+    Written,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -31,6 +39,9 @@ if TYPE_CHECKING:
 PART_SIZE_BYTES: Final = 1536 * 1024
 _PART: Final = re.compile(r"((?:check-)?[0-9a-f]{32})/[0-9]{8,}")
 _DELETED_AT_ONCE: Final = 1000
+# A store that says nothing is given up after the first of these, once: its library's own bound is three minutes.
+_ANSWER_SECONDS: Final = 30
+_RETRIED_SECONDS: Final = 20
 _CUT_OTHERWISE: Final = "the object is not a part as this program cuts them"
 
 
@@ -39,22 +50,44 @@ class S3Files:
 
     def __init__(self, bucket: str, prefix: str = "", **options: Any) -> None:  # noqa: ANN401 - obstore's own
         """`options` are S3Store's, over the environment."""
-        # http:// is for a store on this machine or network; https:// stays https.
-        self._store = S3Store(bucket, prefix=prefix or None, client_options={"allow_http": True}, **options)
+        self._store = S3Store(
+            bucket,
+            prefix=prefix or None,
+            # http:// is for a store on this machine or network; https:// stays https.
+            client_options={"allow_http": True, "timeout": timedelta(seconds=_ANSWER_SECONDS)},
+            retry_config={"retry_timeout": timedelta(seconds=_RETRIED_SECONDS)},
+            **options,
+        )
 
     async def begin(self, file_id: str, expected_bytes: int | None) -> Upload:  # noqa: ARG002 - no store says what is free
         """See `FileStore`."""
         return _S3Upload(self, file_id)
 
+    async def require(self, file_id: str, size_bytes: int) -> None:
+        """See `FileStore`. Of its first part and its last."""
+        last, rest_bytes = divmod(max(size_bytes, 1) - 1, PART_SIZE_BYTES)
+        expected = {0: PART_SIZE_BYTES} | {last: min(rest_bytes + 1, size_bytes)}
+        for number, part_bytes in expected.items():
+            try:
+                found = await obstore.head_async(self._store, _part_name(file_id, number))
+            except (BaseError, OSError) as error:
+                raise _failure(error) from error
+            if found["size"] != part_bytes:
+                raise FileStoreError(OF_ANOTHER_SIZE)
+
     async def read(self, file_id: str, start: int, end: int) -> AsyncIterator[bytes]:
-        """See `FileStore`."""
+        """See `FileStore`. Who takes it more slowly than the store lets one request last is read to by several."""
         place = start
         while place < end:
             number, skipped = divmod(place, PART_SIZE_BYTES)
-            asked = min(PART_SIZE_BYTES - skipped, end - place)
-            async for data in self._read_part(_part_name(file_id, number), skipped, asked):
-                place += len(data)
-                yield data
+            asked, before = min(PART_SIZE_BYTES - skipped, end - place), place
+            try:
+                async for data in self._read_part(_part_name(file_id, number), skipped, asked):
+                    place += len(data)
+                    yield data
+            except FileStoreError:
+                if place == before:
+                    raise
 
     async def _read_part(self, name: str, start: int, size_bytes: int) -> AsyncIterator[bytes]:
         read_bytes = 0
@@ -65,14 +98,10 @@ class S3Files:
             async for data in found.stream(min_chunk_size=CHUNK_SIZE_BYTES):
                 read_bytes += len(data)
                 yield bytes(data)
-        except (NotFoundError, FileNotFoundError) as error:
-            msg = "there is no such object"
-            raise FileMissingError(msg) from error
         except (BaseError, OSError) as error:
             raise _failure(error) from error
         if read_bytes != size_bytes:
-            msg = "the object is shorter than it was"
-            raise FileStoreError(msg)
+            raise FileStoreError(OF_ANOTHER_SIZE)
 
     async def put(self, file_id: str, number: int, data: Sequence[bytes]) -> None:
         """Writes one part out of its pieces, or nothing. Raises: FileStoreError."""
@@ -186,5 +215,7 @@ def _part_name(file_id: str, number: int) -> str:
 
 
 def _failure(error: Exception) -> FileStoreError:
+    if isinstance(error, (NotFoundError, FileNotFoundError)):
+        return FileMissingError("there is no such object")
     # The library's message may quote requests with their signatures.
     return FileStoreError(f"the S3 store cannot be used ({type(error).__name__})")
