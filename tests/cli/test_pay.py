@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,25 @@ def test_a_payment_whose_buyer_stops_waiting_is_handed_to_him(ending: signal.Sig
     (paid,) = {request.headers["x-payment"] for request in server.received if "x-payment" in request.headers}
     assert f"X-Payment: {paid}\nX-Credit-Token: pur_1.abc" in wrote
     assert "Traceback" not in wrote
+
+
+def test_a_buyer_who_was_started_to_outlive_his_terminal_does() -> None:
+    is_asked = threading.Event()
+
+    def answer(request: Request) -> Reply:
+        if "x-payment" not in request.headers:
+            return Reply(402, {"x402Version": 1, "accepts": [entry()]})
+        is_asked.set()
+        time.sleep(1)
+        return Reply(200, {})
+
+    with serving(answer) as server:
+        words = ["nohup", *command("pay", server.url, "--test-wallet")]
+        with subprocess.Popen(words, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as paying:
+            assert is_asked.wait(30)
+            paying.send_signal(signal.SIGHUP)
+            paying.communicate(timeout=30)
+    assert paying.returncode == 0
 
 
 @pytest.mark.parametrize("said_to", ["a full disk", "nobody"])

@@ -92,6 +92,42 @@ async def test_who_ends_in_the_middle_of_his_body_is_closed_though_his_answer_ha
         writer.close()
 
 
+@pytest.mark.parametrize("how", ["ends", "waits"])
+async def test_who_stops_in_the_middle_of_his_body_reads_on_steadily_what_his_target_has_said(
+    how: str, tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    """For longer than a caller may owe more of a body."""
+    size = 6 * MIB
+
+    async def answers_early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
+        await reads_all(reader, writer)
+
+    async with (
+        raw_target(answers_early) as target,
+        shop(embedded_chain.url, target, tmp_path, patience=QUICK) as there,
+    ):
+        gate = await there.gate(credits=20, method="POST")
+        asked = there.request(gate, "POST", X_Payment=await there.payment(gate, "POST"), Content_Length="10") + b"hello"
+        host, port = there.url.removeprefix("http://").split(":")
+        loop, read_bytes = asyncio.get_running_loop(), 0
+        with socket.socket() as line:
+            line.setblocking(False)
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+            await loop.sock_connect(line, (host, int(port)))
+            await loop.sock_sendall(line, asked)
+            await asyncio.sleep(0.3)
+            if how == "ends":
+                line.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionResetError):
+                while part := await asyncio.wait_for(loop.sock_recv(line, 65_536), 20):
+                    read_bytes += len(part)
+                    await asyncio.sleep(0.05)
+    assert read_bytes > size
+    assert there.calls() == {("DONE", 200): 1}
+
+
 async def test_a_signed_body_waits_for_its_target_from_the_first_byte_that_that_does_not_take(
     tmp_path: Path, embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -405,6 +405,35 @@ async def test_a_gateway_that_starts_behind_its_hub_is_believed_from_its_first_s
         keeping.cancel()
 
 
+async def test_who_never_answered_is_waited_for_while_he_may_be_starting_and_no_longer(
+    hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    key, never = SigningKey("k1", Algorithm.ED25519, bytes(range(32))), asyncio.Event()
+
+    async def says_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await never.wait()
+        writer.close()
+
+    server = await asyncio.start_server(says_nothing, "127.0.0.1", 0)
+    data = {**DATA, "gateway": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
+    keys = GatewayKeys([str(data["gateway"])], hub.hub.trusted_keys, seldom_seconds=0, starting_seconds=3)
+    keeping = asyncio.create_task(keys.keep_fresh())
+    try:
+        waited = []
+        for number in range(2):
+            body = json.dumps(new_payment(embedded_chain).asking(confirm=True, purchaseData=data)).encode()
+            began = time.monotonic()
+            answer = await post(hub, body, signed(body, key=key, idempotency_key=f"claim.{number}"))
+            waited.append(time.monotonic() - began)
+            assert answer.body["success"] is True, answer.body
+        assert waited[0] > 4
+        assert waited[1] < 3
+    finally:
+        keeping.cancel()
+        never.set()
+        server.close()
+
+
 async def test_a_signature_under_another_label_is_somebody_else_s(
     trusting_hub: HubUnderTest, embedded_chain: ChainUnderTest
 ) -> None:

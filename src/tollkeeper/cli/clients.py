@@ -109,7 +109,6 @@ def pay_command(  # noqa: PLR0913 - one for each option
     Example: tollkeeper pay http://127.0.0.1:8402/weather --test-wallet --max 0.05
     """
     import asyncio
-    import signal
 
     from tollkeeper.client.buying import Wish, pay
     from tollkeeper.client.requests import RefusedError
@@ -139,8 +138,7 @@ def pay_command(  # noqa: PLR0913 - one for each option
         raise typer.BadParameter(str(error)) from None
     keys = buyer_keys() if key_file is None else (_read_wallet_key(key_file),)
     wish = Wish(url, keys, most_micro, chosen, rpc_url, method, body, headers, credit_token)
-    for ending in (signal.SIGTERM, signal.SIGHUP):  # what was signed is told, as at an interruption
-        signal.signal(ending, lambda *_: signal.raise_signal(signal.SIGINT))
+    _end_as_at_an_interruption()
     try:
         called = asyncio.run(pay(wish, lambda said: typer.echo(said, err=True)))
     except RefusedError as error:
@@ -151,6 +149,15 @@ def pay_command(  # noqa: PLR0913 - one for each option
         typer.echo(f"{name} {value}", err=True)
     _print_body(called.body)
     sys.exit(0 if called.status < 400 else EXIT_FAILED)
+
+
+def _end_as_at_an_interruption() -> None:
+    """What was signed is told whoever ends the command; what it was started to outlive (`nohup`) it does."""
+    import signal
+
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(ending) is not signal.SIG_IGN:
+            signal.signal(ending, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 def _print_body(body: bytes) -> None:

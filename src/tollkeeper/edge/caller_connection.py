@@ -157,6 +157,13 @@ class CallerConnection(HttpToolsProtocol):
             self._slow_seconds = max(0.0, self._slow_seconds + passed_seconds - taken_bytes / due_per_second)
         return unsent_bytes
 
+    def look_at_body(self, passed_seconds: float, unsent_bytes: int) -> None:
+        """Does the caller send his body? Who has an answer to take before is judged by how he takes it."""
+        if unsent_bytes:
+            self._body_seconds = 0.0
+        elif self.is_waiting_for_body():
+            self._body_seconds += passed_seconds
+
     def is_waiting_for_body(self) -> bool:
         """Whether it is the caller's turn to send."""
         if not (self._in_body and self._is_accepted):

@@ -471,7 +471,7 @@ class StrictProtocol(CallerConnection):
         # Whoever still takes an answer owes no request; how slowly he may do that was looked at just now.
         owes_request = not (self._unanswered or unsent_bytes or self._in_body)
         self._head_seconds += passed_seconds if owes_request else 0.0
-        self._body_seconds += passed_seconds if self.is_waiting_for_body() else 0.0
+        self.look_at_body(passed_seconds, unsent_bytes)
         is_between = self._is_accepted and not self._in_head
         idle_seconds = self.timeout_keep_alive if is_between else 0
         if (

@@ -4,7 +4,8 @@ Only issuers that the operator named are asked, every five minutes, and at once 
 nobody knows: a gateway that starts again may have a new one. Strangers can make us ask, too, so that is bounded; who
 says that it is one of the issuers waits until they may be asked again, because what is settled without its
 `purchaseData` never has them. One that does not answer keeps the keys that it last showed; one that never answered is
-asked before each of its settlements, and where it does not answer that is carried out without its `purchaseData`.
+waited for by each of its settlements in the first minute, in which it may be starting, and asked every two seconds
+after that; meanwhile they are carried out without their `purchaseData`.
 """
 
 from __future__ import annotations
@@ -31,14 +32,26 @@ _TIMEOUT_SECONDS: Final = 5
 _RETRY_SECONDS: Final = 2
 _REFRESH_SECONDS: Final = 300
 _AGAIN_SECONDS: Final = 2.0
+_STARTING_SECONDS: Final = 60.0
+_PATIENCE_SECONDS: Final = 1.0  # with one that did not answer
 _ANSWER_SIZE_BYTES: Final = 64 * 1024
 
 
 class GatewayKeys:
     """Keeps `keys` those of the issuers, of each by key id; who has none is not among them."""
 
-    def __init__(self, issuers: Sequence[str], keys: TrustedKeys, seldom_seconds: float = _AGAIN_SECONDS) -> None:
-        """`seldom_seconds`: how often strangers' signatures may make us ask."""
+    def __init__(
+        self,
+        issuers: Sequence[str],
+        keys: TrustedKeys,
+        *,
+        seldom_seconds: float = _AGAIN_SECONDS,
+        starting_seconds: float = _STARTING_SECONDS,
+    ) -> None:
+        """`seldom_seconds`: how often strangers' signatures may make us ask.
+
+        `starting_seconds`: for how long from now on one that never answered is waited for.
+        """
         self._issuers = issuers
         self._keys = keys
         self._seldom_seconds = seldom_seconds
@@ -46,6 +59,7 @@ class GatewayKeys:
         self._silent: set[str] = set()  # who gave no answer when it was asked last
         self._telling = Telling(clock_ms)
         self._asked_at = float("-inf")
+        self._started_at = asyncio.get_running_loop().time() + starting_seconds
         self._one_asks = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None  # the next asking for a key, before it begins
         keys.ask = self.ask
@@ -64,15 +78,17 @@ class GatewayKeys:
         """Asks because of a key that nobody knows; where they were asked a moment ago, later, or not at all.
 
         It is waited for where the request is of one of the issuers, as it says (`named`), and that one answered last
-        time, or never: it may be starting. All who wait are told by one asking, which begins behind them all.
+        time, or may be starting; else for a second. All who wait are told by one asking, which begins behind them all.
         """
-        is_due = asyncio.get_running_loop().time() >= self._asked_at + self._seldom_seconds
-        is_worth_it = named in self._issuers and (named not in self._silent or named not in self._shown)
+        now_seconds = asyncio.get_running_loop().time()
+        is_due = now_seconds >= self._asked_at + self._seldom_seconds
+        may_be_starting = named not in self._shown and now_seconds < self._started_at
+        is_worth_it = named in self._issuers and (named not in self._silent or may_be_starting)
         if not is_worth_it and (not is_due or self._one_asks.locked()):
             return
         if self._next is None:
             self._next = asyncio.create_task(self._ask_next())
-        await asyncio.shield(self._next)
+        await asyncio.wait({self._next}, timeout=None if is_worth_it else _PATIENCE_SECONDS)
 
     async def _ask_next(self) -> None:
         async with self._one_asks:
