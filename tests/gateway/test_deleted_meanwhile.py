@@ -19,7 +19,7 @@ from tests.gateway.hostile_hub import Forward, HostileHub, run_hostile_hub
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.test_leaving import LeftShop, shop
 from tests.gateway.test_stopping import answer_of, books_of
-from tollkeeper.gateway import access
+from tollkeeper.gateway import asking
 from tollkeeper.settings import Role
 
 
@@ -74,7 +74,7 @@ async def test_whoever_was_told_to_come_again_is_served_once_whenever_it_was_gra
     target: RecordingTarget,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(access, "SETTLE_WAIT_SECONDS", 1)
+    monkeypatch.setattr(asking, "SETTLE_WAIT_SECONDS", 1)
     async with shop_apart(embedded_chain, target, tmp_path) as (there, between):
         between.settling = late = Late()
         gate = await there.gate(credits=3)

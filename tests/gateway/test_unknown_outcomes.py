@@ -32,7 +32,7 @@ from tests.gateway.hostile_hub import (
 )
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper import api
-from tollkeeper.gateway import access, app, completer, waiting
+from tollkeeper.gateway import app, asking, completer, waiting
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.hands import honour_payment
@@ -227,7 +227,7 @@ async def test_who_waited_in_vain_is_told_the_transaction_that_the_hub_names_by_
         return answer
 
     apart.hub.settling = late
-    monkeypatch.setattr(access, "SETTLE_WAIT_SECONDS", 1)
+    monkeypatch.setattr(asking, "SETTLE_WAIT_SECONDS", 1)
     for is_down in (False, False, True):
         apart.hub.is_down = is_down
         waited = await apart.pay(gate, payment)
@@ -437,7 +437,7 @@ async def test_who_may_have_paid_after_all_waits_no_longer_than_another_for_a_hu
     assert (await apart.buyer.ask("PUT", switched_off, body={"isEnabled": False})).status == 200
     assert (await apart.pay(gate, payment)).status == 404
     apart.hub.telling = hangs
-    monkeypatch.setattr(access, "SETTLE_WAIT_SECONDS", 1)
+    monkeypatch.setattr(asking, "SETTLE_WAIT_SECONDS", 1)
     async with asyncio.timeout(5):
         refused = await apart.pay(gate, payment)
     assert (refused.status, refused.error_code) == (503, "SETTLEMENT_PENDING")

@@ -19,7 +19,7 @@ from tests.gateway.hostile_hub import Forward, cut, pass_on, run_hostile_hub
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.test_leaving import LeftShop, shop
 from tests.gateway.test_stopping import books_of
-from tollkeeper.gateway import access
+from tollkeeper.gateway import asking
 from tollkeeper.settings import Role
 from tollkeeper.storage.database import LostError
 from tollkeeper.storage.purchases import ClaimResult, Purchases
@@ -29,7 +29,7 @@ from tollkeeper.storage.purchases import ClaimResult, Purchases
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tollkeeper.gateway.completer.SETTLE_REQUEST_LIFETIME_SECONDS", 10)
     monkeypatch.setattr("tollkeeper.gateway.completer._EXPIRY_MARGIN_SECONDS", 1)
-    monkeypatch.setattr(access, "SETTLE_WAIT_SECONDS", 2)
+    monkeypatch.setattr(asking, "SETTLE_WAIT_SECONDS", 2)
 
 
 async def _buys_at_last(there: LeftShop, gate: dict[str, Any], payment: str) -> None:
