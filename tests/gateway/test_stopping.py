@@ -26,7 +26,7 @@ from tests.gateway.hostile_hub import Forward, pass_on, run_hostile_hub
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.test_leaving import LeftShop, shop
 from tollkeeper.core.errors import ApiError
-from tollkeeper.gateway import asking
+from tollkeeper.gateway import access, asking
 from tollkeeper.gateway.chain_proofs import ChainProofs
 from tollkeeper.gateway.entrance import Access
 from tollkeeper.gateway.gates import Gates
