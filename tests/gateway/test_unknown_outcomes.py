@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -32,6 +33,7 @@ from tests.gateway.hostile_hub import (
 )
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper import api
+from tollkeeper.core.limits import READINESS_WAIT_SECONDS
 from tollkeeper.gateway import app, asking, completer, waiting
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -479,6 +481,27 @@ async def test_hub_that_is_down_is_a_503_that_charges_nothing(
             assert (ready.status, ready.json()["error"]["details"]["checks"]) == (503, {"database": True, "hub": False})
         finally:
             await parts.__aexit__(None, None, None)
+
+
+async def test_a_gateway_says_in_time_that_its_hub_says_nothing(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    never = asyncio.Event()
+
+    async def says_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await never.wait()
+        writer.close()
+
+    hub = await asyncio.start_server(says_nothing, "127.0.0.1", 0)
+    hub_url = "http://{}:{}".format(*hub.sockets[0].getsockname())
+    gateway = composed(embedded_chain.url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=hub_url)
+    try:
+        async with gateway as url, Buyer(derive_wallets().buyer) as anybody, asyncio.timeout(30):
+            began = time.monotonic()
+            ready = await anybody.ask("GET", url + "/readyz")
+            assert (ready.status, ready.json()["error"]["details"]["checks"]) == (503, {"database": True, "hub": False})
+            assert time.monotonic() - began < 2 * READINESS_WAIT_SECONDS
+    finally:
+        never.set()
+        hub.close()
 
 
 async def test_claim_outlives_a_start_of_the_gateway_while_its_hub_is_down(

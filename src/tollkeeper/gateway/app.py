@@ -358,14 +358,24 @@ class Gateway:
                 _LOG.exception("refresh_failed")
 
     async def is_ready(self) -> dict[str, bool]:
-        """What readiness asks for: the database answers, the facilitator answers."""
+        """What readiness asks for: the database answers, the facilitator answers; each within its seconds."""
+        database, hub = await asyncio.gather(self._has_database(), self._has_hub())
+        return {"database": database, "hub": hub}
+
+    async def _has_database(self) -> bool:
         try:
             async with asyncio.timeout(READINESS_WAIT_SECONDS):
                 await self.paygates.by_slug("", clock_ms())
-            database = True
         except (ApiError, TimeoutError):
-            database = False
-        return {"database": database, "hub": await self._hub.is_ready()}
+            return False
+        return True
+
+    async def _has_hub(self) -> bool:
+        try:
+            async with asyncio.timeout(READINESS_WAIT_SECONDS):
+                return await self._hub.is_ready()
+        except TimeoutError:
+            return False
 
     async def aclose(self) -> None:
         """Finishes settlements under way, writes what was counted, lets go of everything but the database."""

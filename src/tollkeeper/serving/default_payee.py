@@ -1,5 +1,7 @@
 """Can `default_payment_address` be paid? What saving a gate would say of it, for `config check` (contract 3.1).
 
+A start asks it only where direct transfers cost a fee, which nobody is asked about when it is paid.
+
 What no gate could be saved with is an error; what its owner would be warned of is a warning. Nodes are asked where one
 is set and what a wallet holds lies in accounts of their own; one that does not answer is said so, and nothing else.
 """
@@ -16,8 +18,9 @@ from tollkeeper.core.paygate_fields import Recipient
 from tollkeeper.core.paygates import check_payment_address
 from tollkeeper.core.wallets import family_of, parse_wallet
 from tollkeeper.gateway.token_accounts import AccountChain, TokenAccounts
+from tollkeeper.serving import StartError
 from tollkeeper.serving.nodes import chain_of
-from tollkeeper.settings import Finding
+from tollkeeper.settings import Finding, Role
 
 if TYPE_CHECKING:
     from tollkeeper.core.networks import Family
@@ -25,6 +28,24 @@ if TYPE_CHECKING:
     from tollkeeper.settings import NetworkSettings, Settings
 
 _NAME: Final = "default_payment_address"
+_NOBODYS: Final = "it is nobody's who could be paid: a token, a program, or an account of this hub's"
+
+
+def require_fee_payee(settings: Settings) -> None:
+    """Raises: StartError where direct transfers cost a fee that would be lost, or paid to ourselves."""
+    address = settings.default_payment_address
+    if settings.role is Role.HUB or settings.transfer_fee_micro is None or address is None:
+        return
+    try:
+        _check(address, settings)
+    except ApiError:
+        raise StartError(f"transfer_fee would be paid to {_NAME}, but {_NOBODYS}") from None
+
+
+def _check(address: str, settings: Settings) -> None:
+    family = family_of(address)
+    own = [network for network in settings.networks.values() if network.network.family is family]
+    check_payment_address(address, _any_network(own, family), _never_paid(settings))
 
 
 def judge_default_payee(settings: Settings) -> tuple[list[Finding], list[Finding]]:
@@ -35,10 +56,9 @@ def judge_default_payee(settings: Settings) -> tuple[list[Finding], list[Finding
     family = family_of(address)
     own = [network for network in settings.networks.values() if network.network.family is family]
     try:
-        check_payment_address(address, _any_network(own, family), _never_paid(settings))
+        _check(address, settings)
     except ApiError:
-        problem = "it is nobody's who could be paid: a token, a program, or an account of this hub's"
-        return [Finding(_NAME, problem, "name a wallet of yours")], []
+        return [Finding(_NAME, _NOBODYS, "name a wallet of yours")], []
     if settings.networks and not own:
         problem = "no network of its kind is set, so no gate is paid to it"
         return [], [Finding(_NAME, problem, "name an address of a network that is, or set another network")]

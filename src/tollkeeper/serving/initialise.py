@@ -16,7 +16,8 @@ from tollkeeper.core import configuration as text_of
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.keyring import key_line
-from tollkeeper.core.wallets import parse_address_of, shown_address
+from tollkeeper.core.paygates import check_payment_address
+from tollkeeper.core.wallets import parse_address_of, parse_wallet, shown_address
 from tollkeeper.settings import FILE_NAME
 
 if TYPE_CHECKING:
@@ -201,7 +202,8 @@ def parse_choices(
     chosen = parsed("--network", text_of.parse_network, network)
 
     def recipient(text: str) -> str:
-        return shown_address(parse_address_of(chosen.family, text, field="it"))
+        parse_address_of(chosen.family, text, field="it")
+        return shown_address(check_payment_address(text, chosen.name, frozenset({parse_wallet(chosen.usdc.address)})))
 
     return Choices(
         network=chosen,
