@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.processes import finished
+from tests.cli.processes import clean_environment, command, finished
+from tests.interop.local_server import Reply, serving
 from tests.interop.stack import Stack, ask, sandbox
 from tollkeeper.sandbox.wallets import derive_wallets
 
@@ -135,3 +137,16 @@ def test_what_cannot_be_done_is_said_and_nothing_is_made(
     assert refused.returncode == code
     assert said in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_what_was_made_is_told_though_it_cannot_be_printed() -> None:
+    """The token of a gate without an owner is told by no other answer."""
+    made = {"accessUrl": "http://127.0.0.1/abc", "managementToken": "tok"}
+    with serving(lambda _request: Reply(201, made)) as server, open("/dev/full", "wb") as out:  # noqa: PTH123 - a device
+        words = command("paygate", "create", "--gateway", server.url, "--target", "http://127.0.0.1/", "--price", "1")
+        done = subprocess.run(
+            words, env=clean_environment(), stdout=out, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert "http://127.0.0.1/abc was made" in done.stderr
+    assert "managementToken (shown once): tok" in done.stderr

@@ -54,11 +54,11 @@ def create_command(  # noqa: PLR0913 - one for each option
     except (RefusedError, OSError) as error:
         remedy = ": name its owner's wallet by --key-file" if key is None and "AUTH_REQUIRED" in str(error) else ""
         refuse(f"{error}{remedy}", code=EXIT_FAILED)
-    typer.echo(made["accessUrl"])
+    token = f"\nmanagementToken (shown once): {made['managementToken']}" if "managementToken" in made else ""
+    if (problem := _printed(f"{made['accessUrl']}{token}\n".encode())) is not None:  # no other answer tells the token
+        refuse(f"{made['accessUrl']} was made, and could not be printed: {problem}{token}", code=EXIT_FAILED)
     for warning in made.get("warnings", ()):
         say(f"warning: {warning['message']}", typer.colors.YELLOW, sys.stderr)
-    if "managementToken" in made:
-        typer.echo(f"managementToken (shown once): {made['managementToken']}")
 
 
 def replace_command(
@@ -147,7 +147,8 @@ def pay_command(  # noqa: PLR0913 - one for each option
     typer.echo(f"status {called.status}", err=True)
     for name, value in called.told:
         typer.echo(f"{name} {value}", err=True)
-    _print_body(called.body)
+    if (problem := _printed(called.body)) is not None:
+        refuse(f"the answer's body was not printed: {problem}", code=EXIT_FAILED)
     sys.exit(0 if called.status < 400 else EXIT_FAILED)
 
 
@@ -160,16 +161,17 @@ def _end_as_at_an_interruption() -> None:
             signal.signal(ending, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
-def _print_body(body: bytes) -> None:
-    """To standard output; where that does not take it, that is said, and the command failed."""
+def _printed(data: bytes) -> str | None:
+    """Prints to standard output; returns what is wrong where that does not take it."""
     if sys.stdout is None:
-        refuse("the answer's body was not printed: standard output is closed", code=EXIT_FAILED)
+        return "standard output is closed"
     try:
-        sys.stdout.buffer.write(body)
+        sys.stdout.buffer.write(data)
         sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter tries again at its end
-        refuse(f"the answer's body was not printed: {error.strerror}", code=EXIT_FAILED)
+        return str(error.strerror)
+    return None
 
 
 def _read_wallet_key(path: Path) -> WalletKey:

@@ -187,7 +187,7 @@ def choose(challenge: Mapping[str, Any], wish: Wish) -> tuple[dict[str, Any], Wa
     seen: list[str] = []
     for entry in offered:
         try:
-            network, amount = normalise(entry["network"]), int(entry["maxAmountRequired"])
+            network, amount = normalise(entry["network"]), _amount(entry["maxAmountRequired"])
             asset = str(entry["asset"])
             if asset.startswith("0x"):  # else its case says which one it is
                 asset = asset.lower()
@@ -208,6 +208,15 @@ def choose(challenge: Mapping[str, Any], wish: Wish) -> tuple[dict[str, Any], Wa
         f"it is to be paid on {', '.join(seen)}, and not by this wallet there: name another wallet, or by --network "
         "another network, for a link may be paid on more than it asks for first"
     )
+
+
+def _amount(shown: object) -> int:
+    """Smallest units, by their decimal text or number. Raises: ValueError for what others may read otherwise."""
+    if type(shown) is int:
+        return shown
+    if not isinstance(shown, str) or not (shown.isascii() and shown.isdecimal()):
+        raise ValueError("it is no amount")
+    return int(shown)
 
 
 async def _sign(session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, wish: Wish) -> str:

@@ -39,7 +39,7 @@ from tollkeeper.core.statistics import CALLS, Outcome
 if TYPE_CHECKING:
     from tollkeeper.core.openapi import Schema
 
-_METHOD: Final = "(" + "|".join(METHODS) + ")"
+_METHOD: Final = "(" + "|".join("".join(f"[{one}{one.lower()}]" for one in name) for name in METHODS) + ")"
 _LINES: Final = r"^[^\x00-\x08\x0b-\x1f\x7f]*$"
 _PART: Final = "[A-Za-z0-9!#$&^_.+-]{1,127}"
 SLUG: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{2,63}$"}
