@@ -178,7 +178,9 @@ class Answering(Charging):
     def end(self, status: int, code: Code | None = None, *, failed: bool = False) -> None:
         """See `Charging`."""
         self.enter(Stage.OVER)
-        self.buyer = self.relay = None  # they name this call, and a circle waits for the collector
+        if self.ahead is not None:
+            self.ahead.close()
+        self.buyer = self.relay = self.ahead = None  # they name this call, and a circle waits for the collector
         bought = getattr(self, "purchase", None)  # a client may leave before it is known
         gate_id, purchase_id = self.opened.gate.id, bought and bought.id
         self.shared.traffic.ended(gate_id, self.call, status, purchase_id, code, failed=failed)

@@ -70,9 +70,9 @@ class BodyAhead:
             self._source.body_to(self)
 
     def close(self) -> None:
-        """Tell nobody anything more."""
-        self._is_told = True
-        self._forwarder.deadlines.clear(self)
+        """Tell nobody anything more, and hold nothing: this and its source name each other, in a circle."""
+        self._say_no_more()
+        self._parts = []
 
     def refuse(self, error: BaseException) -> None:
         """Tell the owner why it is not ready, and nobody anything more."""
@@ -88,8 +88,12 @@ class BodyAhead:
         self.refuse(ApiError(Code.UNAVAILABLE, "the gateway stopped before the request had come"))
 
     def _tell(self, signed: bytes | None, body: bytes | BodySource) -> None:
-        self.close()
+        self._say_no_more()
         self._ready(signed, body)
+
+    def _say_no_more(self) -> None:
+        self._is_told = True
+        self._forwarder.deadlines.clear(self)
 
     def on_request_body(self, data: bytes) -> None:
         """See `call.BodySink`."""
@@ -108,7 +112,8 @@ class BodyAhead:
         if self._sink is not None:
             self._sink.on_request_end()
         elif not self._is_told:
-            body = b"".join(self._parts)
+            parts, self._parts = self._parts, []
+            body = b"".join(parts)
             self._tell(body, body)
 
     def body_to(self, sink: BodySink) -> None:

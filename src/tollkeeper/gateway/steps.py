@@ -100,6 +100,7 @@ class Steps(ABC):
     purchase: Purchase  # from its credit on: the one whose credit it is; of a `LeftCall` known from the start
     receipts = b""  # from forwarding on: the header lines of its receipt
     relay: Relay | BodyAhead | None = None  # from forwarding on: reads what is to be signed, then asks the target
+    ahead: BodyAhead | None = None  # from forwarding on: holds what was read to be signed, until its target takes it
     is_charged = False  # a credit was taken, which its stage does not show: it counts as a call however it ends
     is_returning = False  # its credit is being given back, and its end is noted behind that
     is_cut = False  # the process stopped before it was answered, and its client did not leave

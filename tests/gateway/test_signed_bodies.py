@@ -1,0 +1,94 @@
+"""What was read of a body to sign it is let go with its call, and not when the collector comes (security A-58)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+import tracemalloc
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+import tollkeeper
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway.composed import composed
+from tests.gateway.recording_target import recording_target
+from tollkeeper.sandbox.buyer import Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
+
+AWAY = "http://127.0.0.1:1/"
+CALLS = 5
+NOTICED_SECONDS = 10  # a caller who left without a reset is asked first, as one who only sends no more
+OURS = tracemalloc.Filter(inclusive=True, filename_pattern=f"{Path(tollkeeper.__file__).parent}/*")
+# Just short enough to be signed, and too long: of that a mebibyte is read before its target is asked.
+SIGNED_BYTES = 1_000_000
+LONG_BYTES = 1_200_000
+
+
+def held_bytes() -> int:
+    """What the program itself made and nobody has let go."""
+    return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces([OURS]).traces)
+
+
+async def send(url: str, payment: str, *, size_bytes: int, in_chunks: bool = False, leaves: bool = False) -> bytes:
+    """The first line of the answer, or none to a caller who leaves before his body's last bytes."""
+    place = urlsplit(url)
+    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    length = "Transfer-Encoding: chunked" if in_chunks else f"Content-Length: {size_bytes}"
+    writer.write(f"POST {place.path} HTTP/1.1\r\nHost: a\r\nX-Payment: {payment}\r\n{length}\r\n\r\n".encode())
+    await asyncio.sleep(0.02)  # else a body that came with its head is no body to wait for
+    body = bytes(size_bytes - (1000 if leaves else 0))
+    writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if in_chunks else body)
+    await writer.drain()
+    if leaves:
+        await asyncio.sleep(0.1)
+        writer.transport.abort()
+        return b""
+    try:
+        return await reader.readline()
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("how", ["it is forwarded", "its caller leaves", "its target is away"])
+async def test_a_body_that_was_to_be_signed_is_let_go_with_its_call(
+    embedded_chain: ChainUnderTest, tmp_path: Path, how: str
+) -> None:
+    async with (
+        composed(embedded_chain.url, tmp_path / "gateway.db") as url,
+        recording_target() as target,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        fields = {
+            "targetUrl": target.url,
+            "price": "0.01",
+            "credits": 50,
+            "method": "GET,POST",
+            "headerAuthMode": "hmac",
+        }
+        gate = (await buyer.ask("POST", f"{url}/api/v1/paygates", body=fields)).json()
+        payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
+        assert (await buyer.call(gate["accessUrl"], payment)).status == 200
+        if how == "its target is away":
+            changed = await buyer.ask("PUT", f"{url}/api/v1/paygates/{gate['id']}", body={"targetUrl": AWAY})
+            assert changed.status == 200
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for _ in range(CALLS):
+                if how == "it is forwarded":
+                    assert b" 200 " in await send(gate["accessUrl"], payment, size_bytes=SIGNED_BYTES)
+                elif how == "its caller leaves":
+                    await send(gate["accessUrl"], payment, size_bytes=SIGNED_BYTES, leaves=True)
+                else:
+                    assert b" 502 " in await send(gate["accessUrl"], payment, size_bytes=LONG_BYTES, in_chunks=True)
+            deadline = time.monotonic() + NOTICED_SECONDS
+            while held_bytes() >= SIGNED_BYTES:
+                assert time.monotonic() < deadline, tracemalloc.take_snapshot().statistics("lineno")[:3]
+                await asyncio.sleep(0.2)
+        finally:
+            tracemalloc.stop()
+            gc.enable()
