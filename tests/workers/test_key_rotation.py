@@ -367,6 +367,22 @@ async def test_a_worker_that_dies_before_it_reads_of_the_key_is_replaced(stage: 
         await serving.until(lambda: serving.program.children().get("worker 2") not in {None, hanging})
 
 
+@pytest.mark.parametrize("victim", ["hub", "worker 1", "ledger"])
+async def test_whoever_dies_behind_a_rotation_is_started_anew_and_sells(stage: Stage, victim: str) -> None:
+    async with stage.serving(2) as serving:
+        gate = await serving.gate()
+        done = await asyncio.to_thread(rotate, stage.site.config)
+        assert done.returncode == 0, done.stdout + done.stderr
+        payment = serving.buyer.sign((await serving.buyer.ask("GET", gate["url"])).json())
+        serving.program.kill(victim)
+        for _ in range(100):
+            sold = await serving.buyer.call(gate["url"], payment)
+            if sold.status != 503:
+                break
+            await asyncio.sleep(0.2)
+        assert sold.status == 200, sold.body
+
+
 async def test_a_stopped_gateways_key_is_replaced_too_and_its_leaked_tokens_are_revoked(stage: Stage) -> None:
     site = stage.site
     async with stage.serving(1) as serving:

@@ -96,8 +96,9 @@ def line(message: FromWorker | FromParent) -> bytes:
 class Post:
     """What a child process is started with; it comes over a pipe, so that no key is in an environment or on a disk.
 
-    `settings` are without the signers' keys, which only the hub's process is given. A gateway worker reaches the hub at
-    `hub_url`, None where the settings name another; `is_first` is one of several that do the same.
+    `settings` are without the signers' keys, which only the hub's process is given; its own are without the encryption
+    keys, too. A gateway worker reaches the hub at `hub_url`, None where the settings name another; `is_first` is one of
+    several that do the same.
     """
 
     name: str

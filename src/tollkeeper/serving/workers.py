@@ -136,7 +136,10 @@ class Family:
             own = sockets.enter_context(listen(_LOOPBACK, 0))
             hub_url = Address(*own.getsockname()[:2]).url
             keys = tuple(key.reveal() for key in self._settings.signer_keys)
-            post = Post("hub", public, self._ledger_path, keys, is_first=True)
+            # It seals nothing, and of rings that the workers take nobody tells it: started anew with that of the start,
+            # it would open nothing that a rotation since has sealed.
+            without_ring = replace(public, encryption_keys=None)
+            post = Post("hub", without_ring, self._ledger_path, keys, is_first=True)
             self._hub = Child(post, own, self._changed, lambda: None)
             await self._hub.start()
         for number, one in enumerate(listening):
