@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import sqlite3
 import stat
 import sys
@@ -159,6 +160,29 @@ async def test_a_damaged_file_is_refused_untouched(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with untouched(path), pytest.raises(StorageError, match="restore a backup"):
             open_database(str(path))
+
+
+async def test_behind_a_crash_a_full_disk_is_told_and_no_backup_asked_for(tmp_path: Path) -> None:
+    path = await made(tmp_path / "db")
+    script = (
+        "import os, sqlite3, sys\n"
+        "connection = sqlite3.connect(sys.argv[1])\n"
+        "connection.execute('CREATE TABLE sold (id)')\n"
+        "connection.commit()\n"
+        "os._exit(0)\n"
+    )
+    crashed = await asyncio.create_subprocess_exec(sys.executable, "-c", script, str(path))
+    assert await crashed.wait() == 0
+    path.with_name("db-shm").unlink()  # as a machine that was started anew finds it
+    allowed, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, most))  # for the lock's file, and not for the index of the log
+    try:
+        with untouched(path), pytest.raises(StorageError, match="make room") as told:
+            open_database(str(path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (allowed, most))
+    assert "backup" not in str(told.value)
+    await open_database(str(path)).close()
 
 
 def test_a_database_of_another_program_is_refused_untouched(tmp_path: Path) -> None:

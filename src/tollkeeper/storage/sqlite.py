@@ -462,7 +462,7 @@ class SqliteDatabase:
             logger.warning("another program holds the database: %s", error)
             return StorageError("the database is held by another program")
         logger.error("the database failed and takes no writes: %s", error)
-        is_disk = _primary_code(error) in _DISK_CODES
+        is_disk = is_of_the_disk(error)
         self._failure = _NO_WRITES if is_disk else _NO_WRITES_AT_ALL
         self._mend_at = time.monotonic() + _MEND_EVERY_SECONDS if is_disk else None
         return StorageError(self._failure)
@@ -491,6 +491,11 @@ def _rows(connection: sqlite3.Connection, statement: Statement) -> list[Row]:
         key, value = names
         return [{key: one, value: other} for one, other in found]
     return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def is_of_the_disk(error: sqlite3.Error) -> bool:
+    """Whether the disk is full or failed, and nothing is known against the file."""
+    return _primary_code(error) in _DISK_CODES
 
 
 def _primary_code(error: sqlite3.Error) -> int | None:

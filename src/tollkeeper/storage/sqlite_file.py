@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.file_lock import FileLock
 from tollkeeper.storage.migrations import SCHEMA_TABLE, Applied, Migration, missing_migrations
-from tollkeeper.storage.sqlite import SqliteDatabase, connect_reader, connect_writer
+from tollkeeper.storage.sqlite import SqliteDatabase, connect_reader, connect_writer, is_of_the_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -90,7 +90,10 @@ def applied_migrations(path: Path) -> list[Applied]:
             history = connection.execute("SELECT version, name, checksum FROM schema_migrations ORDER BY version")
             return [Applied(*row) for row in history]
     except sqlite3.Error as error:
-        raise StorageError(f"{path} cannot be read as a database ({error}): restore a backup") from error
+        # Behind a crash a full disk has no room for what SQLite reads a log with, and nothing is wrong with the file:
+        # a backup would forget what was sold since.
+        remedy = "make room on its disk, or look at it" if is_of_the_disk(error) else "restore a backup"
+        raise StorageError(f"{path} cannot be read as a database ({error}): {remedy}") from error
 
 
 def connect_to_look(path: Path) -> sqlite3.Connection:
