@@ -34,6 +34,7 @@ from tests.gateway.hostile_hub import (
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper import api
 from tollkeeper.core.limits import READINESS_WAIT_SECONDS
+from tollkeeper.core.sealing import KeyRing
 from tollkeeper.gateway import app, asking, completer, waiting
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -393,6 +394,45 @@ async def test_the_day_that_a_hub_has_to_tell_goes_on_over_a_start_of_the_gatewa
             async with composed(chain_url, tmp_path / "gateway.db", hub_url=hostile.url, **settings):
                 await asked_again(hostile, 1, REFUSING)
     assert state_in(tmp_path) == "PARKED"
+
+
+@pytest.mark.parametrize("is_found", [True, False])
+async def test_a_claim_waits_an_hour_for_the_key_that_its_request_is_sealed_under(
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_found: bool,
+) -> None:
+    """As of a backup from before the key was replaced, whose operator thinks of the retired one behind the start."""
+    ahead_ms = 0
+    monkeypatch.setattr(app, "clock_ms", lambda: api.clock_ms() + ahead_ms)
+    monkeypatch.setattr(completer.Completer, "interval_seconds", 0.05)
+    chain_url, payee = embedded_chain.url, "0x" + "77" * 20
+    former, present = {"a": bytes(32)}, {"b": bytes([1]) * 32}
+    async with (
+        composed(chain_url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
+        run_hostile_hub(hub_url) as hostile,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        settings: dict[str, Any] = {"role": Role.GATEWAY, "default_payment_address": payee, "hub_url": hostile.url}
+        books = tmp_path / "gateway.db"
+        async with composed(chain_url, books, encryption_keys=KeyRing("a", former), **settings) as url:
+            gate, payment = await claim_whose_answer_is_lost(buyer, url, target, hostile)
+        hostile.is_down, hostile.settling = False, pass_on
+        ahead_ms += 120_000  # nobody waits for what is older than its request
+        async with composed(chain_url, books, encryption_keys=KeyRing("b", present), **settings):
+            await asyncio.sleep(1)
+            assert state_in(tmp_path) == "CLAIMED"
+            if not is_found:
+                ahead_ms += 3_600_000
+                await parked(tmp_path)
+        if is_found:
+            async with composed(chain_url, books, encryption_keys=KeyRing("b", present | former), **settings) as url:
+                served = await buyer.call(f"{url}/{gate['slug']}", payment)
+                assert served.status == 200, served.body
+    assert embedded_chain.balance(payee) == 10_000
 
 
 async def test_clear_failure_is_a_402_and_the_payment_may_be_tried_three_times_in_all(apart: Apart) -> None:

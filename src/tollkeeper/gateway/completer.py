@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 INTERVAL_SECONDS = 2.0
 CLAIMS_MAX: Final = 10_000
 AT_ONCE: Final = 32
-# So long a claim waits for the facilitator that was asked, where another one is set by now; of one that is older than
-# this process, from its start on: before that nobody was told.
+# So long a claim waits for the facilitator that was asked, where another one is set by now, or for the key that its
+# request is sealed under; of one that is older than this process, from its start on: before that nobody was told.
 _ELSEWHERE_MS: Final = 3_600_000
 # The same where it is our hub, which has decided the payment and does not say for whom: since it first did not.
 _NOT_TOLD_MS: Final = 86_400_000
@@ -151,9 +151,13 @@ class Completer:
             if finding.seen is not Seen.NOTHING and is_over:
                 await self._conclude(purchase, answer_of(finding))
             return
-        if not supported.is_ours or not request:
+        if not supported.is_ours:
             if _is_request_expired(purchase, self._clock_ms()):
                 await self._park(purchase)
+            return
+        if not request:
+            # Its key is not in the ring: of a backup from before that was replaced, which the operator may put back.
+            await self._wait_or_park(purchase, "claim_waits_for_its_key")
             return
         stored = SettleRequest.from_bytes(request)
         if stored.place not in {None, self._hub.place}:
@@ -284,10 +288,14 @@ class Completer:
             if answer.outcome is Settlement.SUCCESS:
                 await self._conclude(purchase, answer)
                 return
+        await self._wait_or_park(purchase, "claim_waits_for_its_facilitator", asked=request.place or "this one")
+
+    async def _wait_or_park(self, purchase: Purchase, event: str, **told: str) -> None:
+        """The operator has an hour to set what it waits for; he is told by that event."""
         if self._clock_ms() > max(purchase.attempt_ms, self._began_ms) + _ELSEWHERE_MS:
             await self._park(purchase)
         else:
-            _LOG.warning("claim_waits_for_its_facilitator", purchase_id=purchase.id, asked=request.place or "this one")
+            _LOG.warning(event, purchase_id=purchase.id, **told)
 
     async def _park(self, purchase: Purchase) -> None:
         _LOG.error("claim_parked", purchase_id=purchase.id, payer=purchase.payer, nonce=purchase.nonce)

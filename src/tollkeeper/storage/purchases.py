@@ -408,7 +408,7 @@ class Purchases:
     async def in_flight(self, limit: int) -> list[tuple[Purchase, bytes]]:
         """Claims without an outcome, oldest first, each with its settle request as it was first sent.
 
-        A request that does not open (its key is gone), or was not kept, is empty: a claim can then only be parked.
+        A request that does not open (its key is not in the ring) is empty: nobody can ask for that claim then.
         """
         rows = await self._database.read(_Q.claims_in_flight(limit=limit))
         return [(purchase_from(row), self._request(row)) for row in rows]
