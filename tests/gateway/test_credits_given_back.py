@@ -297,6 +297,7 @@ async def test_credits_expire_after_the_seconds_that_were_shown(market: Market) 
     for headers in ({"X-Payment": payment}, {"X-Credit-Token": token}):
         over = await market.ask("GET", gate["accessUrl"], headers=headers)
         assert (over.status, over.error_code) == (402, "CREDITS_EXHAUSTED")
+        assert "the credits of this payment have expired" in over.json()["errorDetail"]["message"]  # none was used up
         assert over.json()["accepts"]
     assert (await balance(market, payment))["expiresAt"] == held["expiresAt"]
     # A change touches new purchases only.

@@ -232,7 +232,7 @@ class Answering(Charging):
             self._answer_refusal(unsold, self.shared.limit.challenged(self.call))
             return
         self.enter(Stage.OVER)
-        detail = calls.exhausted(spent.payer, is_unpaid=spent.is_unpaid).body()
+        detail = calls.exhausted(spent).body()
         profile = calls.profile_on(self.call, self.shared.profile)
         body = exhausted_body(calls.challenge_beside(opened, self.call), detail, profile, iso(clock_ms()))
         self.shared.traffic.challenged(opened.gate.id, self.call)

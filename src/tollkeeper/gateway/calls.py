@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tollkeeper.edge.call import BodySink, InboundCall
     from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.gateway.held import Held
+    from tollkeeper.gateway.steps import ExhaustedError
     from tollkeeper.gateway.unpaid import Unpaid
     from tollkeeper.storage.purchase_rows import Purchase, SpendResult
 
@@ -273,10 +274,11 @@ def purchase_of(result: SpendResult) -> Purchase:
     return result.purchase
 
 
-def exhausted(payer: str, *, is_unpaid: bool) -> ApiError:
-    """What is said of a payment whose credits are used up, or void since it failed."""
-    message = with_advice("the credits of this payment are used up; sign a new payment", payer)
-    if is_unpaid:
+def exhausted(spent: ExhaustedError) -> ApiError:
+    """What is said of a payment whose credits are used up, or lost as their time is over, or void since it failed."""
+    what = "have expired" if spent.is_expired else "are used up"
+    message = with_advice(f"the credits of this payment {what}; sign a new payment", spent.payer)
+    if spent.is_unpaid:
         message = "the payment failed after all, and its credits are void; sign a new one once it has expired"
     return ApiError(Code.CREDITS_EXHAUSTED, message)
 

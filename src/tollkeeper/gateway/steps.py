@@ -35,18 +35,24 @@ GIVEN_UP_CODES: Final = {500: Code.INTERNAL_ERROR, GIVEN_UP_STATUS: Code.UNAVAIL
 class ExhaustedError(Exception):
     """The payment's credits are used up here: answered as if unpaid, so that a client may pay again.
 
-    `is_unpaid`: what was left of them is void, because the payment proved failed after it was sold for.
+    `is_unpaid`: what was left of them is void, because the payment proved failed after it was sold for. `is_expired`:
+    it is lost, because their time is over.
     """
 
-    def __init__(self, payer: str, *, is_unpaid: bool = False) -> None:
+    def __init__(self, payer: str, *, is_unpaid: bool = False, is_expired: bool = False) -> None:
         super().__init__("the credits are used up")
         self.payer = payer
         self.is_unpaid = is_unpaid
+        self.is_expired = is_expired
 
     @classmethod
     def of(cls, purchase: Purchase) -> ExhaustedError:
         """Of this purchase."""
-        return cls(purchase.payer, is_unpaid=purchase.failure == SETTLEMENT_FAILED)
+        return cls(
+            purchase.payer,
+            is_unpaid=purchase.failure == SETTLEMENT_FAILED,
+            is_expired=purchase.expires_ms is not None and purchase.remaining > 0,
+        )
 
 
 class Stage(Enum):

@@ -453,7 +453,7 @@ def transfer_routes(transfers: DirectTransfers) -> list[HTTPRouteHandler]:
             if spent is None:
                 body = challenge.body(profile, now)
             else:
-                detail = calls.exhausted(spent.payer, is_unpaid=spent.is_unpaid).body()
+                detail = calls.exhausted(spent).body()
                 body = exhausted_body(challenge, detail, profile, now)
             return Response(body, status_code=402, headers=_NO_STORE, media_type="application/json")
 
