@@ -56,6 +56,15 @@ def test_serve_starts_from_what_init_wrote(config: Path) -> None:
         assert process.lines()[-1]["event"] == "stopped"
 
 
+def test_a_terminal_that_closes_stops_it_as_any_other_signal_does(config: Path) -> None:
+    with running("serve", "--config", config, "--port", "0") as process:
+        assert ask(f"{url_of(process)}/healthz").status == 200
+        for _ in range(2):  # a shell passes it on, too
+            process.process.send_signal(signal.SIGHUP)
+        assert process.exit_code() == 0
+        assert [line["event"] for line in process.lines()][-2:] == ["stopping", "stopped"]
+
+
 def test_the_second_start_finds_what_the_first_one_left(config: Path) -> None:
     slug = ""
     for _ in range(2):

@@ -252,6 +252,27 @@ async def test_a_form_may_end_in_whatever_piece(shop: Shop, last_bytes: int) -> 
     assert (await shop.get(await shop.link(gate)))[1] == CONTENT
 
 
+@pytest.mark.parametrize("first_bytes", [1, 3, 8, 19, 20, 21, 22, 30])
+async def test_what_stands_before_a_form_is_nothing_however_it_is_cut(local_shop: Shop, first_bytes: int) -> None:
+    fields = b"".join(_part(name, b"", value) for name, value in ((b"price", b"1"), (b"resourceType", b"file")))
+    form = b"This is a message\r\n" + fields + _part(b"file", b'; filename="x"', CONTENT) + b"--b--\r\n"
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield form[:first_bytes]
+        await asyncio.sleep(0.1)
+        yield form[first_bytes:]
+
+    status, gate = await local_shop.send("POST", PAYGATES, pieces(), Content_Type="multipart/form-data; boundary=b")
+    assert status == 201, gate
+    assert (await local_shop.get(await local_shop.link(gate)))[1] == CONTENT
+
+
+@pytest.mark.parametrize("told", [b"", b"no boundary", bytes(50_000)])
+async def test_a_form_without_a_boundary_is_told_so(local_shop: Shop, told: bytes) -> None:
+    status, answer = await local_shop.send("POST", PAYGATES, told, Content_Type="multipart/form-data; boundary=b")
+    assert (status, answer["error"]["code"]) == (400, "INVALID_PARAMETER")
+
+
 async def test_what_follows_a_form_is_no_endless_upload(shop: Shop) -> None:
     fields = b"".join(_part(name, b"", value) for name, value in ((b"price", b"1"), (b"resourceType", b"file")))
 

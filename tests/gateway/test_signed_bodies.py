@@ -14,7 +14,10 @@ import pytest
 import tollkeeper
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
-from tests.gateway.recording_target import recording_target
+from tests.gateway.recording_target import RecordingTarget, recording_target
+from tests.gateway.test_leaving import shop
+from tests.gateway.test_stopping import books_of
+from tollkeeper.gateway import signing
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
@@ -92,3 +95,38 @@ async def test_a_body_that_was_to_be_signed_is_let_go_with_its_call(
         finally:
             tracemalloc.stop()
             gc.enable()
+
+
+async def test_bodies_that_are_read_to_be_signed_have_a_bound_and_who_is_slow_gives_way(
+    embedded_chain: ChainUnderTest, tmp_path: Path, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signing, "AHEAD_SIZE_BYTES", 100_000)
+    monkeypatch.setattr(signing, "_SLOW_SECONDS", 1)
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate = await there.gate(credits=20, method="POST", headerAuthMode="hmac")
+        asked = there.request(gate, "POST", X_Payment=await there.payment(gate, "POST"), Content_Length="70000")
+
+        async def begun(first_bytes: int = 69_000) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await there.connect()
+            writer.write(asked)
+            await asyncio.sleep(0.1)
+            writer.write(bytes(first_bytes))
+            await asyncio.sleep(0.2)
+            return reader, writer
+
+        slow, slow_writer = await begun()
+        quick, quick_writer = await begun()
+        answer = await asyncio.wait_for(quick.readuntil(b"\r\n\r\n"), 10)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"x-credits-remaining: 19\r\n" in answer  # given back
+        await asyncio.sleep(1)
+        third, third_writer = await begun(70_000)
+        assert (await asyncio.wait_for(third.readline(), 10)).startswith(b"HTTP/1.1 200 ")
+        assert (await asyncio.wait_for(slow.readline(), 10)).startswith(b"HTTP/1.1 503 ")
+        for _ in range(3):  # the room is theirs again
+            fourth, fourth_writer = await begun(70_000)
+            assert (await asyncio.wait_for(fourth.readline(), 10)).startswith(b"HTTP/1.1 200 ")
+            fourth_writer.close()
+        for writer in (slow_writer, quick_writer, third_writer):
+            writer.close()
+    assert books_of(there) == [("LIVE", 16)]

@@ -18,7 +18,7 @@ from tollkeeper.edge.heads import read_head, response_head
 from tollkeeper.edge.spool import Spool, SpoolRoom
 from tollkeeper.gateway.again import CallAgain
 from tollkeeper.gateway.held import Held
-from tollkeeper.gateway.signing import BodyAhead, BodyOwner
+from tollkeeper.gateway.signing import AheadRoom, BodyAhead, BodyOwner
 from tollkeeper.gateway.streaming import PartsOwner, StreamedParts
 
 SIZE_BYTES = 60_000
@@ -80,7 +80,7 @@ def of_signing() -> Callable[[bytes], None]:
 def body_ahead() -> BodyAhead:
     """One that was not started: it has no deadline."""
     forwarder = cast("Forwarder", SimpleNamespace(deadlines=Deadlines()))
-    return BodyAhead(Collected(), cast("BodyOwner", None), lambda _signed, _body: None, forwarder)
+    return BodyAhead(Collected(), cast("BodyOwner", None), lambda _signed, _body: None, forwarder, AheadRoom())
 
 
 @pytest.mark.parametrize("made", [of_call, of_spool, of_stream, of_call_again, of_signing])

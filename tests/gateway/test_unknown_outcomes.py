@@ -523,6 +523,16 @@ async def test_hub_that_is_down_is_a_503_that_charges_nothing(
             await parts.__aexit__(None, None, None)
 
 
+async def test_a_hub_that_lost_a_network_meanwhile_refuses_no_payment_for_good(apart: Apart) -> None:
+    gate = await apart.gate()
+    payment = await apart.payment(gate)
+    apart.hub.verifying = says(200, '{"isValid": false, "invalidReason": "invalid_network"}')
+    answer = await apart.pay(gate, payment)
+    assert (answer.status, answer.error_code) == (503, "UNAVAILABLE")
+    apart.hub.verifying = pass_on
+    assert (await apart.pay(gate, payment)).status == 200
+
+
 async def test_a_gateway_says_in_time_that_its_hub_says_nothing(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
     never = asyncio.Event()
 

@@ -37,18 +37,19 @@ async def waiting_call(shop: Scene, url: str, payment: str) -> tuple[asyncio.Tas
     return call, release
 
 
+@pytest.mark.parametrize("said", [signal.SIGTERM, signal.SIGHUP])
 async def test_a_stop_finishes_what_was_accepted_and_the_ledger_ends_last(
-    tmp_path: Path, embedded_chain: ChainUnderTest
+    said: signal.Signals, tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:
     async with scene(tmp_path / "home", embedded_chain) as shop:
         gate = await shop.gate(credits=3)
         payment, _ = await shop.buy(gate)
         call, release = await waiting_call(shop, gate["url"], payment)
         everybody = list(shop.program.children().values())
-        os.kill(shop.program.parent, signal.SIGTERM)
-        for pid in everybody:  # as a service manager does; only the parent's word counts
+        os.kill(shop.program.parent, said)
+        for pid in everybody:  # as a service manager does, or a terminal; only the parent's word counts
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, said)
         host, port = shop.program.url.removeprefix("http://").split(":")
 
         def is_refused() -> bool:

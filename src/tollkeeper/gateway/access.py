@@ -472,7 +472,7 @@ class PaidCall(Arriving):
         elif isinstance(body, bytes):
             self._sign(body, body)
         else:
-            self.relay = self.ahead = ahead = BodyAhead(body, self, self._sign, shared.forwarder)
+            self.relay = self.ahead = ahead = BodyAhead(body, self, self._sign, shared.forwarder, shared.ahead_room)
             ahead.start(length)
 
     def _sign(self, signed: bytes | None, body: bytes | BodySource) -> None:

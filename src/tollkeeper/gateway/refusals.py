@@ -100,6 +100,9 @@ class Refusals:
             known = await self._known(tender)
         if known.used is not None:
             return Refusal(known.used, may_be_forgotten=False)
+        if code_of_reason(reason) is Code.INVALID_NETWORK and self._supported().is_ours:  # since it was asked
+            told = f"on {key.network} nothing can be paid for now, and nothing was charged: send the same again later"
+            return Refusal(ApiError(Code.UNAVAILABLE, told), may_be_forgotten=False)
         reason, transaction = known.reason or reason, known.transaction or verdict.transaction
         code, explained = code_of_reason(reason), row.explained.get(reason)
         details = failed_check(reason, "verify", "valid", reason) | (verdict.checks or {})

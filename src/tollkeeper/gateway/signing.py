@@ -5,8 +5,9 @@ Only calls of gates with `headerAuthMode: hmac` come here. What is signed, and h
 
 from __future__ import annotations
 
+import time
 from math import inf
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import SIGNED_BODY_SIZE_BYTES
@@ -22,11 +23,51 @@ if TYPE_CHECKING:
 Ready: TypeAlias = "Callable[[bytes | None, bytes | BodySource], None]"
 
 
+AHEAD_SIZE_BYTES: Final = 256 * 1024 * 1024
+_SLOW_SECONDS: Final = 5.0
+
+
 class BodyOwner(Protocol):
     """Whose call it is."""
 
     def on_refusal(self, error: BaseException) -> None:
         """The body does not come, and the call ends so."""
+
+
+class AheadRoom:
+    """What the bodies of all calls may take that are read to be signed, until their calls end."""
+
+    def __init__(self) -> None:
+        self._left_bytes = AHEAD_SIZE_BYTES
+        self._coming: dict[BodyAhead, float] = {}  # those that are not whole yet, by when they began; the oldest first
+
+    def begin(self, body: BodyAhead) -> None:
+        """`body` is coming."""
+        self._coming[body] = time.monotonic()
+
+    def has_come(self, body: BodyAhead) -> None:
+        """As much of `body` as is read ahead is there, or no more of it will be."""
+        self._coming.pop(body, None)
+
+    def take(self, body: BodyAhead, size_bytes: int) -> bool:
+        """Take so much more for `body`; where there is no room, who is slower gives way; was there any?"""
+        if self._left_bytes < size_bytes and self._coming:
+            oldest, began_seconds = next(iter(self._coming.items()))
+            if oldest is not body and time.monotonic() - began_seconds >= _SLOW_SECONDS:
+                oldest.refuse(crowded())
+        if self._left_bytes < size_bytes:
+            return False
+        self.hold(size_bytes)
+        return True
+
+    def hold(self, size_bytes: int) -> None:
+        """Take so much more whether there is room or not; less than nothing is given back."""
+        self._left_bytes -= size_bytes
+
+
+def crowded() -> ApiError:
+    """503 for a body that finds no room; what was charged is given back."""
+    return ApiError(Code.UNAVAILABLE, "too many requests are being read: send the same request again")
 
 
 class BodyAhead:
@@ -45,16 +86,20 @@ class BodyAhead:
         "_owner",
         "_parts",
         "_ready",
+        "_room",
         "_sink",
         "_size_bytes",
         "_source",
     )
 
-    def __init__(self, source: BodySource, owner: BodyOwner, ready: Ready, forwarder: Forwarder) -> None:
+    def __init__(
+        self, source: BodySource, owner: BodyOwner, ready: Ready, forwarder: Forwarder, room: AheadRoom
+    ) -> None:
         self._source = source
         self._owner = owner
         self._ready = ready
         self._forwarder = forwarder
+        self._room = room
         self._parts: list[Part] = []
         self._size_bytes = 0
         self._sink: BodySink | None = None
@@ -65,6 +110,7 @@ class BodyAhead:
         if declared_bytes is not None and declared_bytes > SIGNED_BODY_SIZE_BYTES:
             self._tell(None, self._source)
         else:
+            self._room.begin(self)
             loop = self._forwarder.loop
             self._forwarder.deadlines.set(self, inf, loop)
             self._source.body_to(self)
@@ -72,6 +118,8 @@ class BodyAhead:
     def close(self) -> None:
         """Tell nobody anything more, and hold nothing: this and its source name each other, in a circle."""
         self._say_no_more()
+        self._room.hold(-self._size_bytes)
+        self._size_bytes = 0
         self._parts = []
 
     def refuse(self, error: BaseException) -> None:
@@ -94,17 +142,27 @@ class BodyAhead:
     def _say_no_more(self) -> None:
         self._is_told = True
         self._forwarder.deadlines.clear(self)
+        self._room.has_come(self)
 
     def on_request_body(self, data: bytes) -> None:
         """See `call.BodySink`."""
         if self._sink is not None:
             self._sink.on_request_body(data)
-            return
+        elif self._is_told:
+            if self._size_bytes:  # a little still comes where it is too long and its target is connected to
+                self._room.hold(len(data))
+                self._add(data)
+        elif self._room.take(self, len(data)):
+            self._add(data)
+            if self._size_bytes > SIGNED_BODY_SIZE_BYTES:
+                self._source.pause_body()
+                self._tell(None, self)
+        else:
+            self.refuse(crowded())
+
+    def _add(self, data: bytes) -> None:
         add_part(self._parts, data)
         self._size_bytes += len(data)
-        if self._size_bytes > SIGNED_BODY_SIZE_BYTES and not self._is_told:
-            self._source.pause_body()
-            self._tell(None, self)
 
     def on_request_end(self) -> None:
         """See `call.BodySink`."""

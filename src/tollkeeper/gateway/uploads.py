@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.gateway.uploads")
 AGAIN_SECONDS: Final = 1.0
 _FIELDS_MAX: Final = 40
-_EPILOGUE_SIZE_BYTES: Final = 8 * 1024
+_AROUND_SIZE_BYTES: Final = 8 * 1024
 _PART_HEAD_SIZE_BYTES: Final = 8 * 1024
 
 
@@ -126,9 +126,9 @@ class Uploads:
             strict=True,
         ) as parser:
             behind_bytes = 0
-            async for chunk in chunks:
+            async for chunk in _behind_preamble(chunks, boundary.encode()):
                 behind_bytes += len(chunk) if parser.closed else 0
-                if behind_bytes > _EPILOGUE_SIZE_BYTES:
+                if behind_bytes > _AROUND_SIZE_BYTES:
                     raise invalid("body", "too much follows the form's last boundary")
                 if not chunk or parser.closed:
                     continue
@@ -219,6 +219,23 @@ class Uploads:
             if file_id not in self.left:
                 _LOG.warning("upload_not_discarded", file_id=file_id, reason=str(error))
             self.left[file_id] = upload
+
+
+async def _behind_preamble(chunks: AsyncIterator[bytes], boundary: bytes) -> AsyncIterator[bytes]:
+    """The chunks from the first boundary on: what stands before it is nothing (RFC 2046, 5.1.1), however it is cut."""
+    begun = b""
+    async for chunk in chunks:
+        begun += chunk
+        place = (b"\r\n" + begun).find(b"\r\n--" + boundary)
+        if place >= 0:
+            yield begun[place:]
+            break
+        if len(begun) > _AROUND_SIZE_BYTES:
+            raise invalid("body", "too much stands before the form's first boundary")
+    else:
+        yield begun
+    async for chunk in chunks:
+        yield chunk
 
 
 def _text_data(reading: _Reading, data: bytes | bytearray) -> None:

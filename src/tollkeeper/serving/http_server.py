@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 _LOG = structlog.get_logger("tollkeeper.serving")
 _BACKLOG: Final = 2048
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class ListenError(StartError):
@@ -174,27 +174,32 @@ class HttpServer:
 
 
 async def until_signalled(serve: Callable[[asyncio.Event], Awaitable[T]]) -> T | None:
-    """The result of `serve(stop)`; a first SIGTERM or SIGINT sets `stop`, a second cancels it (the result is None)."""
+    """The result of `serve(stop)`; a first signal sets `stop`, a second cancels it (the result is None).
+
+    SIGTERM, SIGINT; and SIGHUP, of which a terminal that closes may send several: it hurries nothing, and is ignored
+    where it was when the program was started (`nohup`).
+    """
     stop = asyncio.Event()
     task = asyncio.ensure_future(serve(stop))
     loop = asyncio.get_running_loop()
 
-    def on_signal() -> None:
-        if stop.is_set():
-            _LOG.warning("stopping_at_once")
-            task.cancel()
-        else:
+    def on_signal(number: signal.Signals) -> None:
+        if not stop.is_set():
             _LOG.info("stopping")
             stop.set()
+        elif number is not signal.SIGHUP:
+            _LOG.warning("stopping_at_once")
+            task.cancel()
 
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, on_signal)
+    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in heard:
+        loop.add_signal_handler(number, on_signal, number)
     try:
         return await task
     except asyncio.CancelledError:
         return None
     finally:
-        for number in _SIGNALS:
+        for number in heard:
             loop.remove_signal_handler(number)
 
 

@@ -109,7 +109,7 @@ async def _composed(
 
 async def _main(post: Post, line_descriptor: int, listening: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, lambda: None)
     stop = asyncio.Event()
     serving: asyncio.Task[None] | None = None

@@ -249,7 +249,7 @@ async def _main(url: str, path: Path, pulse: LedgerPulse) -> None:
     loop = asyncio.get_running_loop()
     # A signal to the whole group must not end the ledger before the workers have drained: only its parent ends it, by
     # closing its standard input, which is what a parent that was killed does too.
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, lambda: None)
     pulse.follow(loop, stop.set)
     database = open_database(url)
