@@ -311,6 +311,8 @@ async def test_what_was_sold_in_the_usual_way_is_not_honoured(shop: Honour) -> N
     answer = await shop.buyer.call(gate["accessUrl"], payment)
     assert answer.receipt is not None
     assert "LIVE" in (await shop.honour(gate, answer.receipt["transaction"]))["error"]
+    elsewhere = await shop.honour(await shop.gate(), answer.receipt["transaction"])
+    assert "was claimed at another PayGate, by purchase pur_" in elsewhere["error"]
 
 
 async def test_without_a_server_the_command_writes_itself(

@@ -241,7 +241,8 @@ WITHHELD: Final = {
     ),
 }
 _GAVE_WAY: Final = (
-    "credits are left, but the payment counts no more since its credit token was used: send X-Credit-Token"
+    "credits are left, but the payment's bytes count no more: its credit token was used, or it was honoured by hand; "
+    "send X-Credit-Token"
 )
 
 

@@ -88,6 +88,8 @@ class Honouring:
             found = await payments_of(chain, transaction_hash)
             named = [one for one in found if nonce in {None, one.key.nonce}]
             fitting = [one for one in named if await self._fits(one, gate)]
+            if not fitting and len(named) == 1:
+                await self._require_unclaimed(named[0], gate)
             for one in fitting:
                 known = await self.purchases.by_payment(one.key)
                 if known is None or known.state is not PurchaseState.LIVE:  # what was granted stays so
@@ -103,6 +105,11 @@ class Honouring:
             return _reaches(payment, gate.pay_to_on(payment.key.network)) and payment.value >= gate.price_micro
         pay_to = await self.purchases.pay_to(purchase)
         return purchase.gate_id == gate.id and _reaches(payment, pay_to) and payment.value == purchase.value_micro
+
+    async def _require_unclaimed(self, payment: ChainPayment, gate: PayGate) -> None:
+        purchase = await self.purchases.by_payment(payment.key)
+        if purchase is not None and purchase.gate_id != gate.id:
+            raise ApiError(Code.CONFLICT, f"this payment was claimed at another PayGate, by purchase {purchase.id}")
 
     async def _grant(self, payment: ChainPayment, gate: PayGate, *, is_deleted: bool) -> dict[str, Any]:
         network = payment.key.network
