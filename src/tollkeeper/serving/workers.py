@@ -165,12 +165,15 @@ class Family:
         origin.answer(Announced(message.number))
 
     async def _ask_around(self) -> None:
-        """A process that hangs is found also where no gate changes."""
+        """A process that hangs is found also where no gate changes, however long another one takes to start."""
+        hub = [] if self._hub is None else [self._hub]
+        await asyncio.gather(*(self._ask(child) for child in [*self._workers, *hub]))
+
+    async def _ask(self, child: Child) -> None:
         while True:
             await asyncio.sleep(_ASK_EVERY_SECONDS)
             self._number += 1
-            hub = [] if self._hub is None else [self._hub]
-            await asyncio.gather(*(child.look(self._number, _HANGS_SECONDS) for child in [*self._workers, *hub]))
+            await child.look(self._number, _HANGS_SECONDS)
 
     async def _mark_calls(self) -> None:
         """After a worker's death its open calls are marked: soon, and again until nothing of it can be under way."""
