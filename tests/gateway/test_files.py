@@ -650,6 +650,27 @@ async def test_a_link_that_was_changed_or_is_over_gives_nothing(
         assert (status, "expired" in json.loads(body)["error"]["message"]) == (403, True)
 
 
+async def test_a_form_in_whose_file_field_nothing_was_chosen_has_no_file(shop: Shop) -> None:
+    gate = await shop.gate()
+    objects = await shop.objects()
+
+    def untouched(**fields: str) -> aiohttp.FormData:
+        return form_of(b"", "", **fields)
+
+    status, changed = await shop.send("PUT", f"{PAYGATES}/{gate['id']}", untouched(price="0.02", resourceType=""))
+    assert (status, changed["price"], changed["fileName"], changed["sha256"]) == (
+        200,
+        "0.02",
+        gate["fileName"],
+        gate["sha256"],
+    )
+    status, refused = await shop.send("POST", PAYGATES, untouched())
+    assert (status, refused["error"]["details"]["field"]) == (400, "file")
+    assert await shop.objects() == objects
+    empty = await shop.gate(b"", "empty.txt")  # chosen, and sold as it is
+    assert (empty["fileName"], empty["fileSize"]) == ("empty.txt", 0)
+
+
 async def test_a_content_that_was_lost_is_unavailable_never_something_else(local_shop: Shop) -> None:
     gate = await local_shop.gate()
     link = await local_shop.link(gate)

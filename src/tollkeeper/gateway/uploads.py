@@ -190,6 +190,9 @@ class Uploads:
         await _flush(reading, upload)
         written = await _stored(upload.finish())
         reading.upload = None
+        if part.filename == "" and not written.size_bytes:  # how a browser sends that no file was chosen
+            await self._discard(written.file_id)
+            return
         name, kind = clean_name(part.filename), clean_type(part.content_type)
         reading.file = StoredFile(written.file_id, name, written.size_bytes, kind, written.sha256)
 
