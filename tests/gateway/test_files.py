@@ -334,18 +334,17 @@ async def test_a_deleted_paygate_sells_no_more_and_its_links_live_on(shop: Shop)
     assert (await shop.get(link))[1] == CONTENT
 
 
-async def swept(database_path: Path, store: FileStore, later_ms: int) -> list[str]:
-    """What is left in the store after the hourly sweep, that much later, of a gateway that does not run."""
+async def swept(database_path: Path, store: FileStore, *later_ms: int) -> list[str]:
+    """What is left in the store after hourly sweeps, so much later each, of a gateway that serves nothing."""
+    now_ms = clock_ms()
     database = open_database(f"sqlite:///{database_path}")
+    files = Files(
+        database=database, store=store, keys=[b""], public_url="", lifetime_seconds=1, clock_ms=lambda: now_ms
+    )
     try:
-        await Files(
-            database=database,
-            store=store,
-            keys=[b""],
-            public_url="",
-            lifetime_seconds=1,
-            clock_ms=lambda: clock_ms() + later_ms,
-        ).sweep()
+        for one_ms in later_ms:
+            now_ms = clock_ms() + one_ms
+            await files.sweep()
     finally:
         await database.close()
     return sorted([found.file_id async for found in store.listed()])
@@ -367,11 +366,30 @@ async def test_the_sweep_deletes_what_nobody_sells_when_it_is_old_and_what_is_so
         (root / directory / name).write_bytes(b"orphan")
     assert len(await swept(database, store, 0)) == 6
     assert len(await swept(database, store, DAY_MS - 60_000)) == 6
-    assert len(await swept(database, store, DAY_MS + 60_000)) == 2
+    assert len(await swept(database, store, DAY_MS + 60_000)) == 4  # the replaced ones are gone
+    assert len(await swept(database, store, DAY_MS + 60_000, 2 * DAY_MS + 120_000)) == 2
     async with running_shop(embedded_chain, database, settings, store) as shop:
         answers = [await shop.get(link.replace(former_url, shop.url)) for link in links]
         assert [answer[0] for answer in answers] == [200, 404, 404]
         assert (await shop.get(await shop.link(await shop.read(replaced))))[1] == b"latter"
+
+
+async def test_a_start_on_another_database_deletes_nothing_that_is_sold_and_says_what_it_would(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    """A backup restored for a look, or a second gateway that was given the same store."""
+    root = tmp_path / "files"
+    store = LocalFiles(root, 0)
+    async with running_shop(embedded_chain, tmp_path / "gate.db", FileSettings(root, 0), store) as shop:
+        await shop.gate()
+        (sold,) = await shop.objects()
+    os.utime(root / "objects" / sold, (0, 0))
+    await open_database(f"sqlite:///{tmp_path / 'other.db'}").close()
+    with structlog.testing.capture_logs() as logged:
+        assert await swept(tmp_path / "other.db", store, 0, DAY_MS - 60_000) == [sold]
+    assert [(entry["event"], entry["count"]) for entry in logged] == [("orphans_found", 1)]
+    assert await swept(tmp_path / "gate.db", store, 0, 2 * DAY_MS) == [sold]
+    assert await swept(tmp_path / "other.db", store, 0, DAY_MS + 60_000) == []
 
 
 async def test_who_is_not_logged_in_uploads_nothing(local_shop: Shop) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.gateway.files")
 SWEEP_SECONDS: Final = 3600.0
 _LOOK_SECONDS: Final = 5.0
-# What no row names may be named by a newer database than this one, which an operator restored for a look.
+# What no row names may be named by another database than this one, which an operator restored for a look, or began with
+# beside files that are sold: so long he has from when a process first saw it, and it must be as old itself.
 ORPHAN_SECONDS: Final = 24 * 3600
 _ALLOWED: Final = "GET, HEAD, OPTIONS"
 # The content is whatever a stranger uploaded: it must never run as a page of ours, whatever it says it is.
@@ -64,7 +65,10 @@ _PREFLIGHT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """The contents of file PayGates. `keys` sign links: the first one now, the others before."""
+    """The contents of file PayGates. `keys` sign links: the first one now, the others before.
+
+    `unnamed` are objects that no row names, each with when this process first saw it so.
+    """
 
     database: Database
     store: FileStore
@@ -72,6 +76,7 @@ class Files:
     public_url: str
     lifetime_seconds: int
     clock_ms: Callable[[], int]
+    unnamed: dict[str, int] = field(default_factory=dict)
 
     def bought(self, file: StoredFile, purchase_id: str, request_id: str) -> dict[str, Any]:
         """What a buyer of the file is answered, with a link of this request's own."""
@@ -163,11 +168,23 @@ class Files:
             for file_id in replaced:
                 await self.store.delete(file_id)
                 await self.database.run(forget_file(file_id, before_ms))
+        await self._sweep_unnamed(now_ms)
+
+    async def _sweep_unnamed(self, now_ms: int) -> None:
+        before_ms = now_ms - ORPHAN_SECONDS * 1000
+        kept: dict[str, int] = {}
         async for found in self.store.listed():
-            is_old = found.changed_ms < now_ms - ORPHAN_SECONDS * 1000
-            if is_old and await is_orphan(self.database, found.file_id):
-                await self.store.delete(found.file_id)
-                _LOG.info("orphan_deleted", file_id=found.file_id)
+            if found.changed_ms < before_ms and await is_orphan(self.database, found.file_id):
+                since_ms = self.unnamed.get(found.file_id, now_ms)
+                if since_ms < before_ms:
+                    await self.store.delete(found.file_id)
+                    _LOG.info("orphan_deleted", file_id=found.file_id)
+                else:
+                    kept[found.file_id] = since_ms
+        if new := len(kept.keys() - self.unnamed.keys()):
+            _LOG.warning("orphans_found", count=new)
+        self.unnamed.clear()
+        self.unnamed.update(kept)
 
 
 def _unreadable(file_id: str, error: Exception, told: str) -> ApiError:
