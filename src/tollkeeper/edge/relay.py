@@ -368,6 +368,7 @@ class Relay(Exchange):
         self._connections.deadlines.clear(self)
         head = self._head
         assert head is not None  # noqa: S101 - no end without a head
+        self._spool = self._first_part = None  # a spool names this, and what lies in a circle waits for the collector
         self._owner.on_answer(head, body, self._size_bytes)
 
     def _refuse(self, error: BaseException) -> None:

@@ -490,7 +490,8 @@ class PaidCall(Arriving):
         request, forwarder = RelayRequest(opened.target, call.method, head, body, length), self.shared.forwarder
         if opened.gate.stream:
             streamed = StreamedParts(self)
-            self.relay = streamed.relay = forwarder.stream(request, streamed)
+            self.relay = relay = forwarder.stream(request, streamed)
+            streamed.follow(relay)
         else:
             self.relay = forwarder.relay(request, self)
         self.relay.start()

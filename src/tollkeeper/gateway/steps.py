@@ -152,6 +152,8 @@ class Steps(ABC):
 
     def _done(self, task: asyncio.Task[None], steps: Coroutine[Any, Any, None]) -> None:
         steps.close()
+        if self.task is task:  # which names what it was cancelled in, and so this call and what it was to be answered
+            self.task = None
         if task.cancelled():  # it may be before it began
             self._cancelled()
 

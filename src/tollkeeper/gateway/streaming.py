@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
+from weakref import ref
 
 from tollkeeper.core.framing import BodyEnd
 from tollkeeper.edge.parts import Part, add_part
@@ -31,7 +32,10 @@ class PartsOwner(AnswerOwner, Protocol):
 
 
 class StreamedParts:
-    """One answer on its way (`edge.streaming.StreamOwner`). `relay` is the one that brings it."""
+    """One answer on its way (`edge.streaming.StreamOwner`), brought by the relay of `follow`.
+
+    That names this, and has the request: held from here, both would lie in a circle until the collector comes.
+    """
 
     __slots__ = (
         "_ahead_bytes",
@@ -42,11 +46,11 @@ class StreamedParts:
         "_is_streaming",
         "_owner",
         "_parts",
-        "relay",
+        "_relay",
     )
 
     def __init__(self, owner: PartsOwner) -> None:
-        self.relay: StreamedRelay
+        self._relay: ref[StreamedRelay]
         self._owner = owner
         self._head: ResponseHead
         self._parts: deque[Part] = deque()
@@ -54,6 +58,10 @@ class StreamedParts:
         self._arrived = asyncio.Event()
         self._fault: BaseException | None = None
         self._is_streaming = self._is_complete = False
+
+    def follow(self, relay: StreamedRelay) -> None:
+        """Be brought by `relay`, as long as its call has it."""
+        self._relay = ref(relay)
 
     def on_head(self, head: ResponseHead) -> None:
         """See `StreamOwner`."""
@@ -69,11 +77,15 @@ class StreamedParts:
                 self._ahead_bytes -= len(part)
                 yield bytes(part)
             if self._fault is not None:
-                raise self._fault
+                try:
+                    raise self._fault
+                finally:  # it names this frame from now on, and so would hold the parts
+                    self._fault = None
             if self._is_complete:
                 return
             self._arrived.clear()
-            self.relay.resume()
+            if (relay := self._relay()) is not None:
+                relay.resume()
             await self._arrived.wait()
 
     def on_part(self, data: bytes) -> None:
@@ -81,8 +93,8 @@ class StreamedParts:
         add_part(self._parts, data)
         self._ahead_bytes += len(data)
         self._arrived.set()
-        if self._ahead_bytes > STREAM_AHEAD_BYTES:
-            self.relay.pause()
+        if self._ahead_bytes > STREAM_AHEAD_BYTES and (relay := self._relay()) is not None:
+            relay.pause()
 
     def on_end(self) -> None:
         """See `StreamOwner`."""
