@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 REDACTED: Final = "[redacted]"
 FLUSH_SECONDS: Final = 0.2
 _WAITING_MAX: Final = 1000  # lines, some 200 KB
+_REMEMBERED_LENGTH: Final = 256  # of a path
 _DEPTH_MAX: Final = 6
 # Compared without case, `-` and `_`; a name that ends with one of these counts too (`x-payment`, `signerKey`).
 _SECRET_NAMES: Final = (
@@ -165,8 +166,13 @@ def _second(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
-@lru_cache(maxsize=1024)
 def _quoted(path: str) -> str:
+    # Long paths are quoted anew each time, so that what a caller invents cannot fill the memory of the cache.
+    return _remembered_quoted(path) if len(path) <= _REMEMBERED_LENGTH else json.dumps(redact_text(path))
+
+
+@lru_cache(maxsize=1024)
+def _remembered_quoted(path: str) -> str:
     return json.dumps(redact_text(path))
 
 

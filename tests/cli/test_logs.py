@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import re
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -133,6 +134,19 @@ async def test_a_line_of_a_request_is_the_one_that_structlog_writes(written: io.
         assert list(mine) == list(theirs)
         assert {**mine, "timestamp": ""} == {**theirs, "timestamp": ""}
     assert all("eyJ" not in line["path"] for line in said)
+
+
+async def test_a_path_that_anybody_invents_is_not_kept() -> None:
+    handler = Lines(io.StringIO(), is_json=True)
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            handler.request("tollkeeper.access", "GET", f"/{number}" + "x" * 30_000, 404, 0, "1")
+            handler.flush()
+            handler.setStream(io.StringIO())
+        assert tracemalloc.get_traced_memory()[0] < 300_000
+    finally:
+        tracemalloc.stop()
 
 
 async def test_lines_of_requests_wait_for_a_moment_and_are_not_overtaken(written: io.StringIO) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from ipaddress import ip_network
 
 import pytest
@@ -44,6 +45,18 @@ def test_the_rightmost_address_that_is_no_trusted_proxys_is_the_clients(
     peer: str, lines: list[str], expected: str
 ) -> None:
     assert client(peer, *lines) == expected
+
+
+def test_what_anybody_writes_into_the_header_is_not_kept() -> None:
+    clients = ClientAddresses(TRUSTED)
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            invented = b"%d" % number + b"x" * 30_000
+            assert clients.of("10.0.0.1", [(b"x-forwarded-for", invented + b", 203.0.113.9")]) == "203.0.113.9"
+        assert tracemalloc.get_traced_memory()[0] < 200_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

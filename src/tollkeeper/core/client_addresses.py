@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _HEADER: Final = b"x-forwarded-for"
 _REMEMBERED_MAX: Final = 10_000
+_REMEMBERED_BYTES: Final = 256  # of the header: several proxies' worth
 _PREFIX_BITS: Final = 64  # of an IPv6 address; the rest of it one client chooses as it likes
 
 
@@ -31,7 +32,10 @@ class ClientAddresses:
         """The client's address; `peer` is the connection's, header names are in lower case."""
         if not self._trusted:
             return peer
-        return self._behind(peer, b",".join([value for name, value in headers if name == _HEADER]))
+        forwarded_for = b",".join([value for name, value in headers if name == _HEADER])
+        # Anybody may write the left of it, at any length: that must not fill the memory of the cache.
+        find = self._behind if len(forwarded_for) <= _REMEMBERED_BYTES else self._find
+        return find(peer, forwarded_for)
 
     def _find(self, peer: str, forwarded_for: bytes) -> str:
         client = _address(peer)
