@@ -236,3 +236,16 @@ async def test_a_transaction_that_the_facilitator_names_is_shown_while_nothing_e
     answer = await ask(bank, transfer, fee)
     assert (answer.status, answer.error_code) == (503, "SETTLEMENT_PENDING")
     assert answer.json()["error"]["details"]["transaction"] == foreign.NOBODYS
+
+
+async def test_no_second_fee_is_taken_for_a_transfer_that_was_made(bank: Bank) -> None:
+    """A client whose answer was lost begins anew, with a fresh fee; the facilitator calls whatever is signed valid."""
+    first, second, transfer = await new_fee(bank), await new_fee(bank), bank.signed()
+    assert (await ask(bank, transfer, first)).status == 200
+    refused = await ask(bank, transfer, second)
+    assert (refused.status, refused.error_code) == (400, "NONCE_ALREADY_USED")
+    assert len(refused.json()["error"]["details"]["transaction"]) == 66
+    assert moved(bank) == (10_000, FEE_MICRO)
+    assert (await ask(bank, transfer, first)).status == 200
+    assert (await ask(bank, bank.signed(), second)).status == 200
+    assert moved(bank) == (20_000, 2 * FEE_MICRO)

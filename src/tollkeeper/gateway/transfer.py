@@ -345,6 +345,8 @@ class DirectTransfers:
             reason = verdict.reason or "invalid_payment"
             details = {"reason": reason, **({"transaction": verdict.transaction} if verdict.transaction else {})}
             raise payment_error(code_of_reason(reason), f"the transfer would be refused: {reason}", details=details)
+        if not self.supported().is_ours:
+            await self.abroad.require_unmade(wish.payment, wish.tender, wish.pay_to)
 
     async def _bind_own(self, wish: Wish, call_id: str) -> None:
         """Raises: CONFLICT for a caller's own key that came with another pair."""

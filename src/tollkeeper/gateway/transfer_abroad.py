@@ -23,7 +23,7 @@ from tollkeeper.core.verification import Reason, code_of_reason
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.gateway.chain_proofs import is_before_sending
 from tollkeeper.gateway.findings import NOTHING, Owed, Seen
-from tollkeeper.gateway.hub_client import Settlement, asked_of
+from tollkeeper.gateway.hub_client import Settlement, asked_of, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -101,6 +101,25 @@ class Abroad:
         if answer is not None and (_is_used(answer) or is_before_sending(answer)):
             raise UnprovenRefusal(_refused(answer.reason, answer.transaction))
         return answer.transaction if answer is not None else ""
+
+    async def require_unmade(self, payment: Payment, paid: Tender, pay_to: str) -> None:
+        """Raises: the refusal of a transfer that was made, or can be made no more, before a fee is charged for it.
+
+        The facilitator may call it valid all the same. Without a node nothing is asked, and who did not sign it is told
+        nothing by this. UNAVAILABLE while no node answers.
+        """
+        network = paid.key.network
+        if not self.proofs.covers(network):
+            return
+        try:
+            if not (paid.is_signed_by_key or await self.proofs.is_signed(network, payment)):
+                return
+            use = await self.proofs.use_before(self._owed(paid, pay_to, None), payment)
+        except RpcUnavailable as error:
+            _LOG.info("chain_not_seen", reason=str(error))
+            raise unavailable() from error
+        if use.seen is not Seen.NOTHING:
+            raise _refused(use.reason or Reason.NONCE_USED, use.transaction)
 
     async def is_never_made(self, paid: Tender, pay_to: str, since_ms: int | None) -> bool:
         """Does the chain prove that the transfer was not made, and cannot be any more?
