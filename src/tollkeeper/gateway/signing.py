@@ -50,11 +50,12 @@ class AheadRoom:
         self._coming.pop(body, None)
 
     def take(self, body: BodyAhead, size_bytes: int) -> bool:
-        """Take so much more for `body`; where there is no room, who is slower gives way; was there any?"""
-        if self._left_bytes < size_bytes and self._coming:
+        """Take so much more for `body`; where there is no room, those who are slower give way; was there any?"""
+        while self._left_bytes < size_bytes and self._coming:
             oldest, began_seconds = next(iter(self._coming.items()))
-            if oldest is not body and time.monotonic() - began_seconds >= _SLOW_SECONDS:
-                oldest.refuse(crowded())
+            if oldest is body or time.monotonic() - began_seconds < _SLOW_SECONDS:
+                break
+            oldest.refuse(crowded())
         if self._left_bytes < size_bytes:
             return False
         self.hold(size_bytes)
