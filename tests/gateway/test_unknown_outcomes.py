@@ -107,6 +107,9 @@ LOST: list[tuple[str, Settling, int]] = [
     ("success as 1", says(200, json.dumps({**SUCCESS, "success": 1})), 10_000),
     ("success without a transaction", says(200, '{"success":true,"network":"base-sepolia"}'), 10_000),
     ("settlement_pending", says(200, '{"success":false,"errorReason":"settlement_pending","transaction":""}'), 10_000),
+    ("success in no transaction's name", says(200, json.dumps({**SUCCESS, "transaction": "a" * 100_000})), 10_000),
+    ("success with a line's end in it", says(200, json.dumps({**SUCCESS, "transaction": "0xab\r\nx: y"})), 10_000),
+    ("a refusal whose code is none", says(400, '{"error":{"code":[],"message":{}}}'), 10_000),
     ("bad gateway", says(502, "{}"), 10_000),
 ]
 

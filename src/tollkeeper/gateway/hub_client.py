@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum, auto
@@ -57,6 +58,7 @@ _UNREACHABLE: Final = "unreachable"
 _UNAVAILABLE: Final = "unavailable"
 AWAY: Final = frozenset({_UNREACHABLE, _UNAVAILABLE})
 _CODES: Final = frozenset(Code)
+_TRANSACTION: Final = re.compile(r"[!-~]{1,256}")
 _SIGNING_HEADERS: Final = frozenset({"signature", "signature-input", "content-digest"})
 _LOG = structlog.get_logger("tollkeeper.gateway.hub_client")
 
@@ -272,12 +274,11 @@ class HubClient:
         if status != 200 or type(answer.get("isValid")) is not bool:
             raise unavailable()
         reason = answer.get("invalidReason")
-        transaction = answer.get("transaction")
         details = answer.get("details")
         return Verdict(
             answer["isValid"],
             reason if isinstance(reason, str) else None,
-            transaction if isinstance(transaction, str) and transaction else None,
+            _transaction_in(answer) or None,
             details if isinstance(details, dict) else None,
         )
 
@@ -349,7 +350,7 @@ class HubClient:
         if status != 200 or not isinstance(body.get("status"), str):
             msg = f"the payment's status answered {status}"
             raise HubUnreachableError(msg)
-        return PaymentStatus(body["status"], body.get("transaction") or "", _read_ms(body.get("updatedAt")))
+        return PaymentStatus(body["status"], _transaction_in(body), _read_ms(body.get("updatedAt")))
 
     async def transaction_of(self, key: PaymentKey) -> str:
         """The transaction that a payment is in by our hub's public word; "" where it names none in half a second."""
@@ -452,10 +453,15 @@ def _signers(signers: object) -> frozenset[str]:
     return frozenset(name.lower() if name.startswith("0x") else name for name in names)
 
 
+def _transaction_in(answer: Mapping[str, Any]) -> str:
+    """What names the transaction there; empty for none, and for what no receipt could show."""
+    transaction = answer.get("transaction")
+    return transaction if isinstance(transaction, str) and _TRANSACTION.fullmatch(transaction) else ""
+
+
 def _judge(status: int, body: dict[str, Any], *, is_ours: bool) -> SettleAnswer:
     """What the answer means. A stranger's refusal is one only by `success: false`: any status may follow a sending."""
-    transaction = body.get("transaction")
-    transaction = transaction if isinstance(transaction, str) else ""
+    transaction = _transaction_in(body)
     reason = body.get("errorReason")
     reason = reason if isinstance(reason, str) else ""
     if status == 200 and body.get("success") is True and transaction:
@@ -465,14 +471,14 @@ def _judge(status: int, body: dict[str, Any], *, is_ours: bool) -> SettleAnswer:
         return SettleAnswer(Settlement.FAILED, transaction, reason or "settlement_failed")
     error = body.get("error")
     if status in _REFUSALS:
-        if is_ours and isinstance(error, dict) and error.get("code") in _CODES:
+        if is_ours and isinstance(error, dict) and str(error.get("code")) in _CODES:
             if status == _UNAUTHENTICATED:
                 log_refused_signature(body)
                 return SettleAnswer(Settlement.UNHEARD, "", NOT_ATTEMPTED)
             return SettleAnswer(Settlement.REFUSED, "", "refused_by_hub")
         _LOG.warning("settle_refused_without_proof", status=status)
     details = error.get("details") if isinstance(error, dict) else None
-    if isinstance(details, dict) and isinstance(details.get("transaction"), str):
-        transaction = details["transaction"]
+    if isinstance(details, dict):
+        transaction = _transaction_in(details) or transaction
     reason = _UNAVAILABLE if status in _AWAY_STATUSES else "settlement_pending"
     return SettleAnswer(Settlement.PENDING, transaction, reason)
