@@ -346,6 +346,23 @@ async def test_a_hub_that_is_busy_is_passed_on_and_the_payment_stays_good(bank: 
     assert (await bank.ask(payload, payload)).status == 200
 
 
+async def test_a_hub_that_does_not_take_our_signature_says_nothing_of_what_it_made_before(bank: Bank) -> None:
+    """A clock went wrong behind the transfer: who signs anew would pay twice."""
+    payload = bank.signed()
+    bank.hub.settling = lose_answer
+    assert (await bank.ask(payload, payload)).error_code == "SETTLEMENT_PENDING"
+    denied = {"type": "validation", "code": "INVALID_SIGNATURE", "message": "the signature was made in the future"}
+    bank.hub.settling = says(401, json.dumps({"error": denied}))
+    answer = await bank.ask(payload, payload)
+    assert (answer.status, answer.error_code) == (503, "SETTLEMENT_PENDING")
+    message = answer.json()["error"]["message"]
+    assert "do not sign a new one" in message
+    assert "nothing was charged" not in message
+    bank.hub.settling = pass_on
+    assert (await bank.ask(payload, payload)).status == 200
+    assert bank.received_micro() == 10_000
+
+
 async def test_a_facilitator_without_transfers_settles_the_402_s_requirements(
     bank: Bank, tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:

@@ -46,7 +46,6 @@ from tollkeeper.gateway.hub_client import (
     log_refused_signature,
     transfer_body,
     unavailable,
-    unheard,
 )
 from tollkeeper.gateway.steps import ExhaustedError
 from tollkeeper.gateway.transfer_abroad import UnprovenRefusal
@@ -502,7 +501,6 @@ def _refusal_of(status: int, body: Mapping[str, Any]) -> ApiError | None:
         return make(code, message, details=details)
     if status == 503 and code in {Code.SETTLEMENT_PENDING, Code.UNAVAILABLE}:
         return ApiError(code, message, details=details)
-    if status == 401:  # our own signature was refused: nothing was started
+    if status == 401:  # our own signature was refused: nothing was started by this, and may have been before
         log_refused_signature(body)
-        return unheard()
     return None
