@@ -26,7 +26,7 @@ from tollkeeper.edge.spool import SpooledBody
 from tollkeeper.edge.streaming import StreamedRelay
 
 BODY_EXPECTED = frozenset({"PATCH", "POST", "PUT"})
-STREAM_AHEAD_BYTES = 256 * 1024
+STREAM_AHEAD_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tollkeeper.edge.heads import ResponseHead
     from tollkeeper.edge.streaming import StreamedRelay
 
-STREAM_AHEAD_BYTES: Final = 256 * 1024
+STREAM_AHEAD_BYTES: Final = 64 * 1024
 
 
 class PartsOwner(AnswerOwner, Protocol):
