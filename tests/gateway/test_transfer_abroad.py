@@ -249,3 +249,22 @@ async def test_no_second_fee_is_taken_for_a_transfer_that_was_made(bank: Bank) -
     assert (await ask(bank, transfer, first)).status == 200
     assert (await ask(bank, bank.signed(), second)).status == 200
     assert moved(bank) == (20_000, 2 * FEE_MICRO)
+
+
+async def test_a_caller_s_key_gives_one_transfer_also_where_there_is_no_fee(
+    tmp_path: Path, foreign: ForeignOnEvm
+) -> None:
+    """A client that begins anew with a fresh signature does not pay twice."""
+    hub: Any = foreign
+    chain, key = foreign.chain, {"Idempotency-Key": "own"}
+    gateway = composed(chain.url, tmp_path / "free.db", role=Role.GATEWAY, hub_url=foreign.url)
+    async with gateway as url, Buyer(derive_wallets().buyer) as buyer:
+        bank = Bank(url, hub, chain, buyer, "0x" + secrets.token_hex(20))
+        first, anew = bank.signed(), bank.signed()
+        for _ in range(2):
+            assert (await bank.ask(first, first, key)).status == 200
+            refused = await bank.ask(anew, anew, key)
+            assert (refused.status, refused.error_code) == (409, "CONFLICT")
+        assert bank.received_micro() == 10_000
+        assert (await bank.ask(anew, anew, {"Idempotency-Key": "other"})).status == 200
+        assert bank.received_micro() == 20_000

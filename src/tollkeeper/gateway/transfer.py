@@ -358,6 +358,8 @@ class DirectTransfers:
         Raises: the hub's refusal; SETTLEMENT_PENDING, UNAVAILABLE; CONFLICT for the caller's key of another request.
         """
         if not self.supported().is_ours:
+            if wish.own_key is not None and not fee_key:  # a charge has bound it to its pair
+                await self.keys.bind_own(wish.own_key, paid.key.payer, paid.key.status_path)
             terms = self.own_terms(wish, paid)
             obstacle = partial(self._obstacle, wish, paid)
             done = await self.abroad.make(

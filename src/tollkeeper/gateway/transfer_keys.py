@@ -14,7 +14,7 @@ Where a fee is charged the key is the pair's, of fee and transfer, and the charg
 refusal of another signature would give the fee back while its transfer is under way. With it is kept which facilitator
 is asked, because another one's refusal says nothing of what that one made (decision 0055), and since when, because a
 chain of blocks shows only who knows that whether the transfer was made (decision 0024). At a facilitator that is not
-ours the same is kept of a transfer without a fee.
+ours the same is kept of a transfer without a fee, and a caller's own key is bound to that transfer's payment here.
 """
 
 from __future__ import annotations
