@@ -67,16 +67,19 @@ async def test_a_stop_finishes_what_was_accepted_and_the_ledger_ends_last(
     assert shop.site.rows("SELECT count(*) FROM calls WHERE state = 'DONE'") == [(2,)]
 
 
-async def test_a_second_signal_ends_the_waiting(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+@pytest.mark.parametrize("apart_seconds", [0.0, 0.5])
+async def test_a_second_signal_ends_the_waiting(
+    apart_seconds: float, tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
     async with scene(tmp_path / "home", embedded_chain) as shop:
         gate = await shop.gate(credits=3)
         payment, _ = await shop.buy(gate)
         call, _ = await waiting_call(shop, gate["url"], payment)
         everybody = list(shop.program.children().values())
         os.kill(shop.program.parent, signal.SIGINT)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(apart_seconds)
         assert shop.program.process.process.poll() is None
-        os.kill(shop.program.parent, signal.SIGINT)
+        os.kill(shop.program.parent, signal.SIGTERM)
         assert await asyncio.to_thread(shop.program.process.exit_code) == 0
         assert not any(is_alive(pid) for pid in everybody)
         with contextlib.suppress(aiohttp.ClientError):

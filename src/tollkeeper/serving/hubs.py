@@ -64,22 +64,29 @@ class Hubs:
         self._asking = asyncio.create_task(self._ask_around())
 
     async def _ask_around(self) -> None:
-        """One that hangs is killed, and started anew."""
+        """One that hangs is killed, and started anew, however long another one takes to start."""
+        await asyncio.gather(*(self._ask(child) for child in self._children))
+
+    async def _ask(self, child: Child) -> None:
         while True:
             await asyncio.sleep(_ASK_EVERY_SECONDS)
             self._number += 1
-            await asyncio.gather(*(child.look(self._number, _HANGS_SECONDS) for child in self._children))
+            await child.look(self._number, _HANGS_SECONDS)
 
     async def stop(self) -> None:
         """Let them finish what they accepted and what is under way."""
         try:
             await asyncio.gather(*(child.stop() for child in self._children))
         except BaseException:
-            await asyncio.gather(*(child.end() for child in self._children))
+            await self.end()
             raise
         finally:  # until now it found whoever hangs, and would never have ended
             if self._asking is not None:
                 self._asking.cancel()
+
+    async def end(self) -> None:
+        """End them soon, whatever they do."""
+        await asyncio.gather(*(child.end() for child in self._children))
 
 
 def _nothing_to_tell(origin: Child, message: Changed | NewRing) -> None:

@@ -66,7 +66,15 @@ async def serve_with_workers(settings: Settings, stop: asyncio.Event) -> None:
             parts.push_async_callback(database.close)
             await database.open()
             family = (Hubs if settings.role is Role.HUB else Family)(settings, database, ledger_path)
-            parts.push_async_callback(family.stop)
+
+            async def leave(_kind: object, error: BaseException | None, _trace: object) -> None:
+                if isinstance(
+                    error, asyncio.CancelledError
+                ):  # the waiting is over before it began: two signals at once
+                    await family.end()
+                await family.stop()
+
+            parts.push_async_exit(leave)
             await family.start(listening, sockets)
             await parts.enter_async_context(serving_metrics(settings.metrics_address, family.metrics))
             address = Address(*listening[0].getsockname()[:2])
@@ -216,8 +224,13 @@ class Family:
             await asyncio.gather(*(worker.stop() for worker in self._workers))
             await asyncio.gather(*(child.stop() for child in hub))
         except BaseException:
-            await asyncio.gather(*(child.end() for child in [*self._workers, *hub]))
+            await self.end()
             raise
         finally:  # until now it found whoever hangs, and would never have ended
             if self._asking is not None:
                 self._asking.cancel()
+
+    async def end(self) -> None:
+        """End them soon, whatever they do."""
+        children = self._workers if self._hub is None else [*self._workers, self._hub]
+        await asyncio.gather(*(child.end() for child in children))
