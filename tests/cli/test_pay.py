@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from solders.keypair import Keypair
 
-from tests.cli.processes import clean_environment, command, finished, interruptible
+from tests.cli.processes import clean_environment, command, finished
 from tests.interop.local_server import Reply, Request, serving
 from tests.interop.stack import Stack, sandbox
 from tollkeeper.client.payments import authorization_for
@@ -250,8 +250,14 @@ def test_a_payment_that_somebody_before_the_gateway_answered_is_handed_to_its_bu
     assert f"send this same payment again, do not sign a new one\nX-Payment: {paid}" in done.stderr
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_payment_whose_buyer_stops_waiting_is_handed_to_him(ending: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("ending", "under"),
+    [
+        *((ending, "--default-signal=INT") for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),
+        (signal.SIGTERM, "--ignore-signal=INT"),  # as what a shell runs in a script's background
+    ],
+)
+def test_a_payment_whose_buyer_stops_waiting_is_handed_to_him(ending: signal.Signals, under: str) -> None:
     pending = {"error": {"type": "payment", "code": "SETTLEMENT_PENDING", "message": "wait"}}
     is_waiting = threading.Event()
 
@@ -264,7 +270,7 @@ def test_a_payment_whose_buyer_stops_waiting_is_handed_to_him(ending: signal.Sig
         return Reply(503, pending, {"Retry-After": "0", "X-Credit-Token": "pur_1.abc"})
 
     with serving(answer) as server:
-        words = interruptible("pay", server.url, "--test-wallet")
+        words = ["env", under, *command("pay", server.url, "--test-wallet")]
         with subprocess.Popen(words, env=clean_environment(), stderr=subprocess.PIPE, text=True) as paying:
             assert is_waiting.wait(30)
             paying.send_signal(ending)

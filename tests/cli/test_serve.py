@@ -56,6 +56,16 @@ def test_serve_starts_from_what_init_wrote(config: Path) -> None:
         assert process.lines()[-1]["event"] == "stopped"
 
 
+def test_a_program_in_a_script_s_background_is_interrupted_all_the_same(config: Path) -> None:
+    """Shells start it with SIGINT ignored."""
+    under = ("env", "--ignore-signal=INT")
+    with running("serve", "--config", config, "--port", "0", under=under, is_forked=False) as process:
+        assert ask(f"{url_of(process)}/healthz").status == 200
+        process.process.send_signal(signal.SIGINT)
+        assert process.exit_code() == 0
+        assert process.lines()[-1]["event"] == "stopped"
+
+
 def test_a_terminal_that_closes_stops_it_as_any_other_signal_does(config: Path) -> None:
     with running("serve", "--config", config, "--port", "0") as process:
         assert ask(f"{url_of(process)}/healthz").status == 200

@@ -156,9 +156,14 @@ def _end_as_at_an_interruption() -> None:
     """What was signed is told whoever ends the command; what it was started to outlive (`nohup`) it does."""
     import signal
 
+    def end(*_: object) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs behind a script
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.raise_signal(signal.SIGINT)
+
     for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) is not signal.SIG_IGN:
-            signal.signal(ending, lambda *_: signal.raise_signal(signal.SIGINT))
+            signal.signal(ending, end)
 
 
 def _printed(data: bytes) -> str | None:

@@ -191,7 +191,8 @@ async def until_signalled(serve: Callable[[asyncio.Event], Awaitable[T]]) -> T |
             _LOG.warning("stopping_at_once")
             task.cancel()
 
-    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    is_outliving = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    heard = [number for number in _SIGNALS if not (number is signal.SIGHUP and is_outliving)]
     for number in heard:
         loop.add_signal_handler(number, on_signal, number)
     try:
