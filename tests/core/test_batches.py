@@ -80,6 +80,14 @@ def test_a_transaction_is_seen_to_ask_for_what_stands_in_it_alone(
     assert [asks_for(transaction, other) for other in others] == [other in held for other in others]
 
 
+def test_a_wallet_s_deployment_and_its_transfer_ask_for_that_transfer() -> None:
+    wrapped = wrap(Deployment("0x" + 20 * "fa", b"deploy", SIGNATURE))
+    data = settling_call(ASSET, AUTHORIZATION, wrapped).data
+    transaction = Transaction(1, 0, 1, 1, 100_000, MULTICALL_ADDRESS, 0, data)
+    assert asks_for(transaction, transfer_of(AUTHORIZATION))
+    assert not asks_for(transaction, replace(transfer_of(AUTHORIZATION), value=AUTHORIZATION.value + 1))
+
+
 def test_a_transaction_in_none_of_our_forms_asks_for_nothing() -> None:
     for data in (
         b"",
