@@ -555,6 +555,7 @@ async def test_a_gateway_says_in_time_that_its_hub_says_nothing(tmp_path: Path, 
     finally:
         never.set()
         hub.close()
+        await asyncio.sleep(0.1)  # its connections are closed by then
 
 
 async def test_claim_outlives_a_start_of_the_gateway_while_its_hub_is_down(

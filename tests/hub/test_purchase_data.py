@@ -432,6 +432,7 @@ async def test_who_never_answered_is_waited_for_while_he_may_be_starting_and_no_
         keeping.cancel()
         never.set()
         server.close()
+        await asyncio.sleep(0.1)  # its connections are closed by then
 
 
 async def test_a_signature_under_another_label_is_somebody_else_s(
