@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import time
-import tracemalloc
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,7 @@ import pytest
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
 from tests.gateway.recording_target import Received, Writer, answer_ok, recording_target
-from tests.gateway.test_signed_bodies import NOTICED_SECONDS, SIGNED_BYTES, held_bytes, send
+from tests.gateway.test_signed_bodies import SIGNED_BYTES, letting_go, send
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
@@ -97,19 +94,9 @@ async def test_what_passed_is_let_go_with_its_call(embedded_chain: ChainUnderTes
         payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
         assert (await buyer.call(gate["accessUrl"], payment)).status == 200
         target.answer = case.answer
-        gc.collect()
-        gc.disable()
-        tracemalloc.start()
-        try:
+        async with letting_go(HELD_BYTES):
             for _ in range(CALLS):
                 if case.size_bytes:
                     assert b" 200 " in await send(gate["accessUrl"], payment, size_bytes=case.size_bytes)
                 else:
                     await read(gate["accessUrl"], payment, leaves=case.leaves)
-            deadline = time.monotonic() + NOTICED_SECONDS
-            while held_bytes() >= HELD_BYTES:
-                assert time.monotonic() < deadline, tracemalloc.take_snapshot().statistics("lineno")[:3]
-                await asyncio.sleep(0.2)
-        finally:
-            tracemalloc.stop()
-            gc.enable()
