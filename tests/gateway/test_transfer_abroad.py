@@ -26,6 +26,7 @@ from tests.gateway.test_transfer import Bank
 from tests.gateway.test_transfer_fee import FEE_MICRO, OPERATOR, ask, charging, moved, new_fee
 from tests.hub.chaos import Act, run_chaos
 from tollkeeper.core.wire import EvmPayload
+from tollkeeper.gateway import chain_proofs
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import Role
@@ -88,6 +89,53 @@ async def test_a_fee_pays_for_one_transfer_however_often_its_pair_is_asked_for(
     assert answers[-1].status == 200
     assert (await ask(bank, bank.signed(), fee)).status == 402
     assert moved(bank) == (10_000, FEE_MICRO)
+
+
+async def test_one_fee_at_a_time_pays_for_a_transfer(
+    bank: Bank, foreign: ForeignOnEvm, usual: Settling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The facilitator calls it valid while it is making it, so that another fee would be taken for it."""
+    monkeypatch.setattr(chain_proofs, "_WAIT_SECONDS", 0.5)
+    first, second, transfer = await new_fee(bank), await new_fee(bank), bank.signed()
+    kept: list[EvmPayload] = []
+
+    async def keeps(_foreign: ForeignOnEvm, payload: EvmPayload) -> web.StreamResponse:
+        kept.append(payload)
+        return ways.failure("unexpected_settle_error")
+
+    foreign.settling = transfers_only(keeps, usual)
+    pending = await ask(bank, transfer, first)
+    assert (pending.status, pending.error_code) == (503, "SETTLEMENT_PENDING")
+    refused = await ask(bank, transfer, second)
+    assert (refused.status, refused.error_code) == (409, "CONFLICT")
+    foreign.settling = usual
+    await foreign.send(kept[0])
+    assert moved(bank) == (10_000, FEE_MICRO)
+    assert (await ask(bank, transfer, first)).status == 200
+    assert (await ask(bank, transfer, second)).status == 400  # it is made
+    assert (await ask(bank, bank.signed(), second)).status == 200
+    assert moved(bank) == (20_000, 2 * FEE_MICRO)
+
+
+async def test_of_two_fees_at_the_same_time_one_pays_for_a_transfer_and_the_other_stays_a_credit(
+    bank: Bank, foreign: ForeignOnEvm, usual: Settling
+) -> None:
+    transfer = bank.signed()
+    fees = [await new_fee(bank) for _ in range(3)]
+    both = asyncio.Barrier(len(fees))
+
+    async def together(foreign: ForeignOnEvm, payload: EvmPayload) -> web.StreamResponse:
+        if payload.authorization.pay_to == OPERATOR:
+            await both.wait()
+        return await usual(foreign, payload)
+
+    foreign.settling = together
+    answers = await asyncio.gather(*(ask(bank, transfer, fee) for fee in fees))
+    assert sorted(answer.status for answer in answers) == [200, 409, 409]
+    foreign.settling = usual
+    others = [fee for fee, answer in zip(fees, answers, strict=True) if answer.status == 409]
+    assert [(await ask(bank, bank.signed(), fee)).status for fee in others] == [200, 200]
+    assert moved(bank) == (30_000, 3 * FEE_MICRO)
 
 
 @pytest.mark.parametrize("settling", [ways.error_after_sending, ways.failure_after_sending, ways.another_shape])

@@ -179,6 +179,20 @@ async def test_a_transfer_that_is_not_mined_is_no_success_for_who_asks_again_wit
     assert moved(bank) == (10_000, FEE_MICRO)
 
 
+async def test_a_transfer_whose_fee_was_given_back_is_made_for_another_one(bank: Bank) -> None:
+    first, second, transfer = await new_fee(bank), await new_fee(bank), bank.signed()
+    bank.hub.settling = transfers_only(says(503, BUSY))
+    assert (await ask(bank, transfer, first)).status == 503
+    taken = await ask(bank, transfer, second)
+    assert (taken.status, taken.error_code) == (409, "CONFLICT")
+    bank.hub.settling = transfers_only(says(400, GONE))
+    assert (await ask(bank, transfer, first)).status == 400
+    bank.hub.settling = pass_on
+    assert (await ask(bank, transfer, second)).status == 200
+    assert (await ask(bank, bank.signed(), first)).status == 200
+    assert moved(bank) == (20_000, 2 * FEE_MICRO)
+
+
 async def test_another_signature_of_the_same_transfer_learns_nothing_and_takes_no_fee_back(bank: Bank) -> None:
     fee, transfer = await new_fee(bank), bank.signed()
     assert (await ask(bank, transfer, fee)).status == 200

@@ -51,6 +51,7 @@ from tollkeeper.gateway.transfer import DirectTransfers, transfer_routes
 from tollkeeper.gateway.transfer_abroad import Abroad
 from tollkeeper.gateway.transfer_fee import TransferFees
 from tollkeeper.gateway.transfer_keys import TransferKeys
+from tollkeeper.gateway.transfer_wishes import Wishes
 from tollkeeper.gateway.uploads import Uploads
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.file_rows import cut_uploads_of_the_dead
@@ -225,17 +226,20 @@ class Gateway:
 
     def _transferring(self, random_bytes: Callable[[int], bytes]) -> DirectTransfers:
         keys = TransferKeys(self._database, clock_ms, lambda: random_bytes(16).hex())
-        return DirectTransfers(
-            hub=self._hub,
+        wishes = Wishes(
             supported=self.supported,
             token_accounts=self.token_accounts,
             public_url=self.config.public_url,
+            fees=self._fees(),
+        )
+        return DirectTransfers(
+            wishes=wishes,
+            hub=self._hub,
             hub_url=self.config.hub_url,
             profile=self.config.profile,
             keys=keys,
             abroad=Abroad(self._hub, self.supported, self.proofs_on_chain, clock_ms, keys),
             returned=self._returned,
-            fees=self._fees(),
         )
 
     def _fees(self) -> TransferFees | None:

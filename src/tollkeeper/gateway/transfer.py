@@ -3,10 +3,9 @@
 Without `X-Payment` the answer is a 402 whose requirements are the body's own network, recipient and value. With an
 `X-Payment` of the same payer, recipient, value and network that authorization is transferred, once, by the hub; the
 body's own, where it is another one, is left unused, because an official client answers a 402 with a fresh nonce. Nobody
-pays twice, and whoever sends the very same again is told what became of it (`transfer_keys`). On Solana a transaction
-is what an authorization is on EVM networks, and the wallet that is paid is named by the body's `recipient` or by a
-node. Where the operator asks for a fee the 402 asks for that in place of it, `X-Payment` pays the fee (`transfer_fee`)
-and the body's own is transferred.
+pays twice, and whoever sends the very same again is told what became of it (`transfer_keys`). Where the operator asks
+for a fee the 402 asks for that in place of it, `X-Payment` pays the fee (`transfer_fee`) and the body's own is
+transferred. What a request describes is read in `transfer_wishes`.
 """
 
 from __future__ import annotations
@@ -18,61 +17,34 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 from litestar import Request, Response
 
-from tollkeeper.api import clock_ms, iso, json_body, ok, string_field
+from tollkeeper.api import clock_ms, iso, json_body, ok
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.challenge import Profile, exhausted_body, profile_of, transfer_challenge
-from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_error
+from tollkeeper.core.challenge import Profile, exhausted_body, profile_of
+from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.families import FAMILIES
-from tollkeeper.core.networks import normalise
-from tollkeeper.core.preferences import preferred_wait_seconds
-from tollkeeper.core.tenders import recipient_check, tender_of
-from tollkeeper.core.verification import Check, code_of_reason, form_checks, require
-from tollkeeper.core.wallets import family_of, parse_address_of
-from tollkeeper.core.wire import (
-    SCHEME,
-    X402_VERSION,
-    Payment,
-    decode_payment_header,
-    encode_header,
-    parse_payload,
-    parse_uint256,
-)
+from tollkeeper.core.verification import code_of_reason
+from tollkeeper.core.wire import encode_header
 from tollkeeper.describing import route
 from tollkeeper.gateway import calls, operations
-from tollkeeper.gateway.creating_once import key_among
-from tollkeeper.gateway.hub_client import (
-    HubUnreachableError,
-    asked_of,
-    log_refused_signature,
-    transfer_body,
-    unavailable,
-)
+from tollkeeper.gateway.hub_client import HubUnreachableError, asked_of, log_refused_signature, transfer_body
 from tollkeeper.gateway.steps import ExhaustedError
 from tollkeeper.gateway.transfer_abroad import UnprovenRefusal
-from tollkeeper.gateway.transfer_keys import (
-    IDEMPOTENCY_KEY,
-    key_conflict,
-    other_signature,
-    own_key_at_hub,
-)
+from tollkeeper.gateway.transfer_keys import key_conflict, other_signature, own_key_at_hub
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from litestar.datastructures import Headers
     from litestar.handlers import HTTPRouteHandler
 
-    from tollkeeper.core.challenge import Challenge
-    from tollkeeper.core.tenders import Asset, Tender
-    from tollkeeper.core.wire import PaymentKey, Requirements
-    from tollkeeper.gateway.hub_client import HubClient, Supported
+    from tollkeeper.core.tenders import Tender
+    from tollkeeper.core.wire import Payment, PaymentKey
+    from tollkeeper.gateway.hub_client import HubClient
     from tollkeeper.gateway.returned_fees import ReturnedFees
-    from tollkeeper.gateway.token_accounts import TokenAccounts
     from tollkeeper.gateway.transfer_abroad import Abroad
     from tollkeeper.gateway.transfer_fee import TransferFees
     from tollkeeper.gateway.transfer_keys import TransferKeys
+    from tollkeeper.gateway.transfer_wishes import Wish, Wishes
 
-API_VERSION: Final = "v1"
 _DONE: Final = 200
 _REFUSED: Final = 400
 _CONFLICT: Final = 409
@@ -83,157 +55,22 @@ _LOG: Final = structlog.get_logger("tollkeeper.gateway.transfer")
 _NO_STORE: Final = {"Cache-Control": "no-store"}
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """The transfer that a request describes. `pay_to` is the wallet that is paid; Solana's tender names its account.
-
-    `own_key` and `wait_seconds`: the caller's `Idempotency-Key` and `Prefer: wait`, where there are such. `fee_token`:
-    the `X-Credit-Token` of a fee, "" for none.
-    """
-
-    asset: Asset
-    tender: Tender
-    pay_to: str
-    confirm: bool
-    payment: Payment
-    own_key: str | None
-    wait_seconds: int | None
-    fee_token: str
-
-
 @dataclass(slots=True, kw_only=True)
 class DirectTransfers:
     """Answers the endpoint."""
 
+    wishes: Wishes
     hub: HubClient
-    supported: Callable[[], Supported]
-    token_accounts: TokenAccounts
-    public_url: str
     hub_url: str
     profile: Profile
     keys: TransferKeys
     abroad: Abroad
     returned: ReturnedFees
-    fees: TransferFees | None = None
-
-    async def read(self, body: dict[str, Any], headers: Headers) -> Wish:
-        """The body's transfer, and how its caller wants it carried out.
-
-        Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT, PAYMENT_INVALID,
-        INVALID_SIGNATURE; UNAVAILABLE while the facilitator's networks are unknown.
-        """
-        own_key = key_among(headers.getall(IDEMPOTENCY_KEY, []))
-        wait_seconds = preferred_wait_seconds(headers.get("Prefer", ""))
-        network = string_field(body, "network")
-        asset = self._asset(normalise(network).name)
-        confirm = body.get("confirm", True)
-        if not isinstance(confirm, bool):
-            raise invalid("confirm", "confirm must be true or false")
-        family = FAMILIES[asset.network.family]
-        others = [row.payload_members[-1] for row in FAMILIES.values() if row is not family]
-        if all(body.get(name) is None for name in others):  # else the payload is of another family, and told to be
-            for name in family.payload_members:
-                if body.get(name) is None:
-                    raise missing(name)
-        payment = Payment(X402_VERSION, SCHEME, network, parse_payload(body, ""))
-        tender = self._tender(payment)
-        if tender.value == 0:
-            named = family.value_member
-            raise ApiError(Code.INVALID_AMOUNT, f"{named} must be above zero", details={"field": named})
-        recipient = await self._recipient(tender, asset, body)
-        fee_token = headers.get("X-Credit-Token", "")
-        return Wish(asset, tender, recipient, confirm, payment, own_key, wait_seconds, fee_token)
-
-    def _asset(self, network: str) -> Asset:
-        assets = self.supported().assets
-        if not assets:
-            raise unavailable()
-        allowed = {
-            name: asset
-            for name, asset in assets.items()
-            if self.fees is None or asset.network.family is family_of(self.fees.pay_to)
-        }
-        if network not in allowed:
-            details = {"field": "network", "supported": sorted(allowed)}
-            raise ApiError(Code.INVALID_NETWORK, "transfers are not made on that network", details=details)
-        return allowed[network]
-
-    def _tender(self, payment: Payment) -> Tender:
-        assets = self.supported().assets
-        require(form_checks(payment, assets))
-        return tender_of(payment, assets[normalise(payment.network).name])
-
-    async def _recipient(self, tender: Tender, asset: Asset, body: Mapping[str, Any]) -> str:
-        """The wallet that is paid: the body names it, or a node says whose the account is that is.
-
-        What the body says beside what was signed must be the same, as at the hub.
-        """
-        named, amount = body.get("recipient"), body.get("amount")
-        if named is not None:
-            recipient = parse_address_of(asset.network.family, named, field="recipient")
-        elif not asset.has_accounts:
-            recipient = tender.recipient
-        else:
-            try:
-                owner = await self.token_accounts.owner(tender.recipient, asset)
-            except RpcUnavailable:
-                raise missing("recipient") from None
-            row = FAMILIES[asset.network.family]
-            is_there = Check("recipient", owner is not None, row.not_payable, "a token account", None)
-            require([is_there])
-            recipient = str(owner)
-        require([recipient_check(tender, asset, recipient)])
-        if amount is not None:
-            require([asset.stated_check(tender.value, parse_uint256(amount, "amount"))])
-        return recipient
-
-    def challenge(self, wish: Wish) -> Challenge:
-        """The 402 that asks for the body's own transfer, or for the fee."""
-        if self.fees is not None:
-            return transfer_challenge(
-                wish.asset,
-                self.fees.pay_to,
-                self.fees.fee_micro,
-                self.public_url + operations.TRANSFER.path,
-                API_VERSION,
-            )
-        return transfer_challenge(
-            wish.asset, wish.pay_to, wish.tender.value, self.public_url + operations.TRANSFER.path, API_VERSION
-        )
-
-    def own_terms(self, wish: Wish, tender: Tender) -> Requirements:
-        """What this payment of the body's transfer answers, with the fee payer that it names."""
-        asset = wish.asset.charged_to(tender.fee_payer)
-        resource = self.public_url + operations.TRANSFER.path
-        return transfer_challenge(asset, wish.pay_to, tender.value, resource, API_VERSION).requirements
-
-    def read_payment(self, wish: Wish, headers: Sequence[str]) -> tuple[Payment, Tender]:
-        """The payment, good in form and for this transfer; on EVM its signature is the hub's to judge.
-
-        Raises: the refusal, of type payment.
-        """
-        if len(headers) != 1:
-            raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
-        payment = decode_payment_header(headers[0].encode("latin-1"))
-        paid = self._tender(payment)
-        for name, expected, found in (
-            ("network", wish.asset.network.name, paid.key.network),
-            ("from", wish.tender.key.payer, paid.key.payer),
-            ("to", wish.tender.recipient, paid.recipient),
-            ("value", str(wish.tender.value), str(paid.value)),
-        ):
-            if expected != found:
-                raise payment_error(
-                    Code.PAYMENT_INVALID,
-                    f"the payment is not the transfer that the body describes: {name}",
-                    details={"check": name, "expected": expected, "found": found},
-                )
-        return payment, paid
 
     async def carry_out_for_fee(self, wish: Wish, headers: Sequence[str], fees: TransferFees) -> dict[str, Any]:
         """The same for a fee, which is charged once for this transfer, and only if the hub would make it.
 
-        Raises: as `carry_out`; ExhaustedError.
+        Raises: as `carry_out`; ExhaustedError; CONFLICT where another fee pays for the transfer.
         """
         if len(headers) != 1:
             raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
@@ -242,6 +79,7 @@ class DirectTransfers:
         while not is_charged:
             try:
                 await self._require_good(wish)
+                await self.keys.require_free(wish.tender.key, call_id, fees.is_charged)
                 await self.keys.bind_pair(call_id, wish.payment.payload.body())
                 await self.keys.keep_first(call_id, self.hub.place)
                 await self._bind_own(wish, call_id)
@@ -258,11 +96,16 @@ class DirectTransfers:
             await self.keys.require_pair(call_id, wish.payment.payload.body())
             await self._bind_own(wish, call_id)
         try:
+            await self.keys.hold(wish.tender.key, call_id, fees.is_charged)
+        except ApiError:
+            await fees.give_back(call_id, _CONFLICT, was_made=False)
+            raise
+        try:
             done = await self.carry_out(wish, wish.payment, wish.tender, call_id)
         except ApiError as error:
             # A 503 may be of a hub that made the transfer before.
             if error.status == _REFUSED and not isinstance(error, UnprovenRefusal):
-                was_sent = not self.supported().is_ours or _is_of_sent(error)
+                was_sent = not self.wishes.supported().is_ours or _is_of_sent(error)
                 await self._give_back(wish, fees, call_id, was_made=was_sent)
             raise
         if done["success"] is True:
@@ -280,7 +123,7 @@ class DirectTransfers:
         UNAVAILABLE; CONFLICT for a caller's own key that came with another pair.
         """
         former = fees.former(call_id)
-        if not self.supported().is_ours or former is None or getattr(refused, "code", None) not in _MAY_BE_MADE:
+        if not self.wishes.supported().is_ours or former is None or getattr(refused, "code", None) not in _MAY_BE_MADE:
             return None
         await self._bind_own(wish, former)
         try:
@@ -322,10 +165,10 @@ class DirectTransfers:
 
     async def _obstacle(self, wish: Wish, paid: Tender) -> ApiError | None:
         """Why a facilitator that is not ours should not be asked: it need not look whose the paid account is."""
-        if self.supported().is_ours or not wish.asset.has_accounts:
+        if self.wishes.supported().is_ours or not wish.asset.has_accounts:
             return None
         try:
-            owner = await self.token_accounts.owner(paid.recipient, wish.asset)
+            owner = await self.wishes.token_accounts.owner(paid.recipient, wish.asset)
         except RpcUnavailable:
             return None
         if owner == wish.pay_to:
@@ -339,12 +182,12 @@ class DirectTransfers:
         """Raises: the refusal of a body's transfer that the hub would not make, or that would not arrive."""
         if (refused := await self._obstacle(wish, wish.tender)) is not None:
             raise refused
-        verdict = await self.hub.verify(asked_of(wish.payment, self.own_terms(wish, wish.tender)))
+        verdict = await self.hub.verify(asked_of(wish.payment, self.wishes.own_terms(wish, wish.tender)))
         if not verdict.is_valid:
             reason = verdict.reason or "invalid_payment"
             details = {"reason": reason, **({"transaction": verdict.transaction} if verdict.transaction else {})}
             raise payment_error(code_of_reason(reason), f"the transfer would be refused: {reason}", details=details)
-        if not self.supported().is_ours:
+        if not self.wishes.supported().is_ours:
             await self.abroad.require_unmade(wish.payment, wish.tender, wish.pay_to)
 
     async def _bind_own(self, wish: Wish, call_id: str) -> None:
@@ -357,10 +200,10 @@ class DirectTransfers:
 
         Raises: the hub's refusal; SETTLEMENT_PENDING, UNAVAILABLE; CONFLICT for the caller's key of another request.
         """
-        if not self.supported().is_ours:
+        if not self.wishes.supported().is_ours:
             if wish.own_key is not None and not fee_key:  # a charge has bound it to its pair
                 await self.keys.bind_own(wish.own_key, paid.key.payer, paid.key.status_path)
-            terms = self.own_terms(wish, paid)
+            terms = self.wishes.own_terms(wish, paid)
             obstacle = partial(self._obstacle, wish, paid)
             done = await self.abroad.make(
                 payment, paid, terms, wish.pay_to, obstacle=obstacle, confirm=wish.confirm, fee_key=fee_key
@@ -447,12 +290,12 @@ def transfer_routes(transfers: DirectTransfers) -> list[HTTPRouteHandler]:
     @route(operations.TRANSFER)
     async def transfer(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Contract 8: 402 without a payment, the hub's transfer body with one."""
-        wish = await transfers.read(await json_body(request), request.headers)
+        wish = await transfers.wishes.read(await json_body(request), request.headers)
         headers = request.headers.getall("x-payment", [])
 
         def ask(spent: ExhaustedError | None = None) -> Response[bytes]:
             profile = profile_of(request.headers.get("accept", ""), transfers.profile)
-            challenge, now = transfers.challenge(wish), iso(clock_ms())
+            challenge, now = transfers.wishes.challenge(wish), iso(clock_ms())
             if spent is None:
                 body = challenge.body(profile, now)
             else:
@@ -462,11 +305,11 @@ def transfer_routes(transfers: DirectTransfers) -> list[HTTPRouteHandler]:
 
         if not headers:
             return ask()
-        if transfers.fees is None:
-            done = await transfers.carry_out(wish, *transfers.read_payment(wish, headers))
+        if transfers.wishes.fees is None:
+            done = await transfers.carry_out(wish, *transfers.wishes.read_payment(wish, headers))
         else:
             try:
-                done = await transfers.carry_out_for_fee(wish, headers, transfers.fees)
+                done = await transfers.carry_out_for_fee(wish, headers, transfers.wishes.fees)
             except ExhaustedError as spent:
                 return ask(spent)
         told = {name: value for name, value in done.items() if name not in {"apiVersion", "timestamp"}}

@@ -93,11 +93,13 @@ class TransferFees:
         for number in range(1, _TRIES_MAX):
             call_id = f"fee-{name}-{number}"
             state = await self.purchases.call_state(call_id)
-            if state is None:
-                return call_id, False
             if state is not CallState.RESTORED:
-                return call_id, True
+                return call_id, state is not None
         raise payment_error(Code.PAYMENT_INVALID, "this transfer failed too often: sign a new one")
+
+    async def is_charged(self, call_id: str) -> bool:
+        """Is a fee charged under this id, and not given back?"""
+        return await self.purchases.call_state(call_id) not in {None, CallState.RESTORED}
 
     def former(self, call_id: str) -> str | None:
         """Under which the same pair was charged before, and given that back; None of its first charge."""

@@ -11,10 +11,12 @@ one answer, a refusal for a day (the hub forgets it then), and is bound to the p
 that a stranger guesses he can take first: then it is a conflict, nothing is started, and the payer takes another.
 
 Where a fee is charged the key is the pair's, of fee and transfer, and the charge is bound to what was signed: else the
-refusal of another signature would give the fee back while its transfer is under way. With it is kept which facilitator
-is asked, because another one's refusal says nothing of what that one made (decision 0055), and since when, because a
-chain of blocks shows only who knows that whether the transfer was made (decision 0024). At a facilitator that is not
-ours the same is kept of a transfer without a fee, and a caller's own key is bound to that transfer's payment here.
+refusal of another signature would give the fee back while its transfer is under way. A transfer is held by the charge
+that pays for it, and by no other one until that was given back: a facilitator that is not ours may call it valid while
+it is making it, and two fees would be charged for one transfer. With a charge is kept which facilitator is asked,
+because another one's refusal says nothing of what that one made (decision 0055), and since when, because a chain of
+blocks shows only who knows that whether the transfer was made (decision 0024). At a facilitator that is not ours the
+same is kept of a transfer without a fee, and a caller's own key is bound to that transfer's payment here.
 """
 
 from __future__ import annotations
@@ -28,10 +30,12 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.storage.transfer_keys import bind_key, keep_key, key_of, renew_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from tollkeeper.core.wire import PaymentKey
     from tollkeeper.storage.database import Database
+
+    IsCharged = Callable[[str], Awaitable[bool]]
 
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 _AT: Final = "at "
@@ -95,6 +99,24 @@ class TransferKeys:
         if await key_of(self.database, _of_pair(call_id)) not in {None, _digest_of(payload)}:
             raise other_signature()
 
+    async def require_free(self, transfer: PaymentKey, call_id: str, is_charged: IsCharged) -> None:
+        """Raises: CONFLICT while another charge than this pays for the transfer."""
+        held = await key_of(self.database, _of_transfer(transfer))
+        if held not in {None, call_id} and await is_charged(held):
+            raise _other_fee()
+
+    async def hold(self, transfer: PaymentKey, call_id: str, is_charged: IsCharged) -> None:
+        """Lets this charge, which was made, be the only one that pays for the transfer.
+
+        Only charges hold: who is still buying his fee may never have bought it. Raises: CONFLICT as `require_free`.
+        """
+        name = _of_transfer(transfer)
+        held = await self.database.run(bind_key(name, call_id, self.clock_ms()))
+        while held != call_id:
+            if await is_charged(held):
+                raise _other_fee()
+            held = await self.database.run(renew_key(name, held, call_id, self.clock_ms()))
+
     async def keep_first(self, call_id: str, place: str) -> None:
         """Keeps which facilitator a transfer is asked of first, and when, before its fee is charged.
 
@@ -115,6 +137,11 @@ class TransferKeys:
         return None if kept is None else _first_asked(kept.removeprefix(_AT))
 
 
+def _other_fee() -> ApiError:
+    message = "another fee was paid for this transfer, and what became of it may not be known yet: send that fee"
+    return ApiError(Code.CONFLICT, message)
+
+
 def _first_asked(kept: str) -> FirstAsked:
     since, parted, place = kept.partition(" ")
     return FirstAsked(place, int(since)) if parted and since.isdigit() else FirstAsked(kept, None)
@@ -122,6 +149,10 @@ def _first_asked(kept: str) -> FirstAsked:
 
 def _of_place(call_id: str) -> str:
     return f"transfer-{call_id}-place"
+
+
+def _of_transfer(transfer: PaymentKey) -> str:
+    return f"transfer-paid-{_digest(transfer.status_path.encode())}"
 
 
 def _of_pair(call_id: str) -> str:
