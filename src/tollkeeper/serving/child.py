@@ -1,12 +1,14 @@
 """One child process in its place, as its parent sees it: started, started anew when it ends, told, stopped.
 
 Whoever is asked to forget a gate and does not say in time that it has is killed: a process that serves nothing serves
-nothing stale (contract 3.3). What this module does not do: know how many there are.
+nothing stale (contract 3.3). So is one that hangs, which is found also where no gate changes, however long another one
+takes to start. What this module does not do: know how many there are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import pickle
 import socket
@@ -43,6 +45,8 @@ _LOG = structlog.get_logger("tollkeeper.serving")
 FORGET_SECONDS: Final = 3.0  # far beyond any turn of a worker's loop
 STARTS_SECONDS: Final = 60.0  # until a process that was just started answers, also where the database is away
 END_SECONDS: Final = 5.0
+_LOOK_EVERY_SECONDS: Final = 10.0
+_HANGS_SECONDS: Final = 30.0
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _LAST_PAUSE_SECONDS: Final = 2.0
 
@@ -96,6 +100,8 @@ class Child:
         self._died = died
         self._life: Life | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._numbers = itertools.count(1)
 
     @property
     def process_id(self) -> int:
@@ -126,6 +132,7 @@ class Child:
             msg = f"{self.name} ended before it served (exit code {life.process.returncode})"
             raise StartError(msg)
         self._keeping = asyncio.create_task(self._keep())
+        self._looking = asyncio.create_task(self._look())
 
     async def _start(self) -> Life:
         ours, theirs = socket.socketpair()
@@ -191,22 +198,25 @@ class Child:
                 else:
                     break
 
-    async def forget(self, number: int, slug: str, seconds: float = FORGET_SECONDS) -> None:
+    async def _look(self) -> None:
+        """Kills the process where it does not answer in time, or, while it starts, in a minute."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_SECONDS)
+            life = self._life
+            if life is not None and not life.ended.is_set():
+                seconds = _HANGS_SECONDS if life.ready.is_set() else STARTS_SECONDS
+                await self._ask(life, Forget(next(self._numbers), ""), seconds)
+
+    async def forget(self, slug: str, seconds: float = FORGET_SECONDS) -> None:
         """Returns once the process has no former copy of the gate; it is killed where it does not say so in time.
 
         One that is only starting has no copies, and what it reads from now on is read after the update.
         """
         life = self._life
         if life is not None and life.ready.is_set() and not life.ended.is_set():
-            await self._ask(life, Forget(number, slug), seconds)
+            await self._ask(life, Forget(next(self._numbers), slug), seconds)
 
-    async def look(self, number: int, seconds: float) -> None:
-        """Returns once the process answers; killed where it does not in time, or, while it starts, in a minute."""
-        life = self._life
-        if life is not None and not life.ended.is_set():
-            await self._ask(life, Forget(number, ""), seconds if life.ready.is_set() else STARTS_SECONDS)
-
-    async def take_ring(self, number: int, ring: KeyRing) -> None:
+    async def take_ring(self, ring: KeyRing) -> None:
         """Returns once the process opens and seals by this ring; it is started anew with it where it does not say so.
 
         One that is starting must know it too before any other seals by it.
@@ -214,7 +224,7 @@ class Child:
         self._post = replace(self._post, settings=replace(self._post.settings, encryption_keys=ring))
         life = self._life
         if life is not None and not life.ended.is_set():
-            await self._ask(life, TakeRing(number, ring_text(ring)), STARTS_SECONDS)
+            await self._ask(life, TakeRing(next(self._numbers), ring_text(ring)), STARTS_SECONDS)
 
     async def _ask(self, life: Life, message: Forget | TakeRing, seconds: float) -> None:
         noted = life.asked[message.number] = asyncio.Event()
@@ -236,17 +246,21 @@ class Child:
         """Let it finish what it accepted; returns when it has ended. One that is only starting has nothing to."""
         await self._end_keeping()
         life = self._life
-        if life is None or life.ended.is_set():  # it died, and was not started anew yet
-            return
-        if life.ready.is_set():
-            life.say(line(Stop()))
-        else:
-            life.kill()
-        await life.ended.wait()
+        try:
+            if life is None or life.ended.is_set():  # it died, and was not started anew yet
+                return
+            if life.ready.is_set():
+                life.say(line(Stop()))
+            else:
+                life.kill()
+            await life.ended.wait()
+        finally:  # until now one that hangs was found, which would never have ended
+            self._end_looking()
 
     async def end(self) -> None:
         """End it soon, whatever it does."""
         await self._end_keeping()
+        self._end_looking()
         life = self._life
         if life is None or life.ended.is_set():
             return
@@ -262,3 +276,7 @@ class Child:
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
+
+    def _end_looking(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tollkeeper.serving.admin import told_metrics
 from tollkeeper.serving.child import Child
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from tollkeeper.settings import Settings
     from tollkeeper.storage.remote import RemoteDatabase
 
-_ASK_EVERY_SECONDS: Final = 10.0
-_HANGS_SECONDS: Final = 30.0
-
 
 class Hubs:
     """`start` them once, `stop` them before the ledger's process."""
@@ -39,8 +36,6 @@ class Hubs:
         self._database = database
         self._ledger_path = str(ledger_path)
         self._children: list[Child] = []
-        self._asking: asyncio.Task[None] | None = None
-        self._number = 0
 
     @property
     def process_ids(self) -> dict[str, int]:
@@ -61,17 +56,6 @@ class Hubs:
             post = Post(f"hub {number + 1}", public, self._ledger_path, keys, is_first=number == 0)
             self._children.append(Child(post, one, _nothing_to_tell, lambda: None))
         await asyncio.gather(*(child.start() for child in self._children))
-        self._asking = asyncio.create_task(self._ask_around())
-
-    async def _ask_around(self) -> None:
-        """One that hangs is killed, and started anew, however long another one takes to start."""
-        await asyncio.gather(*(self._ask(child) for child in self._children))
-
-    async def _ask(self, child: Child) -> None:
-        while True:
-            await asyncio.sleep(_ASK_EVERY_SECONDS)
-            self._number += 1
-            await child.look(self._number, _HANGS_SECONDS)
 
     async def stop(self) -> None:
         """Let them finish what they accepted and what is under way."""
@@ -80,9 +64,6 @@ class Hubs:
         except BaseException:
             await self.end()
             raise
-        finally:  # until now it found whoever hangs, and would never have ended
-            if self._asking is not None:
-                self._asking.cancel()
 
     async def end(self) -> None:
         """End them soon, whatever they do."""

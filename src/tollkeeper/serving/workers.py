@@ -47,8 +47,6 @@ _LOOPBACK: Final = "127.0.0.1"
 # What a dead worker had sent is committed or undone in the ledger's process by then (`interrupting.SETTLED_MS`).
 _SETTLED_SECONDS: Final = 10.0
 _AGAIN_SECONDS: Final = 0.5
-_ASK_EVERY_SECONDS: Final = 10.0
-_HANGS_SECONDS: Final = 30.0
 
 
 async def serve_with_workers(settings: Settings, stop: asyncio.Event) -> None:
@@ -68,10 +66,8 @@ async def serve_with_workers(settings: Settings, stop: asyncio.Event) -> None:
             family = (Hubs if settings.role is Role.HUB else Family)(settings, database, ledger_path)
 
             async def leave(_kind: object, error: BaseException | None, _trace: object) -> None:
-                if isinstance(
-                    error, asyncio.CancelledError
-                ):  # the waiting is over before it began: two signals at once
-                    await family.end()
+                if isinstance(error, asyncio.CancelledError):
+                    await family.end()  # the waiting was over before it began: two signals at once
                 await family.stop()
 
             parts.push_async_exit(leave)
@@ -115,11 +111,9 @@ class Family:
         self._purchases = Purchases(database, Sealing(settings.encryption_keys, os.urandom))
         self._hub: Child | None = None
         self._workers: list[Child] = []
-        self._number = 0
         self._telling: set[asyncio.Task[None]] = set()
         self._deaths = asyncio.Event()
         self._marking: asyncio.Task[None] | None = None
-        self._asking: asyncio.Task[None] | None = None
 
     @property
     def process_ids(self) -> dict[str, int]:
@@ -155,7 +149,6 @@ class Family:
             self._workers.append(Child(post, one, self._changed, self._deaths.set))
         await asyncio.gather(*(worker.start() for worker in self._workers))
         self._marking = asyncio.create_task(self._mark_calls())
-        self._asking = asyncio.create_task(self._ask_around())
 
     def _changed(self, origin: Child, message: Changed | NewRing) -> None:
         task = asyncio.create_task(self._tell(origin, message))
@@ -163,25 +156,13 @@ class Family:
         task.add_done_callback(self._telling.discard)
 
     async def _tell(self, origin: Child, message: Changed | NewRing) -> None:
-        self._number += 1
         if isinstance(message, NewRing):
             ring = parse_key_ring(message.ring)
-            await asyncio.gather(*(worker.take_ring(self._number, ring) for worker in self._workers))
+            await asyncio.gather(*(worker.take_ring(ring) for worker in self._workers))
         else:
             others = [worker for worker in self._workers if worker is not origin]
-            await asyncio.gather(*(other.forget(self._number, message.slug) for other in others))
+            await asyncio.gather(*(other.forget(message.slug) for other in others))
         origin.answer(Announced(message.number))
-
-    async def _ask_around(self) -> None:
-        """A process that hangs is found also where no gate changes, however long another one takes to start."""
-        hub = [] if self._hub is None else [self._hub]
-        await asyncio.gather(*(self._ask(child) for child in [*self._workers, *hub]))
-
-    async def _ask(self, child: Child) -> None:
-        while True:
-            await asyncio.sleep(_ASK_EVERY_SECONDS)
-            self._number += 1
-            await child.look(self._number, _HANGS_SECONDS)
 
     async def _mark_calls(self) -> None:
         """After a worker's death its open calls are marked: soon, and again until nothing of it can be under way."""
@@ -226,9 +207,6 @@ class Family:
         except BaseException:
             await self.end()
             raise
-        finally:  # until now it found whoever hangs, and would never have ended
-            if self._asking is not None:
-                self._asking.cancel()
 
     async def end(self) -> None:
         """End them soon, whatever they do."""
