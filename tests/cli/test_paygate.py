@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def key_file(tmp_path: Path) -> Path:
     return path
 
 
-def offered(url: str) -> dict[str, object]:
+def offered(url: str) -> dict[str, Any]:
     """The 402's body."""
     status, body = ask(url)
     assert status == 402
@@ -79,6 +80,27 @@ def test_a_file_is_sold_under_its_own_name(stack: Stack, tmp_path: Path, key_fil
     done = finished("paygate", "replace", made.stdout.strip(), "--file", file, *where[2:])
     assert (done.returncode, done.stderr) == (0, "")
     assert f" sells {sold}, 7 bytes" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "sold_as"),
+    [
+        ("report.pdf", "application/pdf"),
+        ("weather.json", "application/json"),
+        ("data.tar.gz", "application/octet-stream"),
+        ("x", "application/octet-stream"),
+    ],
+)
+def test_a_file_is_sold_as_what_its_name_says(
+    stack: Stack, tmp_path: Path, key_file: Path, name: str, sold_as: str
+) -> None:
+    file = tmp_path / name
+    file.write_text("content")
+    where = ("--gateway", stack.gateway_url, "--key-file", key_file)
+    made = finished("paygate", "create", "--file", file, "--price", "0.5", *where)
+    assert made.returncode == 0, made.stderr
+    (asked,) = offered(made.stdout.strip())["accepts"]
+    assert asked["mimeType"] == sold_as
 
 
 def test_only_a_file_of_ones_own_is_replaced(stack: Stack, tmp_path: Path, key_file: Path) -> None:

@@ -6,6 +6,7 @@ An HTTP client and nothing more: it asks what anybody could ask with curl, and s
 from __future__ import annotations
 
 import asyncio
+import mimetypes
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +17,7 @@ from rich.markup import escape
 from rich.progress import DownloadColumn, Progress, TaskID
 
 from tollkeeper.client.requests import RefusedError, ask, open_session
-from tollkeeper.core.downloads import clean_name
+from tollkeeper.core.downloads import DEFAULT_TYPE, clean_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -128,9 +129,15 @@ async def _send_form(  # noqa: PLR0917 - what a request is made of
     for name, value in fields.items():
         form.add_field(name, str(value))
     content = _content(path, progress)
-    form.add_field("file", content, filename=clean_name(path.name), content_type="application/octet-stream")
+    form.add_field("file", content, filename=clean_name(path.name), content_type=_type_of(path))
     headers = {"Authorization": f"Bearer {token}"}
     return await ask(session, method, url, has="accessUrl", data=form, headers=headers)
+
+
+def _type_of(path: Path) -> str:
+    """As browsers do, by the name; what is packed is told by no type of what is in it."""
+    kind, packed = mimetypes.guess_type(path.name)
+    return DEFAULT_TYPE if kind is None or packed is not None else kind
 
 
 async def _content(path: Path, progress: Callable[[int], None]) -> AsyncIterator[bytes]:

@@ -1,6 +1,7 @@
 """`tollkeeper config check`: the effective configuration without its secrets, and what is wrong or unwise about it.
 
-Looks at settings, key files, the database's schema and, of whom new gates pay, a node; changes nothing.
+Looks at settings, key files, the database's schema, where files are kept and, of whom new gates pay, a node; changes
+nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tollkeeper.core.settling import Depths
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.serving.default_payee import judge_default_payee
+from tollkeeper.serving.file_stores import judge_file_store
 from tollkeeper.settings import Finding, Role, inspect_settings
 from tollkeeper.storage import StorageError, pending
 
@@ -39,10 +41,13 @@ class Report:
 
 def check_configuration(role: Role, config: Path | None) -> Report:
     """Everything there is to say about a configuration. Raises: SettingsError where its file cannot be read at all."""
-    settings, errors = inspect_settings(role, config)
-    database = _database_findings(settings)
-    unpaid, unwise = ([], []) if settings.role is Role.HUB else judge_default_payee(settings)
-    return Report(tuple(describe(settings)), (*errors, *database, *unpaid), (*_warnings(settings), *unwise))
+    settings, wrong = inspect_settings(role, config)
+    errors, warnings = [*wrong, *_database_findings(settings)], _warnings(settings)
+    if settings.role is not Role.HUB:
+        unpaid, unwise = judge_default_payee(settings)
+        errors += unpaid
+        warnings += [*unwise, *judge_file_store(settings.files)]
+    return Report(tuple(describe(settings)), tuple(errors), tuple(warnings))
 
 
 def describe(settings: Settings) -> list[tuple[str, str]]:

@@ -27,6 +27,7 @@ from tollkeeper.serving import inspection, reconciling
 from tollkeeper.serving.access import AccessLog, Application, Mounted
 from tollkeeper.serving.admin import serving_metrics, telling_metrics
 from tollkeeper.serving.control import taking_orders
+from tollkeeper.serving.file_stores import file_store
 from tollkeeper.serving.hub_proxy import HubProxy
 from tollkeeper.serving.inspection import INTERVAL_SECONDS as INSPECTION_SECONDS
 from tollkeeper.serving.inspection import keep_inspecting
@@ -40,7 +41,6 @@ from tollkeeper.serving.sharing import sharing_of
 from tollkeeper.serving.tracing import Spans, TracedHub
 from tollkeeper.serving.trusted_gateways import GatewayKeys
 from tollkeeper.settings import Role, Settings
-from tollkeeper.storage.files import LocalFiles
 from tollkeeper.storage.purchases import Exposure, TrustCaps
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.hub_client import Signer as RequestSigner
     from tollkeeper.hub.app import Hub
     from tollkeeper.serving.orders import Spread
-    from tollkeeper.settings import FileSettings
     from tollkeeper.storage.database import Database
-    from tollkeeper.storage.files import FileStore
 
 T = TypeVar("T")
 
@@ -313,7 +311,7 @@ async def _open_gateway(
         database,
         auth,
         hub,
-        store=_file_store(settings.files),
+        store=file_store(settings.files),
         random_bytes=os.urandom,
         chains=chains,
         worker=among.worker,
@@ -324,14 +322,6 @@ async def _open_gateway(
         orders = orders_of(settings, database, among.keys, among.spread)
         await parts.enter_async_context(taking_orders(settings.database_url, orders))
     return gateway
-
-
-def _file_store(settings: FileSettings) -> FileStore:
-    if isinstance(settings.place, Path):
-        return LocalFiles(settings.place, settings.min_free_bytes)
-    from tollkeeper.storage.files_s3 import S3Files  # its library costs every start that does not use it
-
-    return S3Files(settings.place.name, settings.place.prefix)
 
 
 def _public_keys(ring: KeyRing) -> Mapping[str, bytes]:

@@ -1,0 +1,98 @@
+"""`config check` says whether the files that are sold can be kept where the settings say (contract 4.8)."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.processes import configured, finished
+from tests.storage.s3_server import s3_server
+from tollkeeper.serving.file_stores import judge_file_store
+from tollkeeper.settings import FileSettings
+
+
+@pytest.fixture(scope="module")
+def s3_url() -> Iterator[str]:
+    with s3_server("files") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def silent_url() -> Iterator[str]:
+    """It takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def told(tmp_path: Path, role: str = "gateway", **environ: str) -> list[str]:
+    """The lines about `files`. They keep nothing from starting."""
+    configured(tmp_path)
+    named = {f"TOLLKEEPER_{name.upper()}": value for name, value in environ.items() if not name.startswith("AWS_")}
+    named |= {name: value for name, value in environ.items() if name.startswith("AWS_")}
+    named["TOLLKEEPER_HUB_URL"] = "http://127.0.0.1:9"
+    check = finished("config", "check", "--for", role, "--config", tmp_path / "tollkeeper.toml", environ=named)
+    assert "Traceback" not in check.stdout + check.stderr
+    assert not [line for line in check.stdout.splitlines() if line.startswith("error: files")]
+    return [line for line in check.stdout.splitlines() if line.startswith("warning: files")]
+
+
+def access_to(url: str) -> dict[str, str]:
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "y",
+        "AWS_REGION": "us-east-1",
+    }
+
+
+def test_a_directory_that_can_be_used_is_nothing_to_tell_and_is_not_made(tmp_path: Path) -> None:
+    place = tmp_path / "sold" / "files"
+    assert told(tmp_path, files=str(place)) == []
+    assert not place.parent.exists()
+
+
+def test_what_is_no_directory_is_told(tmp_path: Path) -> None:
+    (tmp_path / "sold").write_text("a file")
+    (line,) = told(tmp_path, files=str(tmp_path / "sold" / "files"))
+    assert f"{tmp_path / 'sold'} is no directory" in line
+
+
+def test_a_disk_with_too_little_room_is_told(tmp_path: Path) -> None:
+    (line,) = told(tmp_path, files=str(tmp_path / "files"), files_min_free_mb="900000000")
+    assert "less than files_min_free_mb" in line
+
+
+def test_a_directory_that_may_not_be_written_to_is_told(tmp_path: Path) -> None:
+    place = tmp_path / "files"
+    place.mkdir(mode=0o500)
+    ours = os.getuid()
+    if ours == 0:  # who may write everywhere
+        os.setresuid(65_534, -1, -1)
+    try:
+        (found,) = judge_file_store(FileSettings(place, 0))
+    finally:
+        os.setresuid(ours, -1, -1)
+    assert found.problem == f"{place} cannot be used: this user may not write to {place}"
+
+
+def test_a_bucket_that_can_be_used_is_nothing_to_tell(tmp_path: Path, s3_url: str) -> None:
+    assert told(tmp_path, files="s3://files/sold", **access_to(s3_url)) == []
+
+
+def test_a_bucket_that_is_not_there_is_told(tmp_path: Path, s3_url: str) -> None:
+    (line,) = told(tmp_path, files="s3://other/sold", **access_to(s3_url))
+    assert line.startswith("warning: files: s3://other/sold cannot be used: ")
+
+
+def test_a_store_that_says_nothing_is_told_soon(tmp_path: Path, silent_url: str) -> None:
+    (line,) = told(tmp_path, files="s3://files/sold", **access_to(silent_url))
+    assert "it did not answer within 10 s" in line
+
+
+def test_a_hub_keeps_no_files(tmp_path: Path) -> None:
+    (tmp_path / "sold").write_text("a file")
+    assert told(tmp_path, "hub", files=str(tmp_path / "sold" / "files")) == []
