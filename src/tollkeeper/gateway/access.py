@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tollkeeper.edge.call import BodySource, InboundCall
-    from tollkeeper.gateway.buying import Buying, Presented, Slot
+    from tollkeeper.gateway.buying import Buying, Presented
     from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.gateway.hub_client import SettleAnswer, SettleRequest
     from tollkeeper.gateway.refusals import Refusal
@@ -319,11 +319,6 @@ class Attempt:
     buyer: Buyer
     purchase: Purchase | None = None  # once it is claimed
 
-    @property
-    def slot(self) -> Slot:
-        """What no two attempts at a time are alike in."""
-        return self.presented.key, self.presented.tender.signature, self.opened.gate.id, self.opened.gate.version
-
     # Waits for its steps; of a refusal, or of too many attempts, also for the purchase (by the reading thread), for our
     # hub's record of it (10 s to reach it, 10 s for its answer) and for a commit that takes a failure back.
 
@@ -466,7 +461,7 @@ class PaidCall(Arriving):
         if opened.gate.file is not None:
             self.hand_over(opened.gate.file)
             return
-        length, body = call.head.content_length, self._body()
+        length, body = call.head.content_length, calls.body_of(call, shared.body_limit_bytes, self._break_off)
         if not opened.wire.secrets:
             self._send(body, length, b"")
         elif isinstance(body, bytes):
@@ -486,8 +481,9 @@ class PaidCall(Arriving):
     def _send(self, body: bytes | BodySource, length: int | None, signature: bytes) -> None:
         call, opened = self.call, self.opened
         assert opened.target is not None  # noqa: S101 - a file was handed over
-        head = heads.target_head(call, opened, self.asked, self.purchase, self._client(), length, signature=signature)
-        request, forwarder = RelayRequest(opened.target, call.method, head, body, length), self.shared.forwarder
+        client, forwarder = self.shared.limit.clients.of(call.peer, call.head.headers), self.shared.forwarder
+        head = heads.target_head(call, opened, self.asked, self.purchase, client, length, signature=signature)
+        request = RelayRequest(opened.target, call.method, head, body, length)
         if opened.gate.stream:
             streamed = StreamedParts(self)
             self.relay = relay = forwarder.stream(request, streamed)
@@ -495,18 +491,3 @@ class PaidCall(Arriving):
         else:
             self.relay = forwarder.relay(request, self)
         self.relay.start()
-
-    def _body(self) -> bytes | BodySource:
-        """The request's: at once where all of it is there, else as it comes and as far as it may."""
-        whole = None if self.call.head.content_length is None else self.call.whole_body()
-        return calls.BoundedBody(self.call, self.shared.body_limit_bytes, self._break_off) if whole is None else whole
-
-    def _client(self) -> str:
-        return self.shared.limit.clients.of(self.call.peer, self.call.head.headers)
-
-    def _break_off(self, error: Exception) -> None:
-        """No more of the request's body goes on: told by the relay, which knows whether the answer has begun."""
-        if self.relay is None:
-            self.on_refusal(error)
-        else:
-            self.relay.refuse(error)

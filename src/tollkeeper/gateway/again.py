@@ -35,6 +35,7 @@ from tollkeeper.edge.relay import RelayRequest
 from tollkeeper.edge.spool import BATCH_SIZE_BYTES
 from tollkeeper.gateway.access import PaidCall
 from tollkeeper.gateway.buying import Buyer
+from tollkeeper.gateway.calls import body_of
 from tollkeeper.gateway.heads import answer_lines, receipt_lines, target_head_end
 from tollkeeper.gateway.steps import Stage
 from tollkeeper.storage.purchase_rows import SpendResult
@@ -419,8 +420,9 @@ class LeftCall(PaidCall):
     def relay_again(self, head: bytes, left: int) -> Relay:
         """The exchange with the target, which is sent this head; whoever asks starts it, or did."""
         self.dispatched(left)
-        call, held = self.call, self.held
-        request = RelayRequest(held.target, call.method, head, self._body(), call.head.content_length)
+        call, target = self.call, self.held.target
+        body = body_of(call, self.shared.body_limit_bytes, self._break_off)
+        request = RelayRequest(target, call.method, head, body, call.head.content_length)
         self.relay = relay = self.shared.forwarder.relay(request, self)
         return relay
 

@@ -126,6 +126,13 @@ class Answering(Charging):
         if self.stage is not Stage.OVER:
             self.guard(self._answer_failure, error)
 
+    def _break_off(self, error: Exception) -> None:
+        """No more of the request's body goes on: told by the relay, which knows whether the answer has begun."""
+        if self.relay is None:
+            self.on_refusal(error)
+        else:
+            self.relay.refuse(error)
+
     def broken(self, fault: BaseException) -> None:
         """See `Steps`. With the receipt where a credit was taken, else with the token of the claim that it wrote."""
         is_paid, lines = self.stage is Stage.FORWARDING or self.is_charged, b""

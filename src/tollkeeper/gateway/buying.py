@@ -72,6 +72,12 @@ class Buyer:
 Slot: TypeAlias = "tuple[PaymentKey, bytes, int, int]"
 
 
+def _slot_of(attempt: Attempt) -> Slot:
+    """What no two attempts at a time are alike in."""
+    presented, gate = attempt.presented, attempt.opened.gate
+    return presented.key, presented.tender.signature, gate.id, gate.version
+
+
 @dataclass(frozen=True, slots=True)
 class _Running:
     attempt: Attempt
@@ -133,7 +139,7 @@ class Buying:
         credit again. Raises: the refusal; SETTLEMENT_PENDING when `deadline` (loop time) passes first;
         UNAVAILABLE where it has passed before anything was begun.
         """
-        slot, buyer = attempt.slot, attempt.buyer
+        slot, buyer = _slot_of(attempt), attempt.buyer
         running = self._running.get(slot)
         if running is None:
             if asyncio.get_running_loop().time() >= deadline:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.challenge import Challenge, Profile
     from tollkeeper.core.paygates import PayGate
-    from tollkeeper.edge.call import BodySink, InboundCall
+    from tollkeeper.edge.call import BodySink, BodySource, InboundCall
     from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.gateway.held import Held
     from tollkeeper.gateway.steps import ExhaustedError
@@ -167,6 +167,12 @@ def _check_upgrade(call: InboundCall) -> None:
     for name, value in call.head.headers:
         if name == b"upgrade" and b"websocket" in value.lower():
             raise invalid("Upgrade", "a PayGate answers HTTP requests; it opens no WebSocket connection")
+
+
+def body_of(call: InboundCall, limit_bytes: int, break_off: Callable[[Exception], None]) -> bytes | BodySource:
+    """The request's body: at once where all of it is there, else as it comes and as far as it may."""
+    whole = None if call.head.content_length is None else call.whole_body()
+    return BoundedBody(call, limit_bytes, break_off) if whole is None else whole
 
 
 class BoundedBody:
