@@ -3,15 +3,16 @@
     1. slug (404; a deleted gate is there for whoever shows a payment)
     2. CORS preflight; method (405) -> rate limit (429) -> size (413) -> can it be forwarded (400, 404) -> bearer (401)
     3. proof of payment (402; 404, 503: nothing sold, or not now; 400: other network) -> decode, signature, payer (403)
-    4. spend a held credit (402 used up, 403 not by this proof, 503 unknown); by its token or bearer (`asking`), too
+    4. spend a held credit, by its token or as a payer (`asking`), too; else wait, or refuse (402 used up, 403 not by
+       this proof, 503 unknown: `_wait_or_refuse`), or, where nothing is held,
     5. buy: a failed payment's next try (403) -> a wallet's payer (401, 403) -> enabled (404), network (402, 503) ->
        recipient, price, time -> verify -> claim -> settle -> grant and spend
     6. forward, and what is answered: `answering`, where each way stands in which a request ends
 
 `Arriving` is one request until a credit is its own, `Attempt` a payment that is being bought with, `PaidCall` the
-request from its first step to its last. Before it stands `entrance`: a head that got a 402 at this very gate gets it
-again without a call. Most paid calls are like one before, which spent a credit here: they go a straight way (`again`,
-by what `held` says), and on as a `PaidCall` where they leave that. Every rule of contract 4: docs/architecture.md 5.
+request from first to last. A head that got a 402 at this very gate gets it again without a call (`entrance`). Most paid
+calls are like one before: they go a straight way (`again`, by what `held` says), and on as a `PaidCall` where they
+leave that. Every rule of contract 4: docs/architecture.md 5.
 
 Spending precedes buying, so that bought credits outlive every change of price, address and validity. So under `wallet`
 nobody is told to log in who only shows again what he paid: 401 is for one who would buy, shows a token only, or nothing
@@ -29,7 +30,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tollkeeper.api import clock_ms
 from tollkeeper.core.errors import ApiError, ErrorType
@@ -42,6 +43,7 @@ from tollkeeper.gateway import calls, heads
 from tollkeeper.gateway.asking import Asking
 from tollkeeper.gateway.buying import ASK_AGAIN, Buyer
 from tollkeeper.gateway.findings import Owed
+from tollkeeper.gateway.following import key_of
 from tollkeeper.gateway.held import held_again
 from tollkeeper.gateway.hub_client import Settlement, asked_of
 from tollkeeper.gateway.limiting import PROOFS, PROOFS_OF_PAYERS
@@ -49,7 +51,7 @@ from tollkeeper.gateway.ownership import login_required
 from tollkeeper.gateway.signing import BodyAhead
 from tollkeeper.gateway.steps import ExhaustedError, Stage
 from tollkeeper.gateway.streaming import StreamedParts
-from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
+from tollkeeper.storage.purchase_rows import SpendResult
 from tollkeeper.storage.purchases import ClaimResult, Paid
 
 if TYPE_CHECKING:
@@ -62,8 +64,6 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.refusals import Refusal
     from tollkeeper.gateway.shared import Shared
     from tollkeeper.storage.purchase_rows import Purchase
-
-_NO_WISH: Final = SpendRequest(0, 0, None, "")  # until it is known what is shown
 
 
 class Arriving(Asking):
@@ -131,7 +131,7 @@ class Arriving(Asking):
         if not self.asked.has_proof:
             self._challenge()
             return
-        self.buyer = buyer = Buyer(_NO_WISH, on_left=self.left)
+        self.buyer = buyer = Buyer(on_left=self.left)
         if self.call.head.header.get(b"x-credit-token"):
             self.enter(Stage.BUYING)
             self.in_task(self._take_credit(buyer))
@@ -143,8 +143,13 @@ class Arriving(Asking):
         """Under `creditBinding: wallet` the payer's bearer is the proof, and the payment only buys (contract 4.3)."""
         header = self.call.head.header
         if b"x-payment" in header:
-            self.buyer = Buyer(_NO_WISH, on_left=self.left)
-            presented = self._read_payment(header[b"x-payment"])
+            self.buyer = Buyer(on_left=self.left)
+            try:
+                presented = self.shared.proofs.read(header[b"x-payment"], self.opened.offers)
+            except ApiError as unreadable:
+                if self.wallet is None and unreadable.type is ErrorType.PAYMENT:
+                    raise calls.payers_bearer_required() from None
+                raise
             calls.check_payer(self.wallet or presented.key.payer, presented.key.payer)  # without one `_buy` asks for it
             self._spend(presented, self.buyer)
         elif self.wallet is not None:
@@ -154,15 +159,6 @@ class Arriving(Asking):
             raise login_required()
         else:
             self._challenge()
-
-    def _read_payment(self, header: bytes) -> Presented:
-        """The payment; where it cannot be read, and comes without a bearer, that is asked for. Raises: the refusal."""
-        try:
-            return self.shared.proofs.read(header, self.opened.offers)
-        except ApiError as unreadable:
-            if self.wallet is None and unreadable.type is ErrorType.PAYMENT:
-                raise calls.payers_bearer_required() from None
-            raise
 
     # 4. Spend a held credit. Waits for the ledger's commit, together with every other call that waits for it. Where one
     # process has the database, that commit blocks the loop until the disk has it, unless the writing thread is at work
@@ -254,9 +250,7 @@ class Arriving(Asking):
                 result = await self._charged(shared.purchases.spend(presented.key, buyer.wish, clock_ms()))
             if result.outcome is Spend.SPENT:
                 return self.opened, calls.purchase_of(result)
-            if result.outcome is Spend.STALE:
-                await self._reload(deadline)
-            elif result.outcome in {Spend.UNKNOWN, Spend.FAILED}:
+            if result.outcome in {Spend.UNKNOWN, Spend.FAILED}:
                 await self._check_next_try(result.purchase)
                 bought = await self._buy(presented, buyer, deadline, result.purchase)
                 if bought is not None:
@@ -271,8 +265,34 @@ class Arriving(Asking):
                 if (taken := await self._spend_as_payer(calls.purchase_of(result), deadline)) is not None:
                     return taken
             else:
-                await self._settle_outcome(result, deadline, presented)
+                await self._wait_or_refuse(result, deadline, presented)
             result = None
+
+    # Waits for whoever decides, until `deadline`; of a payment that was claimed elsewhere our hub is asked which
+    # transaction it is, for half a second; of one that failed after it was sold for, what became of it, until
+    # `deadline`. A gate that changed is read by the reading thread.
+
+    async def _wait_or_refuse(self, result: SpendResult, deadline: float, presented: Presented | None = None) -> None:
+        """What asking for a credit says, but that one was taken, or that nothing is held.
+
+        Returns when it is worth asking again. Raises: the refusal, ExhaustedError.
+        """
+        if result.outcome is Spend.STALE:
+            await self._reload(deadline)
+            return
+        purchase, buying = calls.purchase_of(result), self.shared.buying
+        if result.outcome is Spend.IN_FLIGHT:
+            await buying.waiting.until_decided(purchase, deadline, may_spend=self._may_spend(purchase, presented))
+        elif result.outcome is Spend.EXHAUSTED:
+            if not (await buying.is_paid_after_all(purchase, deadline) or await self._is_given_back(deadline)):
+                raise ExhaustedError.of(purchase)
+        elif result.outcome is Spend.WITHHELD:
+            is_repeatable = presented is not None and presented.tender.is_repeatable
+            raise calls.withheld(purchase, self.opened.gate.credit_binding, is_repeatable=is_repeatable)
+        elif result.outcome is Spend.PARKED:
+            raise buying.waiting.pending(key_of(purchase), purchase)
+        else:
+            raise await buying.refusals.of_claimed_elsewhere(purchase)
 
     async def _check_next_try(self, failed: Purchase | None) -> None:
         """A payment that a transaction made public is tried again, where the token counts, for its buyer alone.
@@ -419,9 +439,8 @@ class Attempt:
         asking, supported = parts.hub.settle(request), parts.supported()
         if supported.is_ours:
             answer = await asking
-        else:
-            tender = self.presented.tender
-            owed = Owed(tender.key, tender.recipient, tender.value, tender.valid_before, purchase.attempt_ms)
+        else:  # another facilitator's word is checked on the chain, unless it confirms, or no node is set
+            owed = Owed.of(self.presented.tender, purchase.attempt_ms)
             senders, trusted = supported.senders_on(purchase.network), purchase.assume_valid
             answer = await parts.proofs.settle(owed, asking, senders, trusted=trusted, confirms=supported.confirms)
         if answer.outcome is not Settlement.SUCCESS:

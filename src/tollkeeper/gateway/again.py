@@ -13,8 +13,8 @@ forwarded together, and those whose short answers one turn of the loop brought a
     6 forward                    `_forwarded_together`
     answer with the receipt      `on_whole`, `on_end` -> `_answer_with` -> `_answers_of`, `answered_together`
 
-Whatever is not on this way goes on as an
-`access.PaidCall` at the very step where it left (`rest`, a `LeftCall`), and is decided there. Decides nothing itself.
+Whatever is not on this way goes on as an `access.PaidCall` at the very step where it left (`rest`, a `LeftCall`), and
+is decided there. Decides nothing itself.
 """
 
 from __future__ import annotations
@@ -405,7 +405,7 @@ class LeftCall(PaidCall):
         presented = self.held.presented
         if isinstance(result, int):
             result = SpendResult(Spend.SPENT, replace(self.held.purchase, remaining=result))
-        self.buyer = Buyer(self._wish(presented), on_left=self.left)
+        self.buyer = Buyer(on_left=self.left, wish=self._wish(presented))
         self.guard(self._spent, result, presented, self.buyer)
 
     def forward_again(self, head: bytes, left: int) -> None:

@@ -1,14 +1,15 @@
-"""Asking for a credit: by other proofs than a payment; what it means where neither one was taken nor nothing is held.
+"""By which proof a credit is asked for, and what is looked at once more before it is asked for again (contract 4.3).
 
-By the credit token, or as the payer that a bearer shows (contract 4.3); `access` says when. Where somebody else decides
-about the credit that is waited for; where the gate changed meanwhile, it is read again and asked once more whether it
-takes the call. So each way ends in a credit, in a refusal, or in "nothing is held".
+By the payment's header, its credit token, or as the payer that a bearer shows; `access` says when, and what the answer
+means (`_wait_or_refuse`). Where the gate changed meanwhile, it is read again and asked once more whether it takes the
+call. So each way ends in a credit, in a refusal, or in "nothing is held".
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import bearer_token, clock_ms
@@ -18,7 +19,6 @@ from tollkeeper.core.paygate_fields import CreditBinding
 from tollkeeper.core.purchases import Spend, purchase_of_token
 from tollkeeper.gateway import calls
 from tollkeeper.gateway.answering import Answering
-from tollkeeper.gateway.following import key_of
 from tollkeeper.gateway.steps import ExhaustedError
 from tollkeeper.storage.purchase_rows import SpendRequest
 
@@ -70,12 +70,9 @@ class Asking(Answering):
             )
             if result.outcome is Spend.SPENT:
                 return self.opened, calls.purchase_of(result)
-            if result.outcome is Spend.STALE:
-                await self._reload(deadline)
-            elif result.outcome in {Spend.UNKNOWN, Spend.FAILED, Spend.FOREIGN}:
+            if result.outcome in {Spend.UNKNOWN, Spend.FAILED, Spend.FOREIGN}:
                 raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token holds nothing at this PayGate")
-            else:
-                await self._settle_outcome(result, deadline)
+            await self._wait_or_refuse(result, deadline)
 
     async def _spend_of_wallet(self, wallet: str, deadline: float) -> tuple[OpenGate, Purchase] | None:
         """Spends of the oldest purchase that the wallet has here; None where it has none, or the gate asks for more."""
@@ -85,13 +82,10 @@ class Asking(Answering):
             result = await self._charged(taking)
             if result.outcome is Spend.SPENT:
                 return self.opened, calls.purchase_of(result)
-            if result.outcome is Spend.UNKNOWN:
-                if not (await self._is_one_paid_after_all(wallet, deadline) or await self._is_given_back(deadline)):
-                    return None
-            elif result.outcome is Spend.STALE:
-                await self._reload(deadline)
-            else:
-                await self._settle_outcome(result, deadline)
+            if result.outcome is not Spend.UNKNOWN:
+                await self._wait_or_refuse(result, deadline)
+            elif not (await self._is_one_paid_after_all(wallet, deadline) or await self._is_given_back(deadline)):
+                return None
         return None
 
     async def _is_one_paid_after_all(self, wallet: str, deadline: float) -> bool:
@@ -100,6 +94,15 @@ class Asking(Answering):
             if await self.shared.buying.is_paid_after_all(purchase, deadline):
                 return True
         return False
+
+    def _may_spend(self, purchase: Purchase, presented: Presented | None) -> bool:
+        """Does what is shown count for what this claim buys? One that was never sent is sent for such (decision 0067).
+
+        `presented` None where it is a token, or a bearer.
+        """
+        is_shown_enough = presented is None or self.opened.gate.credit_binding is not CreditBinding.TOKEN
+        is_own = self.buyer is not None and self.buyer.claimed == purchase.id
+        return is_shown_enough or is_own or self.wallet == purchase.payer
 
     def _may_spend_as_payer(self, presented: Presented, result: SpendResult) -> bool:
         """May the payer, whose bearer is there, spend though the payment that he shows does not count at this gate?"""
@@ -128,31 +131,9 @@ class Asking(Answering):
         waited_seconds = (time.perf_counter_ns() - self.call.started_ns) / 1e9
         return asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS - waited_seconds
 
-    # Where asking said neither that one was taken nor that nothing is held: waits for whoever decides, until `deadline`
-    # (`access`), or asks again; of a payment that was claimed elsewhere our hub is asked which transaction it is, for
-    # half a second; of one that failed after it was sold for, what became of it, until `deadline`. The gate as it is by
-    # now is read by the reading thread.
-
-    async def _settle_outcome(self, result: SpendResult, deadline: float, presented: Presented | None = None) -> None:
-        """What the other outcomes of asking for a credit mean. Returns when it is worth asking again."""
-        purchase = calls.purchase_of(result)
-        if result.outcome is Spend.IN_FLIGHT:
-            # A claim that was never sent is sent only while somebody waits who may spend what it buys (decision 0067).
-            is_shown_enough = presented is None or self.opened.gate.credit_binding is not CreditBinding.TOKEN
-            is_own = self.buyer is not None and self.buyer.claimed == purchase.id
-            may_spend = is_shown_enough or is_own or self.wallet == purchase.payer
-            await self.shared.buying.waiting.until_decided(purchase, deadline, may_spend=may_spend)
-        elif result.outcome is Spend.EXHAUSTED:
-            is_paid = await self.shared.buying.is_paid_after_all(purchase, deadline)
-            if not (is_paid or await self._is_given_back(deadline)):
-                raise ExhaustedError.of(purchase)
-        elif result.outcome is Spend.WITHHELD:
-            is_repeatable = presented is not None and presented.tender.is_repeatable
-            raise calls.withheld(purchase, self.opened.gate.credit_binding, is_repeatable=is_repeatable)
-        elif result.outcome is Spend.PARKED:
-            raise self.shared.buying.waiting.pending(key_of(purchase), purchase)
-        else:
-            raise await self.shared.buying.refusals.of_claimed_elsewhere(purchase)
+    @abstractmethod
+    async def _wait_or_refuse(self, result: SpendResult, deadline: float, presented: Presented | None = None) -> None:
+        """See `Arriving`: what the other outcomes of asking for a credit mean."""
 
     async def _is_given_back(self, deadline: float) -> bool:
         """Whether the last credit may be there again: nobody pays anew for what a 503 of just now owes him.

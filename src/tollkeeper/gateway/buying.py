@@ -21,7 +21,7 @@ from tollkeeper.gateway.following import failure_looked_at_ms, key_of
 from tollkeeper.gateway.hub_client import HubUnreachableError, Settlement, unavailable, unheard
 from tollkeeper.gateway.refusals import Refusals, not_settled
 from tollkeeper.gateway.waiting import Waiting
-from tollkeeper.storage.purchase_rows import SpendResult
+from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
 from tollkeeper.storage.purchases import WITHOUT_LIMIT, Exposure, TrustCaps
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.chain_proofs import ChainProofs
     from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.gateway.hub_client import HubClient, PaymentStatus, SettleAnswer, Supported
-    from tollkeeper.storage.purchase_rows import Purchase, SpendRequest
+    from tollkeeper.storage.purchase_rows import Purchase
     from tollkeeper.storage.purchases import Purchases
 
 _LOG = structlog.get_logger("tollkeeper.gateway.buying")
@@ -46,17 +46,20 @@ ASK_AGAIN: Final = SpendResult(Spend.STALE)
 DEFAULT_EXPOSURE: Final = TrustCaps(Exposure(20, 20_000_000), Exposure(200, 200_000_000))
 
 
+_NO_WISH: Final = SpendRequest(0, 0, None, "")  # until it is known what is shown
+
+
 @dataclass(slots=True, eq=False)
 class Buyer:
-    """One request that waits for a purchase. `wants` is False once it gave up.
+    """One request that waits for a purchase. `wish` asks for its credit; `wants` is False once it gave up.
 
     `taken`: its credit is being spent, so it must stay for the answer. `claiming`: done once its claim is written, or
     is not. `claimed`: the purchase whose claim it wrote, the one whose credit token it may be told. `on_left` is told
     what its attempt came to where the request was cancelled before.
     """
 
-    wish: SpendRequest
     on_left: Callable[[asyncio.Future[SpendResult]], None]
+    wish: SpendRequest = _NO_WISH
     wants: bool = True
     taken: bool = False
     claiming: asyncio.Future[None] | None = None

@@ -15,6 +15,7 @@ from tollkeeper.gateway.hub_client import SettleAnswer, Settlement
 if TYPE_CHECKING:
     from tollkeeper.chains.evm import EvmChain
     from tollkeeper.chains.solana import SolanaChain
+    from tollkeeper.core.tenders import Tender
     from tollkeeper.core.verification import Reason
     from tollkeeper.core.wire import PaymentKey
 
@@ -32,6 +33,11 @@ class Owed:
     value: int
     valid_before: int | None
     asked_ms: int
+
+    @classmethod
+    def of(cls, tender: Tender, asked_ms: int) -> Owed:
+        """The transfer of a payment as it was shown."""
+        return cls(tender.key, tender.recipient, tender.value, tender.valid_before, asked_ms)
 
 
 class Seen(Enum):

@@ -132,7 +132,7 @@ class Refusals:
         not used, or by the transaction only that it had `failed_by` before. What is so old that this is not seen is
         refused as too old. Raises: RpcUnavailable.
         """
-        owed = Owed(tender.key, tender.recipient, tender.value, tender.valid_before, self._clock_ms())
+        owed = Owed.of(tender, self._clock_ms())
         finding = await self._proofs.use_before(owed, payment)
         if finding.seen is Seen.FAILED:
             return (
@@ -166,8 +166,7 @@ class Refusals:
         key = tender.key
         if not self._proofs.covers(key.network):
             return _NOTHING_KNOWN
-        asked_ms = self._clock_ms() - _LOOKED_BACK_MS
-        owed = Owed(key, tender.recipient, tender.value, tender.valid_before, asked_ms)
+        owed = Owed.of(tender, self._clock_ms() - _LOOKED_BACK_MS)
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
                 finding = await self._proofs.find(owed, "", self._supported().senders_on(key.network))

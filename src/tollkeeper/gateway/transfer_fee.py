@@ -121,7 +121,7 @@ class TransferFees:
             wish = SpendRequest(opened.gate.id, opened.gate.version, presented.header_hash, call_id)
             result: SpendResult | None = await self.purchases.spend(presented.key, wish, clock_ms())
             if result is not None and result.outcome in {Spend.UNKNOWN, Spend.FAILED}:
-                buyer = Buyer(wish, on_left=_goes_on)
+                buyer = Buyer(on_left=_goes_on, wish=wish)
                 result = await self.buying.buy(Attempt(self.buying, opened, presented, buyer), deadline)
             if result is not None and result.outcome is Spend.WITHHELD:
                 withheld_id = calls.purchase_of(result).id
