@@ -291,7 +291,7 @@ class Arriving(Asking):
             raise calls.withheld(purchase, self.opened.gate.credit_binding, is_repeatable=is_repeatable)
         elif result.outcome is Spend.PARKED:
             raise buying.waiting.pending(key_of(purchase), purchase)
-        else:
+        else:  # FOREIGN
             raise await buying.refusals.of_claimed_elsewhere(purchase)
 
     async def _check_next_try(self, failed: Purchase | None) -> None:
