@@ -69,7 +69,7 @@ class GateWire:
 
 
 def gate_wire(gate: PayGate, target: TargetUrl, public_url: str) -> GateWire:
-    """What every call of this gate sends: the target's host, the gateway's own marks."""
+    """What every call of this gate sends: the target's host, the gateway's own marks, the owner's headers."""
     public = urlsplit(public_url)
     own = gateway_headers(
         slug=gate.slug, payer="", purchase_id="", request_id="", client="", scheme=public.scheme, host=public.netloc
