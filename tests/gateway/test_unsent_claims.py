@@ -1,12 +1,15 @@
-"""A claim that was written and never sent, where the credits are bound to the token: its buyer comes again.
+"""A claim that was written and never sent, of whose credits what is shown next spends none: its buyer comes again.
 
-Nobody could tell him the token of what would be bought now, so nothing is sent: the claim fails, and his next showing
-buys anew (contract 4.3, decision 0066).
+Where the credits are bound to the token nobody could tell it him; other bytes than the claim's, or a wallet's payment
+without its bearer, are refused what they bought. So nothing is sent: the claim fails, and the next showing buys anew
+(contract 4.3, decision 0067).
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,21 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tollkeeper.gateway.completer.SETTLE_REQUEST_LIFETIME_SECONDS", 10)
     monkeypatch.setattr("tollkeeper.gateway.completer._EXPIRY_MARGIN_SECONDS", 1)
     monkeypatch.setattr(asking, "SETTLE_WAIT_SECONDS", 2)
+
+
+async def _lose(there: LeftShop, gate: dict[str, Any], **shown: str) -> None:
+    """A request whose claim is written, and never sent."""
+    claim = Purchases.claim
+
+    async def lose(self: Purchases, *arguments: Any, **named: Any) -> ClaimResult:
+        await claim(self, *arguments, **named)
+        raise LostError("the ledger process cannot be reached at the moment")
+
+    with pytest.MonkeyPatch.context() as lost:
+        lost.setattr(Purchases, "claim", lose)
+        headers = {name.replace("_", "-"): value for name, value in shown.items()}
+        answer = await there.buyer.ask("GET", gate["accessUrl"], headers=headers)
+    assert (answer.status, "x-credit-token" in answer.headers) == (503, False)
 
 
 async def _buys_at_last(there: LeftShop, gate: dict[str, Any], payment: str) -> None:
@@ -77,27 +95,50 @@ async def test_whoever_was_not_told_of_his_claim_is_not_charged_for_what_he_cann
     tmp_path: Path,
     embedded_chain: ChainUnderTest,
     target: RecordingTarget,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The ledger's process does not say that it is written, or this one is killed behind it."""
-    claim = Purchases.claim
-
-    async def lose(self: Purchases, *arguments: Any, **named: Any) -> ClaimResult:
-        await claim(self, *arguments, **named)
-        raise LostError("the ledger process cannot be reached at the moment")
-
     async with shop(embedded_chain.url, target, tmp_path) as there:
         gate = await there.gate(credits=20, creditBinding="token")
         payment = await there.payment(gate)
-        with monkeypatch.context() as lost:
-            lost.setattr(Purchases, "claim", lose)
-            first = await there.buyer.ask("GET", gate["accessUrl"], headers={"X-Payment": payment})
-        assert (first.status, "x-credit-token" in first.headers) == (503, False)
+        await _lose(there, gate, X_Payment=payment)
         if how == "the answer is lost":
             await _buys_at_last(there, gate, payment)
     if how == "killed":
         async with shop(embedded_chain.url, target, tmp_path) as there:
             await _buys_at_last(there, gate, payment)
+    assert books_of(there) == [("LIVE", 19)]
+
+
+async def test_a_payment_in_other_bytes_than_those_of_a_claim_that_was_never_sent_buys_by_its_own(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    """Else the claim would be sent for its first bytes, and its credits withheld from who waits with these."""
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate = await there.gate(credits=20)
+        payment = await there.payment(gate)
+        await _lose(there, gate, X_Payment=payment)
+        other = base64.b64encode(json.dumps(json.loads(base64.b64decode(payment)), indent=1).encode()).decode()
+        assert other != payment
+        await _buys_at_last(there, gate, other)
+    assert books_of(there) == [("LIVE", 19)]
+
+
+async def test_a_claim_of_a_wallet_that_was_never_sent_is_not_sent_for_who_has_not_its_bearer(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate = await there.gate(credits=20, creditBinding="wallet")
+        payment = await there.payment(gate)
+        bearer = f"Bearer {await there.buyer.login(there.url)}"
+        await _lose(there, gate, X_Payment=payment, Authorization=bearer)
+        seen: list[tuple[int, str | None]] = []
+        async with asyncio.timeout(60):
+            while not seen or seen[-1][0] == 503:
+                answer = await there.buyer.ask("GET", gate["accessUrl"], headers={"X-Payment": payment})
+                seen.append((answer.status, answer.error_code))
+        assert (seen[0], seen[-1]) == ((503, "SETTLEMENT_PENDING"), (401, "AUTH_REQUIRED"))
+        shown = {"X-Payment": payment, "Authorization": bearer}
+        assert (await there.buyer.ask("GET", gate["accessUrl"], headers=shown)).status == 200
     assert books_of(there) == [("LIVE", 19)]
 
 

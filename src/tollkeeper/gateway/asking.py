@@ -8,6 +8,7 @@ call. So each way ends in a credit, in a refusal, or in "nothing is held".
 from __future__ import annotations
 
 import asyncio
+import hmac
 import time
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Final
@@ -100,9 +101,10 @@ class Asking(Answering):
 
         `presented` None where it is a token, or a bearer.
         """
-        is_shown_enough = presented is None or self.opened.gate.credit_binding is not CreditBinding.TOKEN
         is_own = self.buyer is not None and self.buyer.claimed == purchase.id
-        return is_shown_enough or is_own or self.wallet == purchase.payer
+        if presented is None or is_own or self.wallet == purchase.payer:
+            return True
+        return self.opened.takes_header and hmac.compare_digest(presented.header_hash, purchase.header_hash)
 
     def _may_spend_as_payer(self, presented: Presented, result: SpendResult) -> bool:
         """May the payer, whose bearer is there, spend though the payment that he shows does not count at this gate?"""
