@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,13 @@ from tests.gateway.hostile_hub import Forward, cut, pass_on, run_hostile_hub
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.test_leaving import LeftShop, shop
 from tests.gateway.test_stopping import books_of
+from tests.gateway.test_transfer_fee import FEE_MICRO, Bank, ask, bank, moved, new_fee
 from tollkeeper.gateway import asking
 from tollkeeper.settings import Role
 from tollkeeper.storage.database import LostError
 from tollkeeper.storage.purchases import ClaimResult, Purchases
+
+__all__ = ["bank"]  # a fixture
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +40,9 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "SETTLE_WAIT_SECONDS", 2)
 
 
-async def _lose(there: LeftShop, gate: dict[str, Any], **shown: str) -> None:
-    """A request whose claim is written, and never sent."""
+@contextlib.contextmanager
+def _lost_claims() -> Iterator[None]:
+    """Claims are written, and never sent."""
     claim = Purchases.claim
 
     async def lose(self: Purchases, *arguments: Any, **named: Any) -> ClaimResult:
@@ -45,9 +51,18 @@ async def _lose(there: LeftShop, gate: dict[str, Any], **shown: str) -> None:
 
     with pytest.MonkeyPatch.context() as lost:
         lost.setattr(Purchases, "claim", lose)
+        yield
+
+
+async def _lose(there: LeftShop, gate: dict[str, Any], **shown: str) -> None:
+    with _lost_claims():
         headers = {name.replace("_", "-"): value for name, value in shown.items()}
         answer = await there.buyer.ask("GET", gate["accessUrl"], headers=headers)
     assert (answer.status, "x-credit-token" in answer.headers) == (503, False)
+
+
+def _in_other_bytes(payment: str) -> str:
+    return base64.b64encode(json.dumps(json.loads(base64.b64decode(payment)), indent=1).encode()).decode()
 
 
 async def _buys_at_last(there: LeftShop, gate: dict[str, Any], payment: str) -> None:
@@ -117,10 +132,18 @@ async def test_a_payment_in_other_bytes_than_those_of_a_claim_that_was_never_sen
         gate = await there.gate(credits=20)
         payment = await there.payment(gate)
         await _lose(there, gate, X_Payment=payment)
-        other = base64.b64encode(json.dumps(json.loads(base64.b64decode(payment)), indent=1).encode()).decode()
-        assert other != payment
-        await _buys_at_last(there, gate, other)
+        await _buys_at_last(there, gate, _in_other_bytes(payment))
     assert books_of(there) == [("LIVE", 19)]
+
+
+async def test_a_fee_in_other_bytes_than_those_of_a_claim_that_was_never_sent_is_paid_by_its_own(bank: Bank) -> None:
+    transfer, fee = bank.signed(), await new_fee(bank)
+    with _lost_claims():
+        first = await ask(bank, transfer, fee)
+    assert (first.status, moved(bank)) == (503, (0, 0))
+    async with asyncio.timeout(60):
+        assert (await ask(bank, transfer, _in_other_bytes(fee))).status == 200
+    assert moved(bank)[1] == FEE_MICRO
 
 
 async def test_a_claim_of_a_wallet_that_was_never_sent_is_not_sent_for_who_has_not_its_bearer(

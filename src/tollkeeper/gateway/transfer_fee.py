@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -133,12 +134,15 @@ class TransferFees:
             elif result.outcome is Spend.SPENT:
                 return
             else:
-                await self._wait(result, deadline)
+                await self._wait(result, presented, token, deadline)
 
-    async def _wait(self, result: SpendResult, deadline: float) -> None:
+    async def _wait(self, result: SpendResult, presented: Presented, token: str, deadline: float) -> None:
         purchase = calls.purchase_of(result)
         if result.outcome is Spend.IN_FLIGHT:
-            await self.buying.waiting.until_decided(purchase, deadline)
+            # A claim that was never sent is sent only while somebody waits who may spend what it buys (decision 0067).
+            is_same = hmac.compare_digest(presented.header_hash, purchase.header_hash)
+            may_spend = is_same or purchase_of_token(self.token_keys, token) == purchase.id
+            await self.buying.waiting.until_decided(purchase, deadline, may_spend=may_spend)
         elif result.outcome is Spend.EXHAUSTED:
             if not await self.buying.is_paid_after_all(purchase, deadline):
                 raise ExhaustedError.of(purchase)  # it was spent for another transfer

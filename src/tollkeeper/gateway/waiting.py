@@ -51,7 +51,7 @@ class Waiting:
         awaited = self._awaited.get(purchase_id)
         return awaited is not None and bool(awaited.spending)
 
-    async def until_decided(self, purchase: Purchase, deadline: float, *, may_spend: bool = True) -> None:
+    async def until_decided(self, purchase: Purchase, deadline: float, *, may_spend: bool) -> None:
         """Returns once this attempt is decided. Raises: SETTLEMENT_PENDING where `deadline` (loop time) comes first.
 
         `may_spend`: what was shown counts for the credits that it buys, so that it is worth buying them now.
