@@ -24,7 +24,8 @@ from tests.gateway.hostile_hub import Forward, cut, pass_on, run_hostile_hub
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.test_leaving import LeftShop, shop
 from tests.gateway.test_stopping import books_of
-from tests.gateway.test_transfer_fee import FEE_MICRO, Bank, ask, bank, moved, new_fee
+from tests.gateway.test_transfer import Bank
+from tests.gateway.test_transfer_fee import FEE_MICRO, ask, bank, moved, new_fee
 from tollkeeper.gateway import asking
 from tollkeeper.settings import Role
 from tollkeeper.storage.database import LostError
