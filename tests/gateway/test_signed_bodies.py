@@ -9,6 +9,7 @@ import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -16,8 +17,8 @@ import pytest
 import tollkeeper
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
-from tests.gateway.recording_target import RecordingTarget, recording_target
-from tests.gateway.test_leaving import shop
+from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok, recording_target
+from tests.gateway.test_leaving import LeftShop, shop
 from tests.gateway.test_stopping import books_of
 from tollkeeper.gateway import signing
 from tollkeeper.sandbox.buyer import Buyer
@@ -26,6 +27,7 @@ from tollkeeper.sandbox.wallets import derive_wallets
 AWAY = "http://127.0.0.1:1/"
 CALLS = 5
 NOTICED_SECONDS = 10  # a caller who left without a reset is asked first, as one who only sends no more
+ELSEWHERE = "127.0.0.2"
 OURS = tracemalloc.Filter(inclusive=True, filename_pattern=f"{Path(tollkeeper.__file__).parent}/*")
 # Just short enough to be signed, and too long: of that a mebibyte is read before its target is asked.
 SIGNED_BYTES = 1_000_000
@@ -109,7 +111,7 @@ async def test_a_body_that_was_to_be_signed_is_let_go_with_its_call(
 async def test_bodies_that_are_read_to_be_signed_have_a_bound_and_who_is_slow_gives_way(
     embedded_chain: ChainUnderTest, tmp_path: Path, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signing, "AHEAD_SIZE_BYTES", 100_000)
+    monkeypatch.setattr(signing, "AHEAD_SIZE_BYTES", 200_000)  # of which one target has half
     monkeypatch.setattr(signing, "_SLOW_SECONDS", 1)
     async with shop(embedded_chain.url, target, tmp_path) as there:
         gate = await there.gate(credits=20, method="POST", headerAuthMode="hmac")
@@ -139,3 +141,55 @@ async def test_bodies_that_are_read_to_be_signed_have_a_bound_and_who_is_slow_gi
         for writer in (slow_writer, quick_writer, third_writer):
             writer.close()
     assert books_of(there) == [("LIVE", 16)]
+
+
+async def hang(request: Received, writer: Writer) -> None:
+    """Answers what has no body."""
+    if request.method == "GET":
+        await answer_ok(request, writer)
+
+
+async def answer_early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers one request, whatever its body is."""
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+    writer.close()
+
+
+async def begun_at(
+    there: LeftShop, gate: dict[str, Any], token: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A call whose body follows its head after a while."""
+    reader, writer = await there.connect()
+    writer.write(there.request(gate, "POST", X_Credit_Token=token, Content_Length="70000"))
+    await asyncio.sleep(0.1)
+    writer.write(bytes(70_000))
+    await asyncio.sleep(0.1)
+    return reader, writer
+
+
+async def test_a_target_that_hangs_leaves_room_for_the_bodies_of_others(
+    embedded_chain: ChainUnderTest, tmp_path: Path, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signing, "AHEAD_SIZE_BYTES", 300_000)
+    server = await asyncio.start_server(answer_early, ELSEWHERE, 0)
+    fields = {"credits": 20, "method": "GET,POST", "headerAuthMode": "hmac"}
+    async with server, shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
+        target.answer = hang
+        hanging = await there.gate(**fields)
+        other = await there.gate(**fields, targetUrl=f"http://{ELSEWHERE}:{server.sockets[0].getsockname()[1]}/")
+        tokens = []
+        for gate in (hanging, other):
+            bought = await there.buyer.call(gate["accessUrl"], await there.payment(gate))
+            assert bought.status == 200
+            tokens.append(bought.headers["x-credit-token"])
+        held = [await begun_at(there, hanging, tokens[0]) for _ in range(8)]
+        last = await asyncio.wait_for(held[-1][0].readuntil(b"\r\n\r\n"), 10)
+        assert last.startswith(b"HTTP/1.1 503 ")
+        assert b"x-credits-remaining: 17\r\n" in last  # two wait for their target, and the others' are given back
+        for _ in range(3):
+            reader, writer = await begun_at(there, other, tokens[1])
+            assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 200 ")
+            writer.close()
+        for _, writer in held:
+            writer.close()

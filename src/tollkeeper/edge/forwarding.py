@@ -20,7 +20,7 @@ import structlog
 from tollkeeper.core.addresses import TargetUrl
 from tollkeeper.edge.addresses import Resolver
 from tollkeeper.edge.deadlines import Deadlines
-from tollkeeper.edge.pool import TargetPool
+from tollkeeper.edge.pool import TargetPool, neighbourhood
 from tollkeeper.edge.relay import AnswerOwner, ForwardLimits, Relay, RelayRequest
 from tollkeeper.edge.spool import SpoolRoom
 from tollkeeper.edge.streaming import StreamedRelay, StreamOwner
@@ -108,6 +108,11 @@ class Forwarder:
                 self._ways.clear()
             way = self._ways[place] = Way(*place)
         return way
+
+    def near(self, target: TargetUrl) -> str:
+        """The neighbourhood of a target, as it was last seen there; all that were not seen lately share one."""
+        addresses = self.resolver.cached(target.host)
+        return neighbourhood(addresses[0]) if addresses else ""
 
     def look(self) -> Look:
         """For several of `kept_on` before anything else is done. One system call."""

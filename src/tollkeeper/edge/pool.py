@@ -207,7 +207,7 @@ class TargetPool:
         return connection
 
     def _take_place(self, key: TargetKey) -> None:
-        near = _neighbourhood(key.address)
+        near = neighbourhood(key.address)
         left = self._places - self._taken_in_all + len(self._expiry)
         if self._taken[near] >= left:
             if (now := self.loop.time()) >= self._quiet_until_seconds:
@@ -220,7 +220,7 @@ class TargetPool:
         self._taken_in_all += 1
 
     def _give_place_back(self, key: TargetKey) -> None:
-        near = _neighbourhood(key.address)
+        near = neighbourhood(key.address)
         self._taken_in_all -= 1
         self._taken[near] -= 1
         if not self._taken[near]:
@@ -270,6 +270,6 @@ class TargetPool:
         self._sweep = self.loop.call_later(1.0, self._expire) if self._expiry else None
 
 
-def _neighbourhood(address: str) -> str:
+def neighbourhood(address: str) -> str:
     """The address, or of IPv6 the network of 64 bits in which one owner has as many as he likes."""
     return address if ":" not in address else str(ip_network((address.partition("%")[0], 64), strict=False))

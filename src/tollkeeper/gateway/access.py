@@ -487,7 +487,7 @@ class PaidCall(Arriving):
             self._sign(body, body)
         else:
             self.relay = self.ahead = ahead = BodyAhead(body, self, self._sign, shared.forwarder, shared.ahead_room)
-            ahead.start(length)
+            ahead.start(length, opened.target)
 
     def _sign(self, signed: bytes | None, body: bytes | BodySource) -> None:
         """Where the gate signs: `signed` is the body as far as the signature covers it, None for one too long."""

@@ -6,6 +6,7 @@ Only calls of gates with `headerAuthMode: hmac` come here. What is signed, and h
 from __future__ import annotations
 
 import time
+from collections import Counter
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
@@ -16,6 +17,7 @@ from tollkeeper.edge.parts import Part, add_part
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.core.addresses import TargetUrl
     from tollkeeper.edge.call import BodySink, BodySource
     from tollkeeper.edge.forwarding import Forwarder
 
@@ -35,10 +37,14 @@ class BodyOwner(Protocol):
 
 
 class AheadRoom:
-    """What the bodies of all calls may take that are read to be signed, until their calls end."""
+    """What the bodies of all calls may take that are read to be signed, until their calls end.
+
+    No target's have more than is left to all others (decision 0062): one that hangs holds up its own callers only.
+    """
 
     def __init__(self) -> None:
         self._left_bytes = AHEAD_SIZE_BYTES
+        self._held_bytes: Counter[str] = Counter()  # by neighbourhood
         self._coming: dict[BodyAhead, float] = {}  # those that are not whole yet, by when they began; the oldest first
 
     def begin(self, body: BodyAhead) -> None:
@@ -51,19 +57,30 @@ class AheadRoom:
 
     def take(self, body: BodyAhead, size_bytes: int) -> bool:
         """Take so much more for `body`; where there is no room, those who are slower give way; was there any?"""
-        while self._left_bytes < size_bytes and self._coming:
-            oldest, began_seconds = next(iter(self._coming.items()))
-            if oldest is body or time.monotonic() - began_seconds < _SLOW_SECONDS:
-                break
-            oldest.refuse(crowded())
-        if self._left_bytes < size_bytes:
-            return False
-        self.hold(size_bytes)
+        while self._held_bytes[body.near] + size_bytes > self._left_bytes:
+            slower = self._slower_than(body)
+            if slower is None:
+                return False
+            slower.refuse(crowded())
+        self.hold(body, size_bytes)
         return True
 
-    def hold(self, size_bytes: int) -> None:
-        """Take so much more whether there is room or not; less than nothing is given back."""
+    def _slower_than(self, body: BodyAhead) -> BodyAhead | None:
+        """Who gives way to `body`; nobody whose target has less than its own."""
+        now, own_bytes = time.monotonic(), self._held_bytes[body.near]
+        for other, began_seconds in self._coming.items():
+            if other is body or now - began_seconds < _SLOW_SECONDS:
+                break
+            if self._held_bytes[other.near] >= own_bytes:
+                return other
+        return None
+
+    def hold(self, body: BodyAhead, size_bytes: int) -> None:
+        """Take so much more for `body` whether there is room or not; less than nothing is given back."""
         self._left_bytes -= size_bytes
+        self._held_bytes[body.near] += size_bytes
+        if not self._held_bytes[body.near]:
+            del self._held_bytes[body.near]
 
 
 def crowded() -> ApiError:
@@ -91,6 +108,7 @@ class BodyAhead:
         "_sink",
         "_size_bytes",
         "_source",
+        "near",
     )
 
     def __init__(
@@ -103,14 +121,17 @@ class BodyAhead:
         self._room = room
         self._parts: list[Part] = []
         self._size_bytes = 0
+        self.near = ""  # its target's neighbourhood
         self._sink: BodySink | None = None
         self._is_told = self._has_ended = self._is_paused = False
 
-    def start(self, declared_bytes: int | None) -> None:
-        """Begin to read; a body that says that it is too long is not read ahead at all."""
+    def start(self, declared_bytes: int | None, target: TargetUrl | None) -> None:
+        """Begin to read what goes to `target`; a body that says that it is too long is not read ahead at all."""
         if declared_bytes is not None and declared_bytes > SIGNED_BODY_SIZE_BYTES:
             self._tell(None, self._source)
         else:
+            if target is not None:
+                self.near = self._forwarder.near(target)
             self._room.begin(self)
             loop = self._forwarder.loop
             self._forwarder.deadlines.set(self, inf, loop)
@@ -119,7 +140,7 @@ class BodyAhead:
     def close(self) -> None:
         """Tell nobody anything more, and hold nothing: this and its source name each other, in a circle."""
         self._say_no_more()
-        self._room.hold(-self._size_bytes)
+        self._room.hold(self, -self._size_bytes)
         self._size_bytes = 0
         self._parts = []
 
@@ -151,7 +172,7 @@ class BodyAhead:
             self._sink.on_request_body(data)
         elif self._is_told:
             if self._size_bytes:  # a little still comes where it is too long and its target is connected to
-                self._room.hold(len(data))
+                self._room.hold(self, len(data))
                 self._add(data)
         elif self._room.take(self, len(data)):
             self._add(data)
