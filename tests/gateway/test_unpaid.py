@@ -5,11 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.market import Market
+from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.same_bytes import kept, request
+from tests.gateway.test_leaving import shop
+from tollkeeper.core.challenge import Profile
+from tollkeeper.serving import composition, own_database
+from tollkeeper.storage.sqlite import SqliteDatabase
 
 
 async def test_the_same_unpaid_request_gets_the_same_402_but_for_id_date_and_timestamp(market: Market) -> None:
@@ -86,3 +94,30 @@ async def test_every_one_of_them_is_counted(market: Market) -> None:
             await caller.ask(request(gate))
         counters = await market.counters(gate, lambda found: found["challenges"] == 20)
         assert counters["challenges"] == 20
+
+
+async def test_a_402_reads_nothing_once_its_gate_is_in_memory(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[SqliteDatabase] = []
+    really_open = own_database.open_own_database
+
+    def noting(*asked: Any) -> SqliteDatabase:
+        opened.append(really_open(*asked))
+        return opened[-1]
+
+    monkeypatch.setattr(composition, "open_own_database", noting)
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate = await there.gate()
+        said: list[str] = []
+        for connection in (opened[0]._reader, opened[0]._writer):  # noqa: SLF001 - nothing else sees what is read
+            connection.set_trace_callback(said.append)
+        async with kept(gate) as caller:
+            assert (await caller.ask(request(gate)))[0] == 402
+            assert any(gate["slug"] in one for one in said)  # what comes first at a gate that is not in memory
+            said.clear()
+            for profile in Profile:
+                for number in range(3):  # none of these bytes came before, then the same once more
+                    more = f'Accept: application/json;profile="{profile.value}"\r\nX-Number: {number}\r\n'
+                    assert [(await caller.ask(request(gate, more=more)))[0] for _ in range(2)] == [402, 402]
+            assert [one for one in said if gate["slug"] in one] == []
