@@ -9,7 +9,7 @@ from tollkeeper.api import clock_ms
 from tollkeeper.core.differences import Difference
 from tollkeeper.gateway.buying import DEFAULT_EXPOSURE
 from tollkeeper.storage.database import Statement, StorageError
-from tollkeeper.storage.invariants import Bounds, broken_invariants
+from tollkeeper.storage.invariants import Bounds, inspect
 from tollkeeper.storage.snapshot import open_snapshot
 
 BOUNDS = Bounds(
@@ -42,7 +42,7 @@ def differences_of(path: Path) -> list[Difference]:
             snapshot.read(Statement(f"SELECT count(*) AS total FROM {table}"))[0]["total"]  # noqa: S608 - own names
             for table in ("purchases", "settlements")
         )
-        return broken_invariants(snapshot, clock_ms(), BOUNDS, is_shared=bool(sales and settled))
+        return inspect(snapshot, clock_ms(), BOUNDS, is_shared=bool(sales and settled)).differences
 
 
 def databases_in(directory: Path) -> list[Path]:

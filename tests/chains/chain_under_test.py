@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.chains.abi import encode_call
 from tests.chains.anvil import wait_for_receipt
+from tollkeeper.chains.artifacts import load_artifact
 from tollkeeper.core.evm import (
     Authorization,
     Transaction,
@@ -18,7 +19,7 @@ from tollkeeper.core.evm import (
     sign_transaction,
 )
 from tollkeeper.sandbox.evm_chain import BASE_SEPOLIA_CHAIN_ID
-from tollkeeper.sandbox.genesis import USDC_ADDRESS, planted_smart_wallet
+from tollkeeper.sandbox.genesis import USDC_ADDRESS
 
 if TYPE_CHECKING:
     from tests.chains.rpc_client import RpcClient
@@ -104,10 +105,8 @@ class ChainUnderTest:
 
     def plant_smart_wallet(self, owner: str) -> str:
         """An EIP-1271 wallet of that owner's; its address."""
-        planted = planted_smart_wallet(owner)
-        self.rpc.call("anvil_setCode", SMART_WALLET, "0x" + planted.account.code.hex())
-        for slot, value in planted.storage.items():
-            self.rpc.call("anvil_setStorageAt", SMART_WALLET, f"0x{slot:064x}", f"0x{value:064x}")
+        self.rpc.call("anvil_setCode", SMART_WALLET, "0x" + load_artifact("SmartTestWallet").runtime.hex())
+        self.rpc.call("anvil_setStorageAt", SMART_WALLET, f"0x{0:064x}", f"0x{int(owner, 16):064x}")  # its owner
         return SMART_WALLET
 
     def authorization(self, **changes: Any) -> Authorization:

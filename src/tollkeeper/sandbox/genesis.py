@@ -22,7 +22,6 @@ BUYER_BALANCE_MICRO: Final = 1_000_000_000
 _NAME_SLOT: Final = 0
 _BALANCES_SLOT: Final = 1
 _TOTAL_SUPPLY_SLOT: Final = 2
-_WALLET_OWNER_SLOT: Final = 0
 
 
 def sandbox_genesis(wallets: TestWallets, *, token_name: str = TOKEN_NAME) -> dict[str, GenesisAccount]:
@@ -40,12 +39,6 @@ def planted_token(balances_micro: Mapping[str, int], *, name: str = TOKEN_NAME) 
     for holder, balance_micro in balances_micro.items():
         storage[mapping_slot(holder, _BALANCES_SLOT)] = balance_micro
     return GenesisAccount(Account(nonce=1, code=load_artifact("UsdcTestToken").runtime), storage)
-
-
-def planted_smart_wallet(owner_address: str) -> GenesisAccount:
-    """An EIP-1271 wallet that signs with its owner's key."""
-    account = Account(nonce=1, code=load_artifact("SmartTestWallet").runtime)
-    return GenesisAccount(account, {_WALLET_OWNER_SLOT: int(owner_address, 16)})
 
 
 def mapping_slot(address: str, slot: int) -> int:

@@ -72,11 +72,6 @@ class Found:
     sales: dict[str, str]
 
 
-def broken_invariants(snapshot: Snapshot, now_ms: int, bounds: Bounds, *, is_shared: bool) -> list[Difference]:
-    """As `inspect`, the differences alone."""
-    return inspect(snapshot, now_ms, bounds, is_shared=is_shared).differences
-
-
 def inspect(snapshot: Snapshot, now_ms: int, bounds: Bounds, *, is_shared: bool) -> Found:
     """Everything that does not hold.
 
