@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _LOOKS_PER_SECOND: Final = 4999  # no divisor of anything that happens at regular times
 _SECONDS: Final = 5
+LOOKED_SECONDS: Final = _SECONDS + 1  # perf begins a moment behind the load
 # The kernel's own way to each system call, which the call's function is behind.
 _ENTRY: Final = ("entry_SYSCALL_64_after_hwframe", "do_syscall_64", "x64_sys_call")
 # By words in the function's name (`__x64_sys_pread64`, `ksys_write`, `do_writev`), in this order: `pread64` is the
@@ -56,14 +57,20 @@ def measure() -> Result:
         running.gateway.rest()
         rate = rates("parts", sides, ROUNDS, ROUND_SECONDS)
         for name, (one, pid) in sides.items():
-            shares = _shares(_looks(one, pid, running.directory / f"{name}.perf"))
-            call_us = 1e6 / rate[name]
-            parts = {part: call_us * shares.get(part, 0.0) for part in PARTS}
-            say(f"{name}: {call_us:.1f} us, " + ", ".join(f"{part} {us:.1f}" for part, us in parts.items()))
-            also |= {f"{name}_{part}_us": us for part, us in parts.items()}
-            also[f"{name}_us"] = call_us
+            also |= parts_of(name, 1e6 / rate[name], one, pid, running.directory)
     ours, reference = 1e6 / rate["held_credits"], 1e6 / rate["proxy"]
     return Result("parts", ours, reference, reference / ours, "us of processor time a call", ROUNDS, also)
+
+
+def parts_of(name: str, call_us: float, load: Calls, pid: int, directory: Path) -> dict[str, float]:
+    """What each part takes of the `call_us` of a call, where the process `pid` and its descendants serve this load.
+
+    The load is to last LOOKED_SECONDS. Raises: as `_looks`.
+    """
+    shares = _shares(_looks(load, pid, directory / f"{name}.perf"))
+    parts = {part: call_us * shares.get(part, 0.0) for part in PARTS}
+    say(f"{name}: {call_us:.1f} us, " + ", ".join(f"{part} {us:.1f}" for part, us in parts.items()))
+    return {f"{name}_{part}_us": us for part, us in parts.items()} | {f"{name}_us": call_us}
 
 
 def _looks(load: Calls, pid: int, file: Path) -> list[list[tuple[str, str]]]:
@@ -74,7 +81,7 @@ def _looks(load: Calls, pid: int, file: Path) -> list[list[tuple[str, str]]]:
     with subprocess.Popen(
         [*record, "--", "sleep", str(_SECONDS)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as looking:
-        load.run(_SECONDS + 1, cores()[1])
+        load.run(LOOKED_SECONDS, cores()[1])
         _, said = looking.communicate()
     if looking.returncode != 0:
         raise RuntimeError(f"perf may not look at what others do: {said.strip()}")

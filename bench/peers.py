@@ -38,12 +38,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from bench.gateway import Gateway
+    from bench.wrk import Calls
 
 CONNECTIONS: Final = (64, 1)
 ROUNDS: Final = 4
 ROUND_SECONDS: Final = 2
-FIRST_GUESS: Final = 1_200  # purchases per second, for the unmeasured turn
-MARGIN: Final = 3.0  # payments prepared per payment that the last turn would have taken
+FIRST_GUESS: Final = 1_200  # purchases per second, until a turn made more
+MARGIN: Final = 3.0  # payments prepared per payment that the quickest turn would have taken
 HELD: Final = 64
 
 
@@ -60,12 +61,11 @@ class Side:
     rates: dict[int, list[float]] = field(default_factory=lambda: {number: [] for number in CONNECTIONS})
     p50_ms: dict[int, list[float]] = field(default_factory=lambda: {number: [] for number in CONNECTIONS})
     cpu: dict[int, list[float]] = field(default_factory=lambda: {number: [] for number in CONNECTIONS})
-    last: dict[int, float] = field(default_factory=lambda: dict.fromkeys(CONNECTIONS, FIRST_GUESS))
+    quickest: dict[int, float] = field(default_factory=lambda: dict.fromkeys(CONNECTIONS, FIRST_GUESS))
 
     def turn(self, connections: int, *, counts: bool) -> None:
         """One turn. The payments are signed before it. Raises: RuntimeError when they do not suffice."""
-        wanted = HELD if self.repeat else int(MARGIN * ROUND_SECONDS * self.last[connections]) + connections
-        prepared = calls(self.directory, self.url, [self.sign() for _ in range(wanted)])
+        prepared, wanted = self.prepared(ROUND_SECONDS, connections)
         before = family_cpu_seconds(self.pid)
         run = prepared.run(ROUND_SECONDS, cores()[1], connections)
         cpu_seconds = family_cpu_seconds(self.pid) - before
@@ -73,11 +73,16 @@ class Side:
         if run.answers > wanted and not self.repeat:
             message = f"{self.name}: {run.answers} answers to {wanted} payments"
             raise RuntimeError(message)
-        self.last[connections] = run.rate
+        self.quickest[connections] = max(self.quickest[connections], run.rate)
         if counts:
             self.rates[connections].append(run.rate)
             self.p50_ms[connections].append(run.p50_ms)
             self.cpu[connections].append(run.answers / cpu_seconds)
+
+    def prepared(self, seconds: int, connections: int) -> tuple[Calls, int]:
+        """Purchases for so long, each with a payment of its own, and how many payments these are."""
+        wanted = HELD if self.repeat else int(MARGIN * seconds * self.quickest[connections]) + connections
+        return calls(self.directory, self.url, [self.sign() for _ in range(wanted)]), wanted
 
     def tell(self, also: dict[str, float | str]) -> None:
         """The medians."""
