@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import tollkeeper
+from bench.__main__ import BENCHMARKS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCE_LINES_MAX: Final = 512
@@ -202,6 +203,13 @@ def test_readme_names_every_command_of_the_makefile() -> None:
     assert phony
     readme = project_files()["README.md"]
     assert [target for target in phony[1].split() if f"make {target}" not in readme and target != "interop-setup"] == []
+
+
+def test_performance_says_of_every_benchmark_beside_what_it_is_measured() -> None:
+    rows = re.findall(
+        r"^\| `(?:make bench NAME=)?([\w-]+)` \| [^|]+\| [^|]+\|", project_files()["docs/performance.md"], re.MULTILINE
+    )
+    assert sorted(set(BENCHMARKS) - set(rows)) == []
 
 
 def test_links_between_documents_lead_somewhere() -> None:
