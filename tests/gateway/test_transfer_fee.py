@@ -35,6 +35,8 @@ from tollkeeper.core.differences import Difference
 from tollkeeper.core.evm import checksum_address, transfer_calldata
 from tollkeeper.core.keyring import Secret
 from tollkeeper.core.wire import EvmPayload, Payment, payment_body
+from tollkeeper.gateway.buying import Presented
+from tollkeeper.gateway.transfer_fee import TransferFees
 from tollkeeper.gateway.transfer_keys import TransferKeys
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
@@ -191,6 +193,33 @@ async def test_a_transfer_whose_fee_was_given_back_is_made_for_another_one(bank:
     assert (await ask(bank, transfer, second)).status == 200
     assert (await ask(bank, bank.signed(), first)).status == 200
     assert moved(bank) == (20_000, 2 * FEE_MICRO)
+
+
+async def test_who_is_about_to_charge_what_another_request_was_given_back_charges_it_anew(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same pair twice at a time, of which the second one has yet to spend the fee when the first one failed."""
+    fee, transfer = await new_fee(bank), bank.signed()
+    usual, held, given_back = TransferFees.charge, asyncio.Event(), asyncio.Event()
+
+    async def late(self: TransferFees, network: str, presented: Presented, token: str, call_id: str) -> None:
+        if not given_back.is_set():
+            held.set()
+            await given_back.wait()
+        await usual(self, network, presented, token, call_id)
+
+    monkeypatch.setattr(TransferFees, "charge", late)
+    second = asyncio.create_task(ask(bank, transfer, fee))
+    await held.wait()
+    monkeypatch.setattr(TransferFees, "charge", usual)
+    bank.hub.settling = transfers_only(says(400, GONE))
+    assert (await ask(bank, transfer, fee)).status == 400
+    bank.hub.settling = pass_on
+    given_back.set()
+    answer = await second
+    assert (answer.status, answer.json().get("success")) == (200, True)
+    assert (await ask(bank, bank.signed(), fee)).status == 402
+    assert moved(bank) == (10_000, FEE_MICRO)
 
 
 async def test_another_signature_of_the_same_transfer_learns_nothing_and_takes_no_fee_back(bank: Bank) -> None:

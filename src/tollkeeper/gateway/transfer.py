@@ -30,6 +30,7 @@ from tollkeeper.gateway.hub_client import HubUnreachableError, asked_of, log_ref
 from tollkeeper.gateway.steps import ExhaustedError
 from tollkeeper.gateway.transfer_abroad import UnprovenRefusal
 from tollkeeper.gateway.transfer_keys import key_conflict, other_signature, own_key_at_hub
+from tollkeeper.storage.database import ConstraintError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,8 +86,9 @@ class DirectTransfers:
                 await self._bind_own(wish, call_id)
                 await fees.charge(wish.asset.network.name, presented, wish.fee_token, call_id)
                 break
-            except (ApiError, ExhaustedError) as refused:
-                # The same pair may have been asked for at the same time: what came of that, everybody is told.
+            except (ApiError, ExhaustedError, ConstraintError) as refused:
+                # The same pair may have been asked for at the same time: what came of that, everybody is told. Where
+                # that was charged and given back meanwhile, its id is used up and the next one is to be charged.
                 asked, (call_id, is_charged) = call_id, await fees.standing(presented, wish.tender.key)
                 if not is_charged and call_id == asked:
                     if (done := await self._made_after_all(wish, fees, call_id, refused)) is None:
@@ -115,7 +117,7 @@ class DirectTransfers:
         return done
 
     async def _made_after_all(
-        self, wish: Wish, fees: TransferFees, call_id: str, refused: ApiError | ExhaustedError
+        self, wish: Wish, fees: TransferFees, call_id: str, refused: ApiError | ExhaustedError | ConstraintError
     ) -> dict[str, Any] | None:
         """What this pair's last charge made after it was given back: a reorganisation may take its failure back.
 
