@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.processes import configured, finished
-from tests.storage.s3_server import s3_server
+from tests.storage.s3_server import refusing, s3_server
 from tollkeeper.serving.file_stores import judge_file_store
 from tollkeeper.settings import FileSettings
+from tollkeeper.storage.files_s3 import S3Files
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +69,46 @@ def test_a_disk_with_too_little_room_is_told(tmp_path: Path) -> None:
     assert "less than files_min_free_mb" in line
 
 
-def test_a_directory_that_may_not_be_written_to_is_told(tmp_path: Path) -> None:
-    place = tmp_path / "files"
-    place.mkdir(mode=0o500)
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A directory that others may enter, as pytest's are not."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name)
+        path.chmod(0o755)
+        yield path
+
+
+def judged(place: Path) -> str:
+    """What is wrong with it for a user who may not write everywhere."""
     ours = os.getuid()
-    if ours == 0:  # who may write everywhere
-        os.setresuid(65_534, -1, -1)
+    if ours == 0:
+        os.setresuid(65_534, 65_534, -1)
     try:
         (found,) = judge_file_store(FileSettings(place, 0))
     finally:
-        os.setresuid(ours, -1, -1)
-    assert found.problem == f"{place} cannot be used: this user may not write to {place}"
+        os.setresuid(ours, ours, -1)
+    return found.problem
+
+
+def test_a_directory_that_may_not_be_written_to_is_told(open_path: Path) -> None:
+    place = open_path / "files"
+    place.mkdir(mode=0o500)
+    assert judged(place) == f"{place} cannot be used: this user may not read and write in {place}"
+
+
+def test_a_directory_below_one_that_may_not_be_entered_is_told(open_path: Path) -> None:
+    closed = open_path / "closed"
+    closed.mkdir(mode=0o600)
+    place = closed / "data" / "files"
+    assert judged(place) == f"{place} cannot be used: this user may not read and write in {closed}"
+
+
+def test_a_directory_whose_parts_are_another_user_s_is_told(open_path: Path) -> None:
+    """As behind a start by root."""
+    place = open_path / "files"
+    (place / "objects").mkdir(mode=0o500, parents=True)
+    place.chmod(0o777)
+    assert judged(place) == f"{place} cannot be used: this user may not read and write in {place / 'objects'}"
 
 
 def test_a_bucket_that_can_be_used_is_nothing_to_tell(tmp_path: Path, s3_url: str) -> None:
@@ -86,6 +118,21 @@ def test_a_bucket_that_can_be_used_is_nothing_to_tell(tmp_path: Path, s3_url: st
 def test_a_bucket_that_is_not_there_is_told(tmp_path: Path, s3_url: str) -> None:
     (line,) = told(tmp_path, files="s3://other/sold", **access_to(s3_url))
     assert line.startswith("warning: files: s3://other/sold cannot be used: ")
+
+
+@pytest.mark.parametrize(
+    ("method", "told_of_it"),
+    [("PUT", "written"), ("LIST", "listed"), ("HEAD", "read"), ("GET", "read"), ("POST", "deleted")],
+)
+async def test_a_bucket_that_withholds_a_right_is_told_and_keeps_nothing_that_may_be_deleted(
+    tmp_path: Path, s3_url: str, method: str, told_of_it: str
+) -> None:
+    prefix = os.urandom(4).hex()
+    async with refusing(s3_url, method) as url:
+        (line,) = await asyncio.to_thread(told, tmp_path, files=f"s3://files/{prefix}", **access_to(url))
+    assert f"objects in the bucket cannot be {told_of_it} (" in line
+    store = S3Files("files", prefix, endpoint=s3_url, access_key_id="x", secret_access_key="y", region="us-east-1")
+    assert len([found async for found in store.listed()]) == (method == "POST")
 
 
 def test_a_store_that_says_nothing_is_told_soon(tmp_path: Path, silent_url: str) -> None:

@@ -8,9 +8,15 @@ import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import urlsplit
 
+import aiohttp
+from aiohttp import web
 from moto.server import ThreadedMotoServer
+from yarl import URL
+
+_KEPT: Final = ("Content-Type", "Content-Range", "Content-Length", "ETag", "Last-Modified")
 
 
 @contextmanager
@@ -69,3 +75,29 @@ async def gated(url: str) -> AsyncIterator[tuple[str, Gate]]:
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def refusing(url: str, right: str) -> AsyncIterator[str]:
+    """A server before the one at `url` for somebody who lacks a right: PUT, POST (to delete), GET, HEAD or LIST."""
+
+    async def answered(request: web.BaseRequest) -> web.Response:
+        asked = "LIST" if "list-type" in request.query else request.method
+        if asked == right:
+            return web.Response(status=403)
+        headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
+        sent = (request.method, URL(url + request.raw_path, encoded=True))
+        async with http.request(*sent, headers=headers, data=await request.read()) as answer:
+            kept = {name: answer.headers[name] for name in _KEPT if name in answer.headers}
+            return web.Response(status=answer.status, headers=kept, body=await answer.read() or None)
+
+    server = web.Server(answered)
+    runner = web.ServerRunner(server)
+    await runner.setup()
+    async with aiohttp.ClientSession(auto_decompress=False) as http:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        try:
+            yield "http://{}:{}".format(*runner.addresses[0][:2])
+        finally:
+            await runner.cleanup()

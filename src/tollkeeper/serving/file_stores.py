@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tollkeeper.storage.files import FileStore
 
 _NAME: Final = "files"
-_LATER: Final = "uploads are refused, and what is sold cannot be bought, until it can"
+_LATER: Final = "until it can, uploads are refused, and purchases of what cannot be read"
 _ANSWER_SECONDS: Final = 10.0
 
 
@@ -53,14 +53,20 @@ async def _probe(settings: FileSettings) -> None:
 
 
 def _judge_directory(place: Path, min_free_bytes: int) -> list[Finding]:
-    there = next(path for path in (place, *place.absolute().parents) if path.exists())
-    if not there.is_dir():
-        return [_cannot_be_used(place, f"{there} is no directory")]
-    if not os.access(there, os.W_OK | os.X_OK):
-        return [_cannot_be_used(place, f"this user may not write to {there}")]
+    there = next(path for path in (place, *place.absolute().parents) if _is_there(path))
+    for used in (there, *filter(_is_there, LocalFiles(place, min_free_bytes).directories)):
+        if not used.is_dir():
+            return [_cannot_be_used(place, f"{used} is no directory")]
+        if not os.access(used, os.R_OK | os.W_OK | os.X_OK):
+            return [_cannot_be_used(place, f"this user may not read and write in {used}")]
     if (free := shutil.disk_usage(there).free) < min_free_bytes:
         return [_cannot_be_used(place, f"{free >> 20} MB are free, less than files_min_free_mb")]
     return []
+
+
+def _is_there(path: Path) -> bool:
+    """Without the error that `Path.exists` raises below a directory that this user may not enter."""
+    return os.access(path, os.F_OK)
 
 
 def _cannot_be_used(place: Path | Bucket, problem: str) -> Finding:

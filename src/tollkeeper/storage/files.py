@@ -100,6 +100,11 @@ class LocalFiles:
         self._incoming = root / "incoming"
         self._min_free_bytes = min_free_bytes
 
+    @property
+    def directories(self) -> tuple[Path, Path]:
+        """Where whole and unfinished objects are, once there are any."""
+        return self._objects, self._incoming
+
     async def begin(self, file_id: str, expected_bytes: int | None) -> Upload:
         """See `FileStore`."""
         return await asyncio.to_thread(self._begin, file_id, expected_bytes)
@@ -142,7 +147,10 @@ class LocalFiles:
         with file:
             place = start
             while place < end:
-                data = await asyncio.to_thread(os.pread, file.fileno(), min(CHUNK_SIZE_BYTES, end - place), place)
+                try:
+                    data = await asyncio.to_thread(os.pread, file.fileno(), min(CHUNK_SIZE_BYTES, end - place), place)
+                except OSError as error:
+                    raise _failure(error) from error
                 if not data:
                     raise FileStoreError(OF_ANOTHER_SIZE)
                 place += len(data)
@@ -161,7 +169,11 @@ class LocalFiles:
 
     async def listed(self) -> AsyncIterator[Listed]:
         """See `FileStore`."""
-        for found in await asyncio.to_thread(self._list):
+        try:
+            everything = await asyncio.to_thread(self._list)
+        except OSError as error:
+            raise _failure(error) from error
+        for found in everything:
             yield found
 
     def _list(self) -> list[Listed]:

@@ -42,6 +42,7 @@ _DELETED_AT_ONCE: Final = 1000
 # A store that says nothing is given up after the first of these, once: its library's own bound is three minutes.
 _ANSWER_SECONDS: Final = 30
 _RETRIED_SECONDS: Final = 20
+_PROBE: Final = b"x"
 _CUT_OTHERWISE: Final = "the object is not a part as this program cuts them"
 
 
@@ -71,7 +72,7 @@ class S3Files:
             try:
                 found = await obstore.head_async(self._store, _part_name(file_id, number))
             except (BaseError, OSError) as error:
-                raise _failure(error) from error
+                raise _failure("read", error) from None
             if found["size"] != part_bytes:
                 raise FileStoreError(OF_ANOTHER_SIZE)
 
@@ -99,7 +100,7 @@ class S3Files:
                 read_bytes += len(data)
                 yield bytes(data)
         except (BaseError, OSError) as error:
-            raise _failure(error) from error
+            raise _failure("read", error) from None
         if read_bytes != size_bytes:
             raise FileStoreError(OF_ANOTHER_SIZE)
 
@@ -108,7 +109,7 @@ class S3Files:
         try:
             await obstore.put_async(self._store, _part_name(file_id, number), data, use_multipart=False)
         except (BaseError, OSError) as error:
-            raise _failure(error) from error
+            raise _failure("written", error) from None
 
     async def parts(self, file_id: str) -> dict[str, int]:
         """Its parts by their names, with their sizes. Raises: FileStoreError."""
@@ -117,19 +118,22 @@ class S3Files:
             async for page in obstore.list(self._store, f"{file_id}/"):
                 found.update({part["path"]: part["size"] for part in page})
         except (BaseError, OSError) as error:
-            raise _failure(error) from error
+            raise _failure("listed", error) from None
         return found
 
     async def delete(self, file_id: str) -> None:
         """See `FileStore`."""
-        names = list(await self.parts(file_id))
+        await self.delete_parts(list(await self.parts(file_id)))
+
+    async def delete_parts(self, names: Sequence[str]) -> None:
+        """Deletes these, or what of them is there. Raises: FileStoreError."""
         try:
             for place in range(0, len(names), _DELETED_AT_ONCE):
                 await obstore.delete_async(self._store, names[place : place + _DELETED_AT_ONCE])
         except (NotFoundError, FileNotFoundError):
             return
         except (BaseError, OSError) as error:
-            raise _failure(error) from error
+            raise _failure("deleted", error) from None
 
     async def listed(self) -> AsyncIterator[Listed]:
         """See `FileStore`. An object is as young as its youngest part: the others of a slow upload may be old."""
@@ -141,14 +145,23 @@ class S3Files:
                         changed_ms = int(found["last_modified"].timestamp() * 1000)
                         changed[part[1]] = max(changed_ms, changed.get(part[1], 0))
         except (BaseError, OSError) as error:
-            raise _failure(error) from error
+            raise _failure("listed", error) from None
         for file_id, changed_ms in changed.items():
             yield Listed(file_id, changed_ms)
 
     async def check(self) -> None:
-        """See `FileStore`."""
+        """See `FileStore`. Each right that a bucket may withhold is used once: to write, list, read and delete."""
         probe = await self.begin(f"check-{secrets.token_hex(16)}", None)
-        await probe.finish()
+        try:
+            await probe.write(_PROBE)
+            written = await probe.finish()
+            await self.require(written.file_id, written.size_bytes)
+            async for _ in self.read(written.file_id, 0, written.size_bytes):
+                pass
+        except FileStoreError:
+            with suppress(FileStoreError):
+                await probe.abort()
+            raise
         await probe.abort()
 
 
@@ -206,16 +219,15 @@ class _S3Upload:
         self._filling.clear()
         with suppress(FileStoreError):
             await self._left()
-        if self._sent:
-            await self._store.delete(self._file_id)
+        await self._store.delete_parts(list(self._sent))
 
 
 def _part_name(file_id: str, number: int) -> str:
     return f"{file_id}/{number:08d}"
 
 
-def _failure(error: Exception) -> FileStoreError:
+def _failure(asked: str, error: Exception) -> FileStoreError:
+    """For `raise ... from None`: the library's message quotes what the store says, at times a request's signature."""
     if isinstance(error, (NotFoundError, FileNotFoundError)):
         return FileMissingError("there is no such object")
-    # The library's message may quote requests with their signatures.
-    return FileStoreError(f"the S3 store cannot be used ({type(error).__name__})")
+    return FileStoreError(f"objects in the bucket cannot be {asked} ({type(error).__name__})")
