@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
 import os
@@ -24,7 +25,7 @@ from yarl import URL
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
-from tests.storage.s3_server import gated, s3_server
+from tests.storage.s3_server import gated, refusing, s3_server
 from tollkeeper.api import clock_ms
 from tollkeeper.core.configuration import Bucket
 from tollkeeper.gateway.files import Files
@@ -784,6 +785,39 @@ async def test_a_link_to_what_cannot_be_read_is_renewed(tmp_path: Path, embedded
         assert (await shop.get(link))[0] == 403
 
 
+async def test_a_disk_that_gives_an_error_is_a_renewed_link_too(
+    local_shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = await local_shop.link(await local_shop.gate())
+    with monkeypatch.context() as patch:
+        patch.setattr("tollkeeper.storage.files.os.pread", failing_read)
+        status, body, _ = await local_shop.get(link)
+    assert (status, "downloadUrl" in json.loads(body)["error"]["details"]) == (503, True)
+    assert (await local_shop.get(link))[1] == CONTENT
+
+
+async def test_a_download_that_its_store_ends_half_way_is_cut_and_told_as_the_store_s(
+    local_shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size_bytes = 40 * 1024 * 1024
+    link = await local_shop.link(await local_shop.gate(bytes(size_bytes)))
+    (name,) = await local_shop.objects()
+    async with local_shop.http.get(URL(link, encoded=True)) as answer:
+        assert (answer.status, answer.content_length) == (200, size_bytes)
+        with structlog.testing.capture_logs() as logged, monkeypatch.context() as patch:
+            patch.setattr("tollkeeper.storage.files.os.pread", failing_read)
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await answer.read()
+    (told,) = [entry for entry in logged if entry["log_level"] in {"warning", "error"}]
+    assert (told["event"], told["file_id"]) == ("file_unreadable", name)
+    assert "exc_info" not in told
+    assert (await local_shop.get(link, Range=f"bytes={size_bytes - 3}-"))[1] == bytes(3)
+
+
+def failing_read(*_arguments: int) -> bytes:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
 async def test_a_store_that_cannot_be_used_is_told_at_the_start(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
     (tmp_path / "files").write_text("not a directory")
     store = LocalFiles(tmp_path / "files", 0)
@@ -791,6 +825,24 @@ async def test_a_store_that_cannot_be_used_is_told_at_the_start(tmp_path: Path, 
         async with running_shop(embedded_chain, tmp_path / "gate.db", FileSettings(tmp_path / "files", 0), store):
             await asyncio.sleep(0.5)
     assert "file_store_unusable" in [entry["event"] for entry in logged]
+
+
+async def test_a_store_that_cannot_be_swept_is_told_without_a_traceback(
+    tmp_path: Path, embedded_chain: ChainUnderTest, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library's own words would have what the store quotes of our requests."""
+    async with refusing(s3_url, "LIST") as url:
+        access = {"ENDPOINT_URL": url, "ACCESS_KEY_ID": "x", "SECRET_ACCESS_KEY": "y", "REGION": "us-east-1"}
+        for name, value in access.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        place = Bucket("files", os.urandom(4).hex())
+        with structlog.testing.capture_logs() as logged:
+            settings = FileSettings(place, 0)
+            async with running_shop(embedded_chain, tmp_path / "gate.db", settings, S3Files(place.name)):
+                await asyncio.sleep(0.5)
+    (told,) = [entry for entry in logged if entry["event"] == "sweep_failed"]
+    assert told["reason"].startswith("objects in the bucket cannot be listed (")
+    assert "exc_info" not in told
 
 
 async def test_too_little_free_space_refuses_the_upload_and_nothing_else(

@@ -18,6 +18,7 @@ from tollkeeper.api import iso
 from tollkeeper.core.downloads import DEFAULT_TYPE, Link, asked_part, bought_body, disposition, read_link
 from tollkeeper.core.errors import ApiError, Code, invalid
 from tollkeeper.core.limits import FILE_KEPT_SECONDS
+from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.file_rows import (
     cut_uploads,
     files_to_delete,
@@ -117,7 +118,10 @@ class Files:
             raise self._not_given(link, error) from error
         # The head leaves with the first chunk, so that an object that cannot be read is a refusal.
         await _send_head(send, part.status, lines)
-        await _send_body(first, content, receive, send)
+        try:
+            await _send_body(first, content, receive, send)
+        except FileStoreError as error:  # the server cuts an answer that is not complete
+            _tell_unreadable(file.id, error)
 
     async def require(self, file: StoredFile) -> None:
         """Asks the store before a credit is taken for the file, for 5 s. Raises: UNAVAILABLE."""
@@ -148,6 +152,8 @@ class Files:
                 _LOG.error("file_store_unusable", reason=str(error))
             try:
                 await self.sweep()
+            except (FileStoreError, StorageError) as error:
+                _LOG.warning("sweep_failed", reason=str(error))
             except Exception:  # noqa: BLE001 - logged; the next round tries again
                 _LOG.exception("sweep_failed")
             await asyncio.sleep(SWEEP_SECONDS)
@@ -188,12 +194,16 @@ class Files:
 
 
 def _unreadable(file_id: str, error: Exception, told: str) -> ApiError:
+    _tell_unreadable(file_id, error)
+    return ApiError(Code.UNAVAILABLE, told, headers={"Retry-After": "10"})
+
+
+def _tell_unreadable(file_id: str, error: Exception) -> None:
     _LOG.error(
         "file_missing" if isinstance(error, FileMissingError) else "file_unreadable",
         file_id=file_id,
         reason=str(error) or "it does not say in time",
     )
-    return ApiError(Code.UNAVAILABLE, told, headers={"Retry-After": "10"})
 
 
 def _other_than_asked(file: StoredFile, status: int) -> ApiError:
