@@ -785,6 +785,16 @@ async def test_a_link_to_what_cannot_be_read_is_renewed(tmp_path: Path, embedded
         assert (await shop.get(link))[0] == 403
 
 
+async def test_a_page_can_read_why_its_download_is_refused(local_shop: Shop) -> None:
+    link = await local_shop.link(await local_shop.gate())
+    (name,) = await local_shop.objects()
+    await local_shop.store.delete(name)
+    for url, method, expected in ((link, "GET", 503), (link + "x", "GET", 403), (link, "PUT", 405)):
+        status, _, headers = await local_shop.get(url, method, Origin="https://page.example.org")
+        assert (status, headers["access-control-allow-origin"]) == (expected, "*")
+        assert "Retry-After" in headers["access-control-expose-headers"].split(", ")
+
+
 async def test_a_disk_that_gives_an_error_is_a_renewed_link_too(
     local_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

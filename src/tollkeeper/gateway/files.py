@@ -54,8 +54,10 @@ _ALWAYS: Final = (
     (b"cache-control", b"private, no-store"),
     (b"accept-ranges", b"bytes"),
     (b"access-control-allow-origin", b"*"),
-    (b"access-control-expose-headers", b"Content-Disposition, Content-Range, ETag, X-Request-Id"),
+    (b"access-control-expose-headers", b"Content-Disposition, Content-Range, ETag, Retry-After, X-Request-Id"),
 )
+# A page that downloads must be able to read a refusal too: it may hold the link renewed.
+_FOR_PAGES: Final = {n.decode(): v.decode() for n, v in _ALWAYS if n.startswith(b"access-control-")}
 _PREFLIGHT: Final = (
     (b"access-control-allow-origin", b"*"),
     (b"access-control-allow-methods", _ALLOWED.encode()),
@@ -87,6 +89,13 @@ class Files:
 
     async def serve(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """GET or HEAD of a link. Raises: NOT_FOUND, FORBIDDEN, METHOD_NOT_ALLOWED, UNAVAILABLE, `_other_than_asked`."""
+        try:
+            await self._serve(scope, receive, send)
+        except ApiError as refusal:
+            refusal.headers = {**_FOR_PAGES, **refusal.headers}
+            raise
+
+    async def _serve(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         if scope["method"] == "OPTIONS":
             await _send_head(send, 204, _PREFLIGHT)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
