@@ -10,7 +10,8 @@ import resource
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -629,15 +630,22 @@ async def test_a_refused_port_is_unreachable() -> None:
         assert (await refusal_of(edge, get(gone))).code is Code.UPSTREAM_UNREACHABLE
 
 
-async def test_a_host_that_never_accepts_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tollkeeper.edge.pool.CONNECT_TIMEOUT_SECONDS", 0.2)
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as held:
+@contextlib.contextmanager
+def silent(host: str, port: int = 0) -> Iterator[int]:
+    """A port there that answers nobody who connects."""
+    with socket.create_server((host, port), backlog=0) as full, contextlib.ExitStack() as held:
         for _ in range(3):  # more than its queue holds: who comes next is not answered
             waiting = held.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(full.getsockname())
+        yield full.getsockname()[1]
+
+
+async def test_a_host_that_never_accepts_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tollkeeper.edge.pool.CONNECT_TIMEOUT_SECONDS", 0.2)
+    with silent("127.0.0.1") as port:
         async with forwarder() as edge:
-            request = get(TargetUrl("http", "127.0.0.1", full.getsockname()[1], "/", ""))
+            request = get(TargetUrl("http", "127.0.0.1", port, "/", ""))
             assert (await refusal_of(edge, request)).code is Code.UPSTREAM_UNREACHABLE
 
 
@@ -651,6 +659,29 @@ async def test_connecting_counts_as_sending() -> None:
         assert (await refusal_of(edge, request, response_seconds=0.05)).code is Code.UPSTREAM_TIMEOUT
         late = await refusal_of(edge, get(request.target, "POST"), parts_of(b"a"), request_seconds=0.05)
         assert late.code is Code.UPSTREAM_TIMEOUT
+
+
+async def test_an_address_that_does_not_answer_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tollkeeper.edge.pool.CONNECT_TIMEOUT_SECONDS", 4.0)
+    monkeypatch.setattr("tollkeeper.edge.pool.SILENT_SECONDS", 2.0)
+
+    async def names(_host: str, _port: int) -> list[str]:
+        return ["127.0.0.3", "127.0.0.1"]
+
+    async def took(edge: Forwarder, port: int) -> float:
+        """The seconds of a call on a new connection."""
+        edge.pool.renew()
+        begun = time.monotonic()
+        assert (await forward(edge, get(TargetUrl("http", "two.example", port, "/", "")), b"")).body == b"x"
+        return time.monotonic() - begun
+
+    async with target(serves(sized(b"x"))) as there, forwarder(Resolver(allow_private=True, lookup=names)) as edge:
+        with silent("127.0.0.3", there.port):
+            assert await took(edge, there.port) >= 2
+            assert await took(edge, there.port) < 1.5
+            await asyncio.sleep(2)
+            assert await took(edge, there.port) >= 2  # it may be there again
+    assert there.connections == 3
 
 
 async def test_the_next_address_is_tried_where_one_does_not_answer() -> None:

@@ -34,6 +34,7 @@ IDLE_PER_TARGET: Final = 256
 IDLE_IN_ALL: Final = 1024
 CONNECT_TIMEOUT_SECONDS: Final = 10.0  # shared by the addresses that are tried
 ADDRESSES_MAX: Final = 4
+SILENT_SECONDS: Final = 30.0  # so long an address that did not answer at all is tried behind a target's others
 _QUIET_SECONDS: Final = 10.0  # between two warnings
 # That this process, or the machine, can open nothing more is not the target's fault.
 _OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC})
@@ -95,6 +96,7 @@ class TargetPool:
         self._taken: Counter[str] = Counter()  # by neighbourhood, of those that are open or being opened
         self._taken_in_all = 0
         self._quiet_until_seconds = 0.0
+        self._silent: dict[str, float] = {}  # addresses that did not answer, until when they are tried last
         self._answers = RememberedAnswers()
         self._sweep: asyncio.TimerHandle | None = None
         self._time: Callable[[], float]  # the loop's, once there is a connection
@@ -151,10 +153,15 @@ class TargetPool:
     async def open(self, scheme: str, addresses: Sequence[str], port: int, server_name: str) -> TargetConnection:
         """A new connection to the first of `addresses` (checked by the caller) that answers.
 
+        One that said nothing at all just now is tried last: else each new connection would wait for it again.
+
         Raises UPSTREAM_UNREACHABLE, NothingSentError.
         """
         refusal = ApiError(Code.UPSTREAM_UNREACHABLE, "the target has no address")
         tried = addresses[:ADDRESSES_MAX]
+        if self._silent:
+            now = self.loop.time()
+            tried = sorted(tried, key=lambda address: self._silent.get(address, 0.0) > now)
         for address in tried:
             key = TargetKey(scheme, address, port, server_name)
             try:
@@ -164,8 +171,15 @@ class TargetPool:
             except OSError as fault:  # asyncio's TimeoutError is one
                 if fault.errno in _OURS:
                     raise NothingSentError from None
+                if isinstance(fault, TimeoutError) and len(tried) > 1:
+                    self._note_silent(address)
                 refusal = ApiError(Code.UPSTREAM_UNREACHABLE, "the target cannot be reached")
         raise refusal
+
+    def _note_silent(self, address: str) -> None:
+        now = self.loop.time()
+        self._silent = {one: until for one, until in self._silent.items() if until > now}
+        self._silent[address] = now + SILENT_SECONDS
 
     def renew(self) -> None:
         """Drop what waits for use: the next exchanges are on new connections."""
