@@ -435,6 +435,7 @@ FOR_A_FEE: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
             "claim_purchase",
             "/settle",
             "grant_purchase",
+            "hold",
             "/transfer",
             "restore_call",
             "end_calls",

@@ -45,7 +45,7 @@ from tollkeeper.serving.hands import honour_payment
 from tollkeeper.serving.inspection import inspect_books
 from tollkeeper.serving.reconciling import compare_with_chain
 from tollkeeper.settings import Role
-from tollkeeper.storage import open_database
+from tollkeeper.storage import StorageError, open_database
 
 OPERATOR = "0x" + "99" * 20
 FEE_MICRO = 2_000
@@ -257,6 +257,34 @@ async def test_another_signature_takes_no_fee_back_while_the_transfer_is_under_w
     assert (await first).status == 200
     assert (answer.status, answer.error_code) == (409, "CONFLICT")
     assert (await ask(bank, bank.signed(), fee)).status == 402
+    assert moved(bank) == (10_000, FEE_MICRO)
+
+
+async def test_a_database_that_fails_gives_no_fee_back_while_its_transfer_is_under_way(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked again before the first answer: nobody knows then whether the transfer is held."""
+    fee, transfer = await new_fee(bank), bank.signed()
+    asked, may_go = asyncio.Event(), asyncio.Event()
+
+    async def late(_request: web.Request, forward: Forward) -> web.StreamResponse:
+        asked.set()
+        await may_go.wait()
+        return await forward()
+
+    async def fail(*_: object) -> None:
+        raise StorageError("the disk is full")
+
+    bank.hub.settling = transfers_only(late)
+    first = asyncio.create_task(ask(bank, transfer, fee))
+    await asked.wait()
+    with monkeypatch.context() as failing:
+        failing.setattr(TransferKeys, "hold", fail)
+        again = await ask(bank, transfer, fee)
+    assert (again.status, again.error_code) == (503, "UNAVAILABLE")
+    other = await ask(bank, bank.signed(), fee)
+    may_go.set()
+    assert ((await first).status, other.status) == (200, 402)
     assert moved(bank) == (10_000, FEE_MICRO)
 
 

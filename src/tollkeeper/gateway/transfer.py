@@ -29,7 +29,7 @@ from tollkeeper.gateway import calls, operations
 from tollkeeper.gateway.hub_client import HubUnreachableError, asked_of, log_refused_signature, transfer_body
 from tollkeeper.gateway.steps import ExhaustedError
 from tollkeeper.gateway.transfer_abroad import UnprovenRefusal
-from tollkeeper.gateway.transfer_keys import key_conflict, other_signature, own_key_at_hub
+from tollkeeper.gateway.transfer_keys import OtherFeeError, key_conflict, other_signature, own_key_at_hub
 from tollkeeper.storage.database import ConstraintError
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ class DirectTransfers:
             await self._bind_own(wish, call_id)
         try:
             await self.keys.hold(wish.tender.key, call_id, fees.is_charged)
-        except ApiError:
-            await fees.give_back(call_id, _CONFLICT, was_made=False)
+        except OtherFeeError as held:  # after any other fault this charge may hold it, and the transfer be under way
+            await fees.give_back(call_id, held.status, was_made=False)
             raise
         try:
             done = await self.carry_out(wish, wish.payment, wish.tender, call_id)

@@ -48,6 +48,14 @@ class FirstAsked(NamedTuple):
     since_ms: int | None
 
 
+class OtherFeeError(ApiError):
+    """409: another fee was charged for the transfer."""
+
+    def __init__(self) -> None:
+        message = "another fee was paid for this transfer, and what became of it may not be known yet: send that fee"
+        super().__init__(Code.CONFLICT, message)
+
+
 def own_key_at_hub(own: str, payer: str) -> str:
     """What the hub is told of a caller's own key."""
     return f"transfer-own-{_digest(f'{payer}/{own}'.encode())}"
@@ -100,21 +108,21 @@ class TransferKeys:
             raise other_signature()
 
     async def require_free(self, transfer: PaymentKey, call_id: str, is_charged: IsCharged) -> None:
-        """Raises: CONFLICT while another charge than this pays for the transfer."""
+        """Raises: OtherFeeError while another charge than this pays for the transfer."""
         held = await key_of(self.database, _of_transfer(transfer))
         if held not in {None, call_id} and await is_charged(held):
-            raise _other_fee()
+            raise OtherFeeError
 
     async def hold(self, transfer: PaymentKey, call_id: str, is_charged: IsCharged) -> None:
         """Lets this charge, which was made, be the only one that pays for the transfer.
 
-        Only charges hold: who is still buying his fee may never have bought it. Raises: CONFLICT as `require_free`.
+        Only charges hold: who is still buying his fee may never have bought it. Raises: as `require_free`.
         """
         name = _of_transfer(transfer)
         held = await self.database.run(bind_key(name, call_id, self.clock_ms()))
         while held != call_id:
             if await is_charged(held):
-                raise _other_fee()
+                raise OtherFeeError
             held = await self.database.run(renew_key(name, held, call_id, self.clock_ms()))
 
     async def keep_first(self, call_id: str, place: str) -> None:
@@ -135,11 +143,6 @@ class TransferKeys:
         """What `keep_first` kept; None where nobody knows it any more, or of a charge that is older than this."""
         kept = await key_of(self.database, _of_place(call_id))
         return None if kept is None else _first_asked(kept.removeprefix(_AT))
-
-
-def _other_fee() -> ApiError:
-    message = "another fee was paid for this transfer, and what became of it may not be known yet: send that fee"
-    return ApiError(Code.CONFLICT, message)
 
 
 def _first_asked(kept: str) -> FirstAsked:
