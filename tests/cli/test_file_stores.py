@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -31,16 +31,44 @@ def silent_url() -> Iterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
-def told(tmp_path: Path, role: str = "gateway", **environ: str) -> list[str]:
-    """The lines about `files`. They keep nothing from starting."""
+def lines_told(tmp_path: Path, role: str = "gateway", **environ: str) -> list[str]:
+    """The lines about `files`."""
     configured(tmp_path)
     named = {f"TOLLKEEPER_{name.upper()}": value for name, value in environ.items() if not name.startswith("AWS_")}
     named |= {name: value for name, value in environ.items() if name.startswith("AWS_")}
     named["TOLLKEEPER_HUB_URL"] = "http://127.0.0.1:9"
     check = finished("config", "check", "--for", role, "--config", tmp_path / "tollkeeper.toml", environ=named)
     assert "Traceback" not in check.stdout + check.stderr
-    assert not [line for line in check.stdout.splitlines() if line.startswith("error: files")]
-    return [line for line in check.stdout.splitlines() if line.startswith("warning: files")]
+    return [line for line in check.stdout.splitlines() if line.startswith(("error: files", "warning: files"))]
+
+
+def told(tmp_path: Path, role: str = "gateway", **environ: str) -> list[str]:
+    """The same of what keeps nothing from starting."""
+    lines = lines_told(tmp_path, role, **environ)
+    assert [line for line in lines if line.startswith("error: ")] == []
+    return lines
+
+
+def told_to_nobody(place: Path) -> list[str]:
+    """The same of a directory, to a user who is nobody in particular."""
+    ours = os.getuid()
+    if ours == 0:  # who may do everything everywhere
+        os.setresuid(65_534, 65_534, 0)
+    try:
+        errors, warnings = judge_file_store(FileSettings(place, 0))
+    finally:
+        os.setresuid(ours, ours, -1)
+    assert errors == []
+    return [found.problem for found in warnings]
+
+
+@pytest.fixture
+def shared_path() -> Iterator[Path]:
+    """A directory that everybody may look at, as he may not at `tmp_path`."""
+    with TemporaryDirectory() as name:
+        path = Path(name)
+        path.chmod(0o755)
+        yield path
 
 
 def access_to(url: str) -> dict[str, str]:
@@ -69,46 +97,34 @@ def test_a_disk_with_too_little_room_is_told(tmp_path: Path) -> None:
     assert "less than files_min_free_mb" in line
 
 
-@pytest.fixture
-def open_path() -> Iterator[Path]:
-    """A directory that others may enter, as pytest's are not."""
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name)
-        path.chmod(0o755)
-        yield path
-
-
-def judged(place: Path) -> str:
-    """What is wrong with it for a user who may not write everywhere."""
-    ours = os.getuid()
-    if ours == 0:
-        os.setresuid(65_534, 65_534, -1)
-    try:
-        (found,) = judge_file_store(FileSettings(place, 0))
-    finally:
-        os.setresuid(ours, ours, -1)
-    return found.problem
-
-
-def test_a_directory_that_may_not_be_written_to_is_told(open_path: Path) -> None:
-    place = open_path / "files"
+def test_a_directory_that_may_not_be_written_to_is_told(shared_path: Path) -> None:
+    place = shared_path / "files"
     place.mkdir(mode=0o500)
-    assert judged(place) == f"{place} cannot be used: this user may not read and write in {place}"
+    assert told_to_nobody(place) == [f"{place} cannot be used: this user may not read and write in {place}"]
 
 
-def test_a_directory_below_one_that_may_not_be_entered_is_told(open_path: Path) -> None:
-    closed = open_path / "closed"
-    closed.mkdir(mode=0o600)
-    place = closed / "data" / "files"
-    assert judged(place) == f"{place} cannot be used: this user may not read and write in {closed}"
+def test_a_directory_that_may_not_even_be_looked_at_is_told(shared_path: Path) -> None:
+    locked = shared_path / "locked"
+    (locked / "files").mkdir(parents=True)
+    locked.chmod(0)
+    for place in (locked / "files", locked / "other" / "files"):
+        assert told_to_nobody(place) == [f"{place} cannot be used: this user may not read and write in {locked}"]
 
 
-def test_a_directory_whose_parts_are_another_user_s_is_told(open_path: Path) -> None:
-    """As behind a start by root."""
-    place = open_path / "files"
-    (place / "objects").mkdir(mode=0o500, parents=True)
+def test_a_directory_in_which_another_user_s_files_lie_is_told(shared_path: Path) -> None:
+    """As they are where a backup was restored by root."""
+    place = shared_path / "files"
+    (place / "objects").mkdir(parents=True)
+    (place / "objects").chmod(0o500)
     place.chmod(0o777)
-    assert judged(place) == f"{place} cannot be used: this user may not read and write in {place / 'objects'}"
+    assert told_to_nobody(place) == [f"{place} cannot be used: this user may not read and write in {place / 'objects'}"]
+
+
+def test_a_link_to_nowhere_is_told(tmp_path: Path) -> None:
+    place = tmp_path / "files"
+    place.symlink_to(tmp_path / "nowhere")
+    (line,) = told(tmp_path, files=str(place))
+    assert f"{place} is no directory" in line
 
 
 def test_a_bucket_that_can_be_used_is_nothing_to_tell(tmp_path: Path, s3_url: str) -> None:
@@ -138,6 +154,21 @@ async def test_a_bucket_that_withholds_a_right_is_told_and_keeps_nothing_that_ma
 def test_a_store_that_says_nothing_is_told_soon(tmp_path: Path, silent_url: str) -> None:
     (line,) = told(tmp_path, files="s3://files/sold", **access_to(silent_url))
     assert "it did not answer within 10 s" in line
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:9000", "http://127.0.0.1:99999"])
+def test_an_address_that_is_none_is_told(tmp_path: Path, url: str) -> None:
+    """The library panics of it."""
+    (line,) = told(tmp_path, files="s3://files/sold", **access_to(url))
+    assert line.startswith("warning: files: s3://files/sold cannot be used: ")
+
+
+def test_half_of_the_credentials_are_told_and_nothing_starts_with_them(tmp_path: Path) -> None:
+    half = access_to("http://127.0.0.1:9")
+    del half["AWS_SECRET_ACCESS_KEY"]
+    (line,) = lines_told(tmp_path, files="s3://files/sold", **half)
+    assert line.startswith("error: files: s3://files/sold cannot be used: ")
+    assert "SecretAccessKey" in line
 
 
 def test_a_hub_keeps_no_files(tmp_path: Path) -> None:

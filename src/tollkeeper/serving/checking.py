@@ -41,12 +41,12 @@ class Report:
 
 def check_configuration(role: Role, config: Path | None) -> Report:
     """Everything there is to say about a configuration. Raises: SettingsError where its file cannot be read at all."""
-    settings, wrong = inspect_settings(role, config)
-    errors, warnings = [*wrong, *_database_findings(settings)], _warnings(settings)
+    settings, unusable = inspect_settings(role, config)
+    errors, warnings = [*unusable, *_database_findings(settings)], _warnings(settings)
     if settings.role is not Role.HUB:
-        unpaid, unwise = judge_default_payee(settings)
-        errors += unpaid
-        warnings += [*unwise, *judge_file_store(settings.files)]
+        for wrong, unwise in (judge_default_payee(settings), judge_file_store(settings.files)):
+            errors += wrong
+            warnings += unwise
     return Report(tuple(describe(settings)), tuple(errors), tuple(warnings))
 
 

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tollkeeper.serving import StartError
 from tollkeeper.settings import Finding
 from tollkeeper.storage.files import FileStoreError, LocalFiles
 
@@ -22,53 +23,59 @@ _ANSWER_SECONDS: Final = 10.0
 
 
 def file_store(settings: FileSettings) -> FileStore:
-    """The store."""
+    """The store. Raises: StartError where the environment does not describe the bucket's."""
     if isinstance(settings.place, Path):
         return LocalFiles(settings.place, settings.min_free_bytes)
     from tollkeeper.storage.files_s3 import S3Files  # noqa: PLC0415 - its library costs every start that does not use it
 
-    return S3Files(settings.place.name, settings.place.prefix)
+    try:
+        return S3Files(settings.place.name, settings.place.prefix)
+    except FileStoreError as error:
+        raise StartError(f"{_NAME}: {_shown(settings.place)} cannot be used: {error}") from error
 
 
-def judge_file_store(settings: FileSettings) -> list[Finding]:
-    """Why it cannot be used, where it cannot: a start goes on without it.
+def judge_file_store(settings: FileSettings) -> tuple[list[Finding], list[Finding]]:
+    """Why it cannot be used, where it cannot: errors and warnings, with which a start goes on without it.
 
     A directory is only looked at; a bucket is written a small object, which is deleted. Waits for it for 10 s.
     """
     place = settings.place
     if isinstance(place, Path):
-        return _judge_directory(place, settings.min_free_bytes)
+        return [], _judge_directories(place, settings.min_free_bytes)
     try:
-        asyncio.run(_probe(settings))
+        store = file_store(settings)
+    except StartError as error:
+        return [Finding(_NAME, str(error).removeprefix(f"{_NAME}: "))], []
+    try:
+        asyncio.run(_probe(store))
     except TimeoutError:
-        return [_cannot_be_used(place, f"it did not answer within {_ANSWER_SECONDS:.0f} s")]
+        return [], [_cannot_be_used(place, f"it did not answer within {_ANSWER_SECONDS:.0f} s")]
     except FileStoreError as error:
-        return [_cannot_be_used(place, str(error))]
-    return []
+        return [], [_cannot_be_used(place, str(error))]
+    return [], []
 
 
-async def _probe(settings: FileSettings) -> None:
+async def _probe(store: FileStore) -> None:
     async with asyncio.timeout(_ANSWER_SECONDS):
-        await file_store(settings).check()
+        await store.check()
 
 
-def _judge_directory(place: Path, min_free_bytes: int) -> list[Finding]:
-    there = next(path for path in (place, *place.absolute().parents) if _is_there(path))
-    for used in (there, *filter(_is_there, LocalFiles(place, min_free_bytes).directories)):
-        if not used.is_dir():
-            return [_cannot_be_used(place, f"{used} is no directory")]
-        if not os.access(used, os.R_OK | os.W_OK | os.X_OK):
-            return [_cannot_be_used(place, f"this user may not read and write in {used}")]
-    if (free := shutil.disk_usage(there).free) < min_free_bytes:
-        return [_cannot_be_used(place, f"{free >> 20} MB are free, less than files_min_free_mb")]
+def _judge_directories(place: Path, min_free_bytes: int) -> list[Finding]:
+    for directory in LocalFiles(place, min_free_bytes).directories:
+        # `os.path` takes what this user may not look at for absent, and then what is above it may not be written to.
+        there = next(path for path in (directory, *directory.absolute().parents) if os.path.lexists(path))
+        if not os.path.isdir(there):  # noqa: PTH112
+            return [_cannot_be_used(place, f"{there} is no directory")]
+        if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
+            return [_cannot_be_used(place, f"this user may not read and write in {there}")]
+        if (free := shutil.disk_usage(there).free) < min_free_bytes:
+            return [_cannot_be_used(place, f"{free >> 20} MB are free, less than files_min_free_mb")]
     return []
-
-
-def _is_there(path: Path) -> bool:
-    """Without the error that `Path.exists` raises below a directory that this user may not enter."""
-    return os.access(path, os.F_OK)
 
 
 def _cannot_be_used(place: Path | Bucket, problem: str) -> Finding:
-    named = str(place) if isinstance(place, Path) else f"s3://{place.name}/{place.prefix}"
-    return Finding(_NAME, f"{named} cannot be used: {problem}", _LATER)
+    return Finding(_NAME, f"{_shown(place)} cannot be used: {problem}", _LATER)
+
+
+def _shown(place: Path | Bucket) -> str:
+    return str(place) if isinstance(place, Path) else f"s3://{place.name}/{place.prefix}"

@@ -111,7 +111,7 @@ class LocalFiles:
 
     def _begin(self, file_id: str, expected_bytes: int | None) -> _LocalUpload:
         try:
-            for directory in (self._objects, self._incoming):
+            for directory in self.directories:
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.require_room(expected_bytes or 0)
             part = self._incoming / file_id

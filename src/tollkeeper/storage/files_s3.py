@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import re
 import secrets
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +30,7 @@ from tollkeeper.storage.files import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from tollkeeper.storage.files import Upload
 
@@ -50,15 +50,18 @@ class S3Files:
     """Objects in a bucket, below a prefix. Objects that are named otherwise than ours are left alone."""
 
     def __init__(self, bucket: str, prefix: str = "", **options: Any) -> None:  # noqa: ANN401 - obstore's own
-        """`options` are S3Store's, over the environment."""
-        self._store = S3Store(
-            bucket,
-            prefix=prefix or None,
-            # http:// is for a store on this machine or network; https:// stays https.
-            client_options={"allow_http": True, "timeout": timedelta(seconds=_ANSWER_SECONDS)},
-            retry_config={"retry_timeout": timedelta(seconds=_RETRIED_SECONDS)},
-            **options,
-        )
+        """`options` are S3Store's, over the environment. Raises: FileStoreError where these describe no store."""
+        try:
+            self._store = S3Store(
+                bucket,
+                prefix=prefix or None,
+                # http:// is for a store on this machine or network; https:// stays https.
+                client_options={"allow_http": True, "timeout": timedelta(seconds=_ANSWER_SECONDS)},
+                retry_config={"retry_timeout": timedelta(seconds=_RETRIED_SECONDS)},
+                **options,
+            )
+        except BaseError as error:  # nothing is signed yet that its first line could quote
+            raise FileStoreError(str(error).partition("\n")[0]) from error
 
     async def begin(self, file_id: str, expected_bytes: int | None) -> Upload:  # noqa: ARG002 - no store says what is free
         """See `FileStore`."""
@@ -69,10 +72,8 @@ class S3Files:
         last, rest_bytes = divmod(max(size_bytes, 1) - 1, PART_SIZE_BYTES)
         expected = {0: PART_SIZE_BYTES} | {last: min(rest_bytes + 1, size_bytes)}
         for number, part_bytes in expected.items():
-            try:
+            with _asking("read"):
                 found = await obstore.head_async(self._store, _part_name(file_id, number))
-            except (BaseError, OSError) as error:
-                raise _failure("read", error) from None
             if found["size"] != part_bytes:
                 raise FileStoreError(OF_ANOTHER_SIZE)
 
@@ -92,33 +93,27 @@ class S3Files:
 
     async def _read_part(self, name: str, start: int, size_bytes: int) -> AsyncIterator[bytes]:
         read_bytes = 0
-        try:
+        with _asking("read"):
             found = await obstore.get_async(self._store, name, options={"range": (start, start + size_bytes)})
             if found.meta["size"] > PART_SIZE_BYTES:
                 raise FileStoreError(_CUT_OTHERWISE)
             async for data in found.stream(min_chunk_size=CHUNK_SIZE_BYTES):
                 read_bytes += len(data)
                 yield bytes(data)
-        except (BaseError, OSError) as error:
-            raise _failure("read", error) from None
         if read_bytes != size_bytes:
             raise FileStoreError(OF_ANOTHER_SIZE)
 
     async def put(self, file_id: str, number: int, data: Sequence[bytes]) -> None:
         """Writes one part out of its pieces, or nothing. Raises: FileStoreError."""
-        try:
+        with _asking("written"):
             await obstore.put_async(self._store, _part_name(file_id, number), data, use_multipart=False)
-        except (BaseError, OSError) as error:
-            raise _failure("written", error) from None
 
     async def parts(self, file_id: str) -> dict[str, int]:
         """Its parts by their names, with their sizes. Raises: FileStoreError."""
         found = {}
-        try:
+        with _asking("listed"):
             async for page in obstore.list(self._store, f"{file_id}/"):
                 found.update({part["path"]: part["size"] for part in page})
-        except (BaseError, OSError) as error:
-            raise _failure("listed", error) from None
         return found
 
     async def delete(self, file_id: str) -> None:
@@ -127,25 +122,19 @@ class S3Files:
 
     async def delete_parts(self, names: Sequence[str]) -> None:
         """Deletes these, or what of them is there. Raises: FileStoreError."""
-        try:
+        with suppress(FileMissingError), _asking("deleted"):
             for place in range(0, len(names), _DELETED_AT_ONCE):
                 await obstore.delete_async(self._store, names[place : place + _DELETED_AT_ONCE])
-        except (NotFoundError, FileNotFoundError):
-            return
-        except (BaseError, OSError) as error:
-            raise _failure("deleted", error) from None
 
     async def listed(self) -> AsyncIterator[Listed]:
         """See `FileStore`. An object is as young as its youngest part: the others of a slow upload may be old."""
         changed: dict[str, int] = {}
-        try:
+        with _asking("listed"):
             async for page in obstore.list(self._store):
                 for found in page:
                     if part := _PART.fullmatch(found["path"]):
                         changed_ms = int(found["last_modified"].timestamp() * 1000)
                         changed[part[1]] = max(changed_ms, changed.get(part[1], 0))
-        except (BaseError, OSError) as error:
-            raise _failure("listed", error) from None
         for file_id, changed_ms in changed.items():
             yield Listed(file_id, changed_ms)
 
@@ -226,8 +215,17 @@ def _part_name(file_id: str, number: int) -> str:
     return f"{file_id}/{number:08d}"
 
 
-def _failure(asked: str, error: Exception) -> FileStoreError:
-    """For `raise ... from None`: the library's message quotes what the store says, at times a request's signature."""
-    if isinstance(error, (NotFoundError, FileNotFoundError)):
-        return FileMissingError("there is no such object")
-    return FileStoreError(f"objects in the bucket cannot be {asked} ({type(error).__name__})")
+@contextmanager
+def _asking(done: str) -> Iterator[None]:
+    """Raises FileStoreError for whatever the library raises where objects are `done`: a panic of it, too.
+
+    Without its message, which quotes what the store says, at times a request's signature.
+    """
+    try:
+        yield
+    except FileStoreError:
+        raise
+    except (NotFoundError, FileNotFoundError):
+        raise FileMissingError("there is no such object") from None
+    except Exception as error:  # noqa: BLE001 - no module names the class of a panic
+        raise FileStoreError(f"objects in the bucket cannot be {done} ({type(error).__name__})") from None
