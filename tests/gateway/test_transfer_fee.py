@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -34,7 +35,7 @@ from tests.gateway.test_transfer import PATH, Bank
 from tollkeeper.core.differences import Difference
 from tollkeeper.core.evm import checksum_address, transfer_calldata
 from tollkeeper.core.keyring import Secret
-from tollkeeper.core.wire import EvmPayload, Payment, payment_body
+from tollkeeper.core.wire import EvmPayload, Payment, PaymentKey, payment_body
 from tollkeeper.gateway.buying import Presented
 from tollkeeper.gateway.transfer_fee import TransferFees
 from tollkeeper.gateway.transfer_keys import TransferKeys
@@ -220,6 +221,48 @@ async def test_who_is_about_to_charge_what_another_request_was_given_back_charge
     assert (answer.status, answer.json().get("success")) == (200, True)
     assert (await ask(bank, bank.signed(), fee)).status == 402
     assert moved(bank) == (10_000, FEE_MICRO)
+
+
+async def test_who_finds_his_fee_given_back_when_the_other_one_lets_go_of_his_transfer_is_not_served_for_nothing(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One pair twice at a time, beside another fee for the same transfer, which is refused in the end."""
+    first, second, transfer = await new_fee(bank), await new_fee(bank), bank.signed()
+    usual, turns, waiting = TransferKeys.hold, [asyncio.Event(), asyncio.Event()], asyncio.Semaphore(0)
+    places = iter(turns)
+
+    async def late(self: TransferKeys, transfer: PaymentKey, call_id: str, is_charged: Any) -> None:
+        turn = next(places)
+        waiting.release()
+        await turn.wait()
+        await usual(self, transfer, call_id, is_charged)
+
+    monkeypatch.setattr(TransferKeys, "hold", late)
+    pair = []
+    for _ in turns:
+        pair.append(asyncio.create_task(ask(bank, transfer, first)))
+        await waiting.acquire()
+    monkeypatch.setattr(TransferKeys, "hold", usual)
+    refusing, is_asked = asyncio.Event(), asyncio.Event()
+
+    async def refuse(request: web.Request, forward: Forward) -> web.StreamResponse:
+        is_asked.set()
+        await refusing.wait()
+        return await says(400, GONE)(request, forward)
+
+    bank.hub.settling = transfers_only(refuse)
+    other = asyncio.create_task(ask(bank, transfer, second))
+    await is_asked.wait()
+    turns[0].set()
+    assert (await pair[0]).status == 409
+    refusing.set()
+    assert (await other).status == 400
+    bank.hub.settling = pass_on
+    turns[1].set()
+    assert (await pair[1]).status == 409
+    assert moved(bank) == (0, 2 * FEE_MICRO)
+    assert [(await ask(bank, bank.signed(), fee)).status for fee in (first, second)] == [200, 200]
+    assert moved(bank) == (20_000, 2 * FEE_MICRO)
 
 
 async def test_another_signature_of_the_same_transfer_learns_nothing_and_takes_no_fee_back(bank: Bank) -> None:

@@ -116,7 +116,8 @@ class TransferKeys:
     async def hold(self, transfer: PaymentKey, call_id: str, is_charged: IsCharged) -> None:
         """Lets this charge, which was made, be the only one that pays for the transfer.
 
-        Only charges hold: who is still buying his fee may never have bought it. Raises: as `require_free`.
+        Only charges hold: who is still buying his fee may never have bought it. Raises: as `require_free`; CONFLICT
+        where this charge was given back meanwhile: another request of its pair found the transfer held by another one.
         """
         name = _of_transfer(transfer)
         held = await self.database.run(bind_key(name, call_id, self.clock_ms()))
@@ -124,6 +125,8 @@ class TransferKeys:
             if await is_charged(held):
                 raise OtherFeeError
             held = await self.database.run(renew_key(name, held, call_id, self.clock_ms()))
+        if not await is_charged(call_id):
+            raise ApiError(Code.CONFLICT, "this fee was given back meanwhile: send the same request again")
 
     async def keep_first(self, call_id: str, place: str) -> None:
         """Keeps which facilitator a transfer is asked of first, and when, before its fee is charged.
