@@ -66,10 +66,10 @@ def _in_other_bytes(payment: str) -> str:
     return base64.b64encode(json.dumps(json.loads(base64.b64decode(payment)), indent=1).encode()).decode()
 
 
-async def _buys_at_last(there: LeftShop, gate: dict[str, Any], payment: str) -> None:
+async def _buys_at_last(there: LeftShop, gate: dict[str, Any], payment: str, **beside: str) -> None:
     """He is told to wait while the claim may still be sent, and then served; he is told the token by then."""
     seen: list[int] = []
-    shown = {"X-Payment": payment}
+    shown = {"X-Payment": payment, **beside}
     async with asyncio.timeout(60):
         while not seen or seen[-1] == 503:
             answer = await there.buyer.ask("GET", f"{there.url}/{gate['slug']}", headers=shown)
@@ -134,6 +134,20 @@ async def test_a_payment_in_other_bytes_than_those_of_a_claim_that_was_never_sen
         payment = await there.payment(gate)
         await _lose(there, gate, X_Payment=payment)
         await _buys_at_last(there, gate, _in_other_bytes(payment))
+    assert books_of(there) == [("LIVE", 19)]
+
+
+async def test_nor_is_it_sent_for_the_payer_s_bearer_where_the_gate_only_asks_who_calls(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    """His header spends there, and his bearer nothing."""
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate = await there.gate(credits=20, requireAuth=True)
+        bearer = f"Bearer {await there.buyer.login(there.url)}"
+        asked = await there.buyer.ask("GET", gate["accessUrl"], headers={"Authorization": bearer})
+        payment = there.buyer.sign(asked.json())
+        await _lose(there, gate, X_Payment=payment, Authorization=bearer)
+        await _buys_at_last(there, gate, _in_other_bytes(payment), Authorization=bearer)
     assert books_of(there) == [("LIVE", 19)]
 
 

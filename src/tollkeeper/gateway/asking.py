@@ -102,9 +102,11 @@ class Asking(Answering):
         `presented` None where it is a token, or a bearer.
         """
         is_own = self.buyer is not None and self.buyer.claimed == purchase.id
-        if presented is None or is_own or self.wallet == purchase.payer:
+        if presented is None or is_own:
             return True
-        return self.opened.takes_header and hmac.compare_digest(presented.header_hash, purchase.header_hash)
+        if self.opened.takes_header:  # where a bearer spends nothing, though the gate may ask for one
+            return hmac.compare_digest(presented.header_hash, purchase.header_hash)
+        return self.wallet == purchase.payer
 
     def _may_spend_as_payer(self, presented: Presented, result: SpendResult) -> bool:
         """May the payer, whose bearer is there, spend though the payment that he shows does not count at this gate?"""
