@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment
 from tollkeeper.core.evm import SELECTOR_BALANCE_OF, SELECTOR_TRANSFER, checksum_address
+from tollkeeper.hub import settlement
+from tollkeeper.hub.orders import Order
+from tollkeeper.hub.settlement import Settlements
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallet
 from tollkeeper.storage.database import Statement
@@ -281,6 +285,45 @@ async def test_a_settlement_asks_for_its_payer_s_balance_only_beside_others_of_t
     await chaos_hub.complete()
     for one in (waiting, covered):
         await chaos_hub.wait_for_status(one, "success")
+
+
+async def test_a_payer_who_gets_money_and_signs_more_meanwhile_is_not_called_poor(
+    hub: HubUnderTest, embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time what he holds was read before it, and what is under way after it."""
+    chain, payer = embedded_chain, derive_wallet("payer who gets more")
+    chain.mint(payer.address, 30_000)
+    early, between, late = (new_payment(chain, signer=payer) for _ in range(3))
+    simulate, read = Settlements._simulate, settlement.terms_now  # noqa: SLF001 - what it read is older than it is
+    reads = 0
+
+    async def simulate_before(self: Settlements, order: Order) -> tuple[Any, Any]:
+        reason, terms = await simulate(self, order)
+        return reason, replace(terms, balance=10_000) if order.key.nonce == nonce else terms
+
+    async def read_before(order: Order, *given: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        terms = await read(order, *given)
+        if reads > 1:
+            return terms
+        assert (await hub.settle(between, confirm=False, prefer="wait=0")).body["success"] is True
+        return replace(terms, balance=20_000)
+
+    nonce = late.authorization.nonce
+    chain.rpc.call("evm_setAutomine", False)
+    try:
+        assert (await hub.settle(early, confirm=False, prefer="wait=0")).body["success"] is True
+        monkeypatch.setattr(Settlements, "_simulate", simulate_before)
+        monkeypatch.setattr(settlement, "terms_now", read_before)
+        answer = await hub.settle(late, confirm=False, prefer="wait=0")
+        assert (answer.status, answer.reason, reads) == (200, None, 2)
+    finally:
+        chain.rpc.call("evm_setAutomine", True)
+        chain.rpc.call("evm_mine")
+    await hub.complete()
+    for one in (early, between, late):
+        assert await hub.status(one) == "success"
 
 
 @pytest.mark.parametrize(("mined", "answered"), [(True, None), (False, "UNAVAILABLE")])

@@ -208,10 +208,12 @@ class Settlements:
     async def _carry(self, order: Order, known: Settlement | None, row_id: str, terms: Any) -> Outcome:  # noqa: ANN401 - what the family signs with
         """Signs, sends and follows the transaction of an order. Raises: as `settle`; _KeyTaken."""
         try:
-            signed = await self._signing.sign(order, known, row_id, terms)
-            if isinstance(signed.claim.obstacle, Overdrawn):
+            signed, judged = await self._signing.sign(order, known, row_id, terms), set[str]()
+            # What was signed for the payer since his money was read may be paid by what he has got since.
+            while isinstance(short := signed.claim.obstacle, Overdrawn) and not judged.issuperset(short.under_way):
+                judged.update(short.under_way)
                 self._crowds.seen(order.key)
-                terms = await self._terms_now(order, terms, signed.claim.obstacle)
+                terms = await self._terms_now(order, terms, short)
                 signed = await self._signing.sign(order, known, row_id, terms)
         except RpcUnavailable as error:
             raise unavailable(str(error)) from error
