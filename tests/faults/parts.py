@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,8 @@ from tests.cli.processes import Running, running
 from tests.faults.aftermath import Site as Configured
 from tests.ports import free_port
 from tests.workers.program import START_SECONDS, Program, Site, is_alive
+
+ENDS_SECONDS = 30
 
 
 class Part:
@@ -26,6 +29,7 @@ class Part:
         self.site = Site(directory / name, chain)
         self.site.environ |= environ
         self.url = f"http://127.0.0.1:{port}"
+        self._address = "127.0.0.1", port
         self.program: Program
         several = ("--workers", str(workers)) if name == "gateway" else ()
         self._command = (name, "--config", self.site.config, "--port", str(port), *several)
@@ -37,13 +41,22 @@ class Part:
         self.program = Program(self.site, process, said["url"], said.get("processes", {}))
 
     def kill(self) -> None:
-        """All of it: its children end without their parent."""
+        """All of it: its children end without their parent, also one that was just being started and is in no log."""
         everybody = list(self.program.children().values())
         os.kill(self.program.parent, signal.SIGKILL)
         self.program.process.process.wait(30)
-        while any(is_alive(pid) for pid in everybody):
+        deadline = time.monotonic() + ENDS_SECONDS
+        while any(is_alive(pid) for pid in everybody) or self._is_listened_on():
+            assert time.monotonic() < deadline
             time.sleep(0.02)
         self.stop()
+
+    def _is_listened_on(self) -> bool:
+        try:
+            socket.create_server(self._address).close()
+        except OSError:
+            return True
+        return False
 
     def stop(self) -> None:
         """No process runs any more."""
