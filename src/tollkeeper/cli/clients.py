@@ -6,13 +6,16 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tollkeeper.cli.output import EXIT_FAILED, refuse, say
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from tollkeeper.client.buying import Called
     from tollkeeper.core.wallet_keys import WalletKey
 
 KeyFile = Annotated[Path | None, typer.Option(help="The private key of a wallet, of either chain family, in a file.")]
@@ -138,9 +141,8 @@ def pay_command(  # noqa: PLR0913 - one for each option
         raise typer.BadParameter(str(error)) from None
     keys = buyer_keys() if key_file is None else (_read_wallet_key(key_file),)
     wish = Wish(url, keys, most_micro, chosen, rpc_url, method, body, headers, credit_token)
-    _end_as_at_an_interruption()
     try:
-        called = asyncio.run(pay(wish, lambda said: typer.echo(said, err=True)))
+        called = asyncio.run(_until_ended(pay(wish, lambda said: typer.echo(said, err=True))))
     except RefusedError as error:
         refuse(str(error), code=EXIT_FAILED)
     # Before the body, which may find no room: the token is told by no other answer.
@@ -152,18 +154,23 @@ def pay_command(  # noqa: PLR0913 - one for each option
     sys.exit(0 if called.status < 400 else EXIT_FAILED)
 
 
-def _end_as_at_an_interruption() -> None:
-    """What was signed is told whoever ends the command; what it was started to outlive (`nohup`) it does."""
+async def _until_ended(paying: Coroutine[Any, Any, Called]) -> Called:
+    """What was signed is told whoever ends the command; what it was started to outlive (`nohup`) it does.
+
+    Raises: KeyboardInterrupt where it was ended.
+    """
+    import asyncio
     import signal
 
-    def end(*_: object) -> None:
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs behind a script
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.raise_signal(signal.SIGINT)
-
+    task, loop = asyncio.ensure_future(paying), asyncio.get_running_loop()
     for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) is not signal.SIG_IGN:
-            signal.signal(ending, end)
+            # By the loop: an exception out of a handler may come amid any line, where nothing is told.
+            loop.add_signal_handler(ending, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 def _printed(data: bytes) -> str | None:
