@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tollkeeper.core.configuration import AnonymousPaygates, Bucket
+from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.settling import Depths
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.serving.default_payee import judge_default_payee
-from tollkeeper.serving.file_stores import judge_file_store
+from tollkeeper.serving.file_stores import judge_file_store, shown_place
 from tollkeeper.settings import Finding, Role, inspect_settings
 from tollkeeper.storage import StorageError, pending
 
@@ -70,7 +70,7 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
             ("anonymous_paygates", settings.anonymous_paygates.value),
             ("allow_private_targets", str(settings.allow_private_targets).lower()),
             ("challenge_profile", settings.challenge_profile.value),
-            ("files", _place(settings.files.place)),
+            ("files", shown_place(settings.files.place)),
             ("files_min_free_mb", str(settings.files.min_free_bytes >> 20)),
             ("download_lifetime_seconds", str(settings.files.link_lifetime_seconds)),
             ("request_log_days", str(settings.kept.log_days)),
@@ -133,10 +133,6 @@ def _of_hub(settings: Settings) -> list[tuple[str, str]]:
 
 def _endpoint(address: tuple[str, int] | None) -> str:
     return "none" if address is None else f"{address[0]}:{address[1]}"
-
-
-def _place(place: Path | Bucket) -> str:
-    return f"s3://{place.name}/{place.prefix}" if isinstance(place, Bucket) else str(place)
 
 
 def _steps(settings: Settings) -> str:

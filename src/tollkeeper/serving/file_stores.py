@@ -24,14 +24,19 @@ _ANSWER_SECONDS: Final = 10.0
 
 def file_store(settings: FileSettings) -> FileStore:
     """The store. Raises: StartError where the environment does not describe the bucket's."""
-    if isinstance(settings.place, Path):
-        return LocalFiles(settings.place, settings.min_free_bytes)
+    place = settings.place
+    if isinstance(place, Path):
+        return LocalFiles(place, settings.min_free_bytes)
+    try:
+        return _bucket(place)
+    except FileStoreError as error:
+        raise StartError(str(_cannot_be_used(place, str(error), ""))) from error
+
+
+def _bucket(place: Bucket) -> FileStore:
     from tollkeeper.storage.files_s3 import S3Files  # noqa: PLC0415 - its library costs every start that does not use it
 
-    try:
-        return S3Files(settings.place.name, settings.place.prefix)
-    except FileStoreError as error:
-        raise StartError(f"{_NAME}: {_shown(settings.place)} cannot be used: {error}") from error
+    return S3Files(place.name, place.prefix)
 
 
 def judge_file_store(settings: FileSettings) -> tuple[list[Finding], list[Finding]]:
@@ -43,9 +48,9 @@ def judge_file_store(settings: FileSettings) -> tuple[list[Finding], list[Findin
     if isinstance(place, Path):
         return [], _judge_directories(place, settings.min_free_bytes)
     try:
-        store = file_store(settings)
-    except StartError as error:
-        return [Finding(_NAME, str(error).removeprefix(f"{_NAME}: "))], []
+        store = _bucket(place)
+    except FileStoreError as error:
+        return [_cannot_be_used(place, str(error), "")], []
     try:
         asyncio.run(_probe(store))
     except TimeoutError:
@@ -73,9 +78,10 @@ def _judge_directories(place: Path, min_free_bytes: int) -> list[Finding]:
     return []
 
 
-def _cannot_be_used(place: Path | Bucket, problem: str) -> Finding:
-    return Finding(_NAME, f"{_shown(place)} cannot be used: {problem}", _LATER)
+def _cannot_be_used(place: Path | Bucket, problem: str, later: str = _LATER) -> Finding:
+    return Finding(_NAME, f"{shown_place(place)} cannot be used: {problem}", later)
 
 
-def _shown(place: Path | Bucket) -> str:
+def shown_place(place: Path | Bucket) -> str:
+    """As the setting says it."""
     return str(place) if isinstance(place, Path) else f"s3://{place.name}/{place.prefix}"
