@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.cli.processes import configured, finished
-from tests.storage.s3_server import refusing, s3_server
+from tests.storage.s3_server import access_to, refusing, s3_server
 from tollkeeper.serving.file_stores import judge_file_store
 from tollkeeper.settings import FileSettings
 from tollkeeper.storage.files_s3 import S3Files
@@ -69,15 +69,6 @@ def shared_path() -> Iterator[Path]:
         path = Path(name)
         path.chmod(0o755)
         yield path
-
-
-def access_to(url: str) -> dict[str, str]:
-    return {
-        "AWS_ENDPOINT_URL": url,
-        "AWS_ACCESS_KEY_ID": "x",
-        "AWS_SECRET_ACCESS_KEY": "y",
-        "AWS_REGION": "us-east-1",
-    }
 
 
 def test_a_directory_that_can_be_used_is_nothing_to_tell_and_is_not_made(tmp_path: Path) -> None:

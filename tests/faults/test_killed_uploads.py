@@ -31,7 +31,7 @@ from tests.faults import dying_upload
 from tests.faults.aftermath import assert_nothing_lost, authorization_in
 from tests.faults.counts import came, rounds
 from tests.faults.shop import Shop
-from tests.storage.s3_server import s3_server
+from tests.storage.s3_server import access_to, s3_server
 from tollkeeper.api import clock_ms
 from tollkeeper.gateway.files import Files
 from tollkeeper.sandbox.buyer import Buyer
@@ -163,9 +163,8 @@ async def seller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Seller]:
     shop = await asyncio.to_thread(Shop, tmp_path / "home", embedded_chain, embedded_chain.url)
-    names = {"ENDPOINT_URL": s3_url, "ACCESS_KEY_ID": "x", "SECRET_ACCESS_KEY": "y", "REGION": "us-east-1"}
-    for name, value in names.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
+    for name, value in access_to(s3_url).items():
+        monkeypatch.setenv(name, value)
     store: FileStore
     if request.param == "local":
         shop.environ |= {"TOLLKEEPER_FILES": str(tmp_path / "files"), "TOLLKEEPER_FILES_MIN_FREE_MB": "0"}

@@ -8,13 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tollkeeper.core.keyring import Secret
 from tollkeeper.core.patience import Patience
 from tollkeeper.sandbox.stack import HOST, sandbox_settings
 from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.serving import composition, own_database
 from tollkeeper.serving.composition import compose
 from tollkeeper.serving.http_server import HttpServer, listen
 from tollkeeper.settings import Settings
+from tollkeeper.storage.sqlite import SqliteDatabase
 
 
 def settings_for(rpc_url: str, database: Path, gateway_url: str = "http://127.0.0.1:1", **changes: Any) -> Settings:
@@ -22,6 +26,19 @@ def settings_for(rpc_url: str, database: Path, gateway_url: str = "http://127.0.
     wallets = derive_wallets()
     relayer = Secret(wallets.relayer.private_key)
     return replace(sandbox_settings(gateway_url, database, rpc_url, relayer, wallets), **changes)
+
+
+def opened_databases(monkeypatch: pytest.MonkeyPatch) -> list[SqliteDatabase]:
+    """Those of the programs that are composed from now on, as they are opened."""
+    opened: list[SqliteDatabase] = []
+    really_open = own_database.open_own_database
+
+    def noting(*asked: Any) -> SqliteDatabase:
+        opened.append(really_open(*asked))
+        return opened[-1]
+
+    monkeypatch.setattr(composition, "open_own_database", noting)
+    return opened
 
 
 @asynccontextmanager

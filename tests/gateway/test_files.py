@@ -25,7 +25,7 @@ from yarl import URL
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
-from tests.storage.s3_server import gated, refusing, s3_server
+from tests.storage.s3_server import access_to, gated, refusing, s3_server
 from tollkeeper.api import clock_ms
 from tollkeeper.core.configuration import Bucket
 from tollkeeper.gateway.files import Files
@@ -140,9 +140,8 @@ async def shop(
         place: Path | Bucket = tmp_path / "files"
         store = LocalFiles(tmp_path / "files", 0)
     else:
-        names = {"ENDPOINT_URL": s3_url, "ACCESS_KEY_ID": "x", "SECRET_ACCESS_KEY": "y", "REGION": "us-east-1"}
-        for name, value in names.items():
-            monkeypatch.setenv(f"AWS_{name}", value)
+        for name, value in access_to(s3_url).items():
+            monkeypatch.setenv(name, value)
         place = Bucket("files", os.urandom(4).hex())
         store = S3Files(place.name, place.prefix)
     async with running_shop(embedded_chain, tmp_path / "gate.db", FileSettings(place, 0), store) as running:
@@ -746,9 +745,8 @@ async def test_a_store_that_says_nothing_sells_nothing_meanwhile(
     tmp_path: Path, embedded_chain: ChainUnderTest, s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with gated(s3_url) as (url, store_gate):
-        access = {"ENDPOINT_URL": url, "ACCESS_KEY_ID": "x", "SECRET_ACCESS_KEY": "y", "REGION": "us-east-1"}
-        for name, value in access.items():
-            monkeypatch.setenv(f"AWS_{name}", value)
+        for name, value in access_to(url).items():
+            monkeypatch.setenv(name, value)
         place = Bucket("files", os.urandom(4).hex())
         store = S3Files(place.name, place.prefix)
         async with running_shop(embedded_chain, tmp_path / "gate.db", FileSettings(place, 0), store) as shop:
@@ -842,9 +840,8 @@ async def test_a_store_that_cannot_be_swept_is_told_without_a_traceback(
 ) -> None:
     """The library's own words would have what the store quotes of our requests."""
     async with refusing(s3_url, "LIST") as url:
-        access = {"ENDPOINT_URL": url, "ACCESS_KEY_ID": "x", "SECRET_ACCESS_KEY": "y", "REGION": "us-east-1"}
-        for name, value in access.items():
-            monkeypatch.setenv(f"AWS_{name}", value)
+        for name, value in access_to(url).items():
+            monkeypatch.setenv(name, value)
         place = Bucket("files", os.urandom(4).hex())
         with structlog.testing.capture_logs() as logged:
             settings = FileSettings(place, 0)

@@ -9,19 +9,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.gateway.composed import composed
+from tests.gateway.composed import composed, opened_databases
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.test_leaving import shop
-from tollkeeper.serving import composition, own_database
 from tollkeeper.settings import Role
-from tollkeeper.storage.sqlite import SqliteDatabase
 
 
 @dataclass(slots=True)
@@ -85,15 +82,8 @@ async def test_settling_asks_again_only_what_must_hold_when_it_is_signed(
 async def test_a_first_purchase_is_one_transaction_for_the_claim_and_one_for_grant_and_first_spend(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[SqliteDatabase] = []
-    really_open = own_database.open_own_database
-
-    def noting(*asked: Any) -> SqliteDatabase:
-        opened.append(really_open(*asked))
-        return opened[0]
-
     async with composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub:
-        monkeypatch.setattr(composition, "open_own_database", noting)
+        opened = opened_databases(monkeypatch)
         async with shop(embedded_chain.url, target, tmp_path, role=Role.GATEWAY, hub_url=hub) as there:
             gate = await there.gate()
             payment = await there.payment(gate)

@@ -17,7 +17,7 @@ from yarl import URL
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import configured, running
-from tests.storage.s3_server import s3_server
+from tests.storage.s3_server import access_to, s3_server
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
@@ -88,8 +88,7 @@ async def pass_through(home: Path, chain: ChainUnderTest, size_mib: int, **more:
 def bucket() -> Iterator[dict[str, str]]:
     """What tells the program of a bucket."""
     with s3_server("files") as url:
-        named = {"TOLLKEEPER_FILES": "s3://files/sold", "AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1"}
-        yield {**named, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
+        yield {"TOLLKEEPER_FILES": "s3://files/sold", **access_to(url)}
 
 
 async def test_a_file_passes_within_a_hundred_megabytes(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:

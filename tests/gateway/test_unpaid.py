@@ -6,18 +6,16 @@ import asyncio
 import time
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway.composed import opened_databases
 from tests.gateway.market import Market
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.same_bytes import kept, request
 from tests.gateway.test_leaving import shop
 from tollkeeper.core.challenge import Profile
-from tollkeeper.serving import composition, own_database
-from tollkeeper.storage.sqlite import SqliteDatabase
 
 
 async def test_the_same_unpaid_request_gets_the_same_402_but_for_id_date_and_timestamp(market: Market) -> None:
@@ -99,14 +97,7 @@ async def test_every_one_of_them_is_counted(market: Market) -> None:
 async def test_a_402_reads_nothing_once_its_gate_is_in_memory(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[SqliteDatabase] = []
-    really_open = own_database.open_own_database
-
-    def noting(*asked: Any) -> SqliteDatabase:
-        opened.append(really_open(*asked))
-        return opened[-1]
-
-    monkeypatch.setattr(composition, "open_own_database", noting)
+    opened = opened_databases(monkeypatch)
     async with shop(embedded_chain.url, target, tmp_path) as there:
         gate = await there.gate()
         said: list[str] = []

@@ -34,6 +34,12 @@ def s3_server(*buckets: str) -> Iterator[str]:
         server.stop()
 
 
+def access_to(url: str) -> dict[str, str]:
+    """The environment by which any S3 client finds the server."""
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
+    return {"AWS_ENDPOINT_URL": url, "AWS_REGION": "us-east-1", **keys}
+
+
 @dataclass
 class Gate:
     """Shut, it takes connections and requests, and nothing comes of them."""
