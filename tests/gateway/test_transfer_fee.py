@@ -265,6 +265,59 @@ async def test_who_finds_his_fee_given_back_when_the_other_one_lets_go_of_his_tr
     assert moved(bank) == (20_000, 2 * FEE_MICRO)
 
 
+async def test_a_fee_that_has_taken_its_transfer_meanwhile_is_not_given_back_for_the_other_one(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One pair twice at a time: the first is to give it back when the other fee lets go, and the second takes over."""
+    first, second, transfer = await new_fee(bank), await new_fee(bank), bank.signed()
+    asked, may_go = [asyncio.Event(), asyncio.Event()], [asyncio.Event(), asyncio.Event()]
+    turns = iter(((asked[0], may_go[0], says(400, GONE)), (asked[1], may_go[1], pass_on)))
+
+    async def in_turn(request: web.Request, forward: Forward) -> web.StreamResponse:
+        is_asked, goes, then = next(turns)
+        is_asked.set()
+        await goes.wait()
+        return await then(request, forward)
+
+    usual, gives, may_give = TransferFees.give_back, asyncio.Event(), asyncio.Event()
+
+    async def late(self: TransferFees, call_id: str, status: int, **said: Any) -> None:
+        if status == 409:
+            gives.set()
+            await may_give.wait()
+        await usual(self, call_id, status, **said)
+
+    is_charged_once = asyncio.Semaphore(0)
+    hold, may_hold = TransferKeys.hold, asyncio.Event()
+
+    async def later(self: TransferKeys, transfer: PaymentKey, call_id: str, is_charged: Any) -> None:
+        is_charged_once.release()
+        await may_hold.wait()
+        await hold(self, transfer, call_id, is_charged)
+
+    bank.hub.settling = transfers_only(in_turn)
+    monkeypatch.setattr(TransferFees, "give_back", late)
+    monkeypatch.setattr(TransferKeys, "hold", later)
+    pair = [asyncio.create_task(ask(bank, transfer, first))]
+    await is_charged_once.acquire()
+    monkeypatch.setattr(TransferKeys, "hold", hold)
+    other = asyncio.create_task(ask(bank, transfer, second))
+    await asked[0].wait()
+    may_hold.set()
+    await gives.wait()
+    may_go[0].set()
+    assert (await other).status == 400
+    pair.append(asyncio.create_task(ask(bank, transfer, first)))
+    await asked[1].wait()
+    may_give.set()
+    assert (await pair[0]).status == 409
+    may_go[1].set()
+    assert (await pair[1]).status == 200
+    bank.hub.settling = pass_on
+    assert [(await ask(bank, bank.signed(), fee)).status for fee in (first, second)] == [402, 200]
+    assert moved(bank) == (20_000, 2 * FEE_MICRO)
+
+
 async def test_another_signature_of_the_same_transfer_learns_nothing_and_takes_no_fee_back(bank: Bank) -> None:
     fee, transfer = await new_fee(bank), bank.signed()
     assert (await ask(bank, transfer, fee)).status == 200

@@ -100,7 +100,8 @@ class DirectTransfers:
         try:
             await self.keys.hold(wish.tender.key, call_id, fees.is_charged)
         except OtherFeeError as held:  # after any other fault this charge may hold it, and the transfer be under way
-            await fees.give_back(call_id, held.status, was_made=False)
+            is_ours = self.keys.held_by(wish.tender.key, call_id)
+            await fees.give_back(call_id, held.status, unless=is_ours)
             raise
         try:
             done = await self.carry_out(wish, wish.payment, wish.tender, call_id)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tollkeeper.storage.paygates import PayGates
     from tollkeeper.storage.purchase_rows import SpendResult
     from tollkeeper.storage.purchases import Purchases
+    from tollkeeper.storage.spending import Unless
 
 # No slug has a dot, so no path reaches the gates of the fees; nobody knows a token whose hash these bytes are.
 _SLUG: Final = "transfer.{network}"
@@ -157,12 +158,15 @@ class TransferFees:
         else:
             raise await self.buying.refusals.of_claimed_elsewhere(purchase)
 
-    async def give_back(self, call_id: str, status: int, *, was_made: bool) -> None:
+    async def give_back(
+        self, call_id: str, status: int, *, was_made: bool = False, unless: Unless | None = None
+    ) -> None:
         """The transfer was clearly not made: the fee stays as a credit for the next try.
 
-        `was_made`: also where it was told as made before. Once, and at most once, whoever asks at the same time.
+        `was_made`: also where it was told as made before. `unless`: see `Purchases.restore`. Once, and at most once,
+        whoever asks at the same time.
         """
-        await self.purchases.restore(call_id, status, clock_ms(), is_ended=was_made)
+        await self.purchases.restore(call_id, status, clock_ms(), is_ended=was_made, unless=unless)
 
     async def keep(self, call_id: str) -> bool:
         """The transfer was made. False where its fee had been given back, to another request of the pair."""

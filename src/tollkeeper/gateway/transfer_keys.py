@@ -24,16 +24,18 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.storage.transfer_keys import bind_key, keep_key, key_of, renew_key
+from tollkeeper.storage.transfer_keys import bind_key, is_kept, keep_key, key_of, renew_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tollkeeper.core.wire import PaymentKey
     from tollkeeper.storage.database import Database
+    from tollkeeper.storage.spending import Unless
 
     IsCharged = Callable[[str], Awaitable[bool]]
 
@@ -127,6 +129,13 @@ class TransferKeys:
             held = await self.database.run(renew_key(name, held, call_id, self.clock_ms()))
         if not await is_charged(call_id):
             raise ApiError(Code.CONFLICT, "this fee was given back meanwhile: send the same request again")
+
+    def held_by(self, transfer: PaymentKey, call_id: str) -> Unless:
+        """Whether this charge holds the transfer, for the unit that gives it back because another one does.
+
+        Meanwhile that one may have let go, and another request of this charge's pair have taken the transfer for it.
+        """
+        return partial(is_kept, _of_transfer(transfer), call_id)
 
     async def keep_first(self, call_id: str, place: str) -> None:
         """Keeps which facilitator a transfer is asked of first, and when, before its fee is charged.

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.wire import PaymentKey
     from tollkeeper.storage.database import Database, Job, Row, Unit
     from tollkeeper.storage.sealing import Sealing
+    from tollkeeper.storage.spending import Unless
 
 __all__ = [
     "WITHOUT_LIMIT",
@@ -65,7 +66,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
 _Q = load_queries("gateway.sql")
 
 
@@ -134,15 +134,17 @@ class Purchases:
         """Spends one credit that a wallet holds at the gate, the oldest first; UNKNOWN where it has none."""
         return await self._charge(SpendOfPayer(payer, wish, now_ms))
 
-    def restore(self, call_id: str, status: int, now_ms: int, *, is_ended: bool = False) -> Awaitable[int | None]:
+    def restore(
+        self, call_id: str, status: int, now_ms: int, *, is_ended: bool = False, unless: Unless | None = None
+    ) -> Awaitable[int | None]:
         """Gives the credit of a call back whose answer is to have this status, once.
 
-        Gives how many are left then; None where the call is not open. What is given back to a purchase that is void
-        stays closed (`spending`). No end of the call may be noted until this is done, unless it is one of those that
-        may have ended before (`is_ended`): a fee's, whose transfer was told as made.
+        Gives how many are left then; None where the call is not open, or `unless` says so in the same unit. What is
+        given back to a void purchase stays closed (`spending`). No end of the call may be noted until this is done,
+        unless it may have ended before (`is_ended`), as a fee's, whose transfer was told as made.
         """
         row, run = self.ledger.row_of(call_id), self._database.run_short
-        restored = partial(restore_call, call_id, status, now_ms, row=row, is_ended=is_ended)
+        restored = partial(restore_call, call_id, status, now_ms, row=row, is_ended=is_ended, unless=unless)
         return _until_back(lambda: run(restored()), lambda: run(restored(is_again=True)))
 
     async def _spend(self, spend: HeldSpend, now_ms: int) -> SpendResult:

@@ -26,9 +26,12 @@ from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult, purchase
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeAlias
 
     from tollkeeper.storage.database import Row, Unit
+
+    Unless: TypeAlias = Callable[[], Unit[bool]]
 
 _Q: Final = load_queries("gateway.sql")
 _BATCH: Final = load_queries("spending_sqlite.sql")
@@ -271,7 +274,14 @@ def spend_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Unit[SpendRes
 
 
 def restore_call(
-    call_id: str, status: int, now_ms: int, *, row: int | None = None, is_again: bool = False, is_ended: bool = False
+    call_id: str,
+    status: int,
+    now_ms: int,
+    *,
+    row: int | None = None,
+    is_again: bool = False,
+    is_ended: bool = False,
+    unless: Unless | None = None,
 ) -> Unit[int | None]:
     """Give a credit back, with its entry in the ledger; see `Purchases.restore`.
 
@@ -279,6 +289,8 @@ def restore_call(
     `is_again`: the answer to the same was lost, and what was given back then counts as given back now.
     `is_ended`: also of a call with a row of its own whose end was noted.
     """
+    if unless is not None and (yield from unless()):
+        return None
     if row is not None:
         for found in (yield from call_journal.find([call_id], row, row)):
             if (yield from call_journal.enter_restore(call_id, found["id"], now_ms)):

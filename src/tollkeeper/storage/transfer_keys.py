@@ -34,6 +34,12 @@ def bind_key(name: str, key: str, now_ms: int) -> Unit[str]:
     return _held(name, _Q.bind_key(name=name, key=key, now_ms=now_ms), now_ms)
 
 
+def is_kept(name: str, key: str) -> Unit[bool]:
+    """Is it this key that is kept under the name?"""
+    rows = yield _Q.find_key(name=name)
+    return bool(rows) and rows[0]["key"] == key
+
+
 def keep_key(name: str, key: str, now_ms: int) -> Unit[None]:
     """Keep `key` under a name that has none."""
     yield _forgetting(now_ms)
