@@ -7,6 +7,8 @@ may change.
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import sqlite3
 import time
 from collections.abc import AsyncIterator
@@ -23,6 +25,7 @@ from tests.gateway.composed import composed
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
 from tests.gateway.same_bytes import Caller, kept, request
 from tests.gateway.shop import Shop
+from tollkeeper.gateway.completer import Completer
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
@@ -183,3 +186,33 @@ async def test_behind_a_proxy_each_head_names_its_own_client(
                     await served(caller, data, 1)
             seen = [received.header("x-forwarded-for") for received in target.requests]
             assert seen == [told or client for client in clients] * 2
+
+
+async def test_a_sale_on_trust_has_the_transaction_that_was_confirmed_in_its_receipts(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hub replaced the transaction that a node had taken; whoever follows sales writes which one was mined."""
+    monkeypatch.setattr(Completer, "interval_seconds", 3600.0)  # no other look than this test's
+
+    def write(of: TurnedShop, transaction: str, *, confirmed: int) -> None:
+        with closing(sqlite3.connect(of.database)) as database, database:
+            database.execute(
+                "UPDATE purchases SET assume_valid = 1, transaction_hash = ?, confirmed = ?", (transaction, confirmed)
+            )
+
+    async with shop(embedded_chain, tmp_path, target) as market:
+        gate = await market.gate()
+        data = paid(gate, await market.payment(gate))
+        async with kept(gate) as caller:
+
+            async def named() -> str:
+                status, headers, _ = await caller.ask(data)
+                assert status == 200
+                transaction: str = json.loads(base64.b64decode(headers["x-payment-response"]))["transaction"]
+                return transaction
+
+            mined = await named()
+            write(market, replaced := "0x" + "11" * 32, confirmed=0)
+            assert [await named() for _ in range(3)] == [replaced] * 3
+            write(market, mined, confirmed=1)
+            assert [await named() for _ in range(4)] == [mined] * 4

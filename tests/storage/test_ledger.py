@@ -617,3 +617,23 @@ def play_twins(directory: Path, history: list[tuple[str, object]], granted: int,
             await database.close()
 
     asyncio.run(play())
+
+
+async def test_a_sale_on_trust_names_the_transaction_by_which_it_was_confirmed(database: SqliteDatabase) -> None:
+    shop = Shop(database)
+    gate = await shop.gate(granted=9)
+    claim = await shop.claim(gate, assume_valid=True)
+    assert claim.purchase is not None
+    await shop.purchases.grant(claim.purchase, "0xreplaced", confirmed=False, wish=None, now_ms=NOW_MS)
+
+    async def named() -> str | None:
+        (answer,) = await spend_together(shop.purchases.ledger, [HeldSpend(key(1), None, shop.wish(gate))])
+        assert isinstance(answer, SpendResult)
+        assert answer.outcome is Spend.SPENT
+        assert answer.purchase is not None
+        return answer.purchase.transaction_hash
+
+    assert [await named() for _ in range(3)] == ["0xreplaced"] * 3
+    await shop.purchases.confirm(claim.purchase, NOW_MS, "0xmined")
+    assert [await named() for _ in range(3)] == ["0xmined"] * 3
+    await shop.ledger_agrees()

@@ -60,12 +60,13 @@ def held_again(
     forwarded, and what its payment says and who signed it: all of that is its head's and its gate's. So nothing may be
     kept where more counts: a login (`require_auth`), a header that alone is no proof (`takes_header`), a contract
     wallet's signature, which its chain judges; nor where more is written: a signature of its own, a stream, a receipt
-    without its transaction, a length that nobody has said; nor for a file, which is handed over.
+    whose transaction is not known, or may yet be another, a length that nobody has said; nor for a file, which is
+    handed over.
     """
     gate, target = opened.gate, opened.target
     is_plain = not gate.stream and not opened.wire.secrets
     is_proof = opened.takes_header and not gate.require_auth and presented.tender.is_signed_by_key
-    is_settled = purchase.transaction_hash is not None  # else its receipts will say more
+    is_settled = purchase.confirmed and purchase.transaction_hash is not None  # else its receipts will say another
     length = call.head.content_length
     if target is None or length is None or not (is_plain and is_proof and is_settled):
         return None

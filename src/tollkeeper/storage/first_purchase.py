@@ -164,6 +164,7 @@ class ClaimPurchase(msgspec.Struct, frozen=True, array_like=True, tag=31, kw_onl
             remaining=0,
             token_used=False,
             assume_valid=self.trust is not None,
+            confirmed=False,
             transaction_hash=None,
             failure=None,
             value_micro=int(claimed.value_micro),
@@ -232,6 +233,7 @@ class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_onl
         purchase = msgspec.structs.replace(
             claim,
             state=PurchaseState.LIVE,
+            confirmed=self.confirmed,
             transaction_hash=self.transaction_hash,
             credits=booked.granted,  # an attempt that was not made may have been claimed again, by other terms
             granted=booked.granted,

@@ -9,8 +9,9 @@ and the call must not be served: what it took after all is given back as soon as
 that are is known to this process alone: where it dies before, they stay charged, as what was under way at a crash.)
 
 What a purchase is (payer, gate, header, how many credits were granted) never changes while it has credits, so the
-purchases of the last spends are remembered, and their next spends need no look-up. How many credits are left, and
-whether they still count, is for the database alone to say. How calls ended is written with the spends that come next:
+purchases of the last spends are remembered, and their next spends need no look-up. One on trust is, once its payment is
+confirmed: before, its hub may replace the transaction that its receipts name. How many credits are left, and whether
+they still count, is for the database alone to say. How calls ended is written with the spends that come next:
 a commit of its own would be one more for callers to wait for.
 """
 
@@ -396,6 +397,7 @@ class Ledger:
             isinstance(result, SpendResult)
             and result.outcome is Spend.SPENT
             and result.purchase is not None
+            and result.purchase.confirmed
             and request.key is not None
         ):
             self._remember(request.key, result.purchase)

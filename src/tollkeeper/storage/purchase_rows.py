@@ -22,6 +22,7 @@ class Purchase(msgspec.Struct, frozen=True, kw_only=True):
 
     `valid_before_seconds`: the authorization's end; None on Solana, and on rows of a version that did not keep it.
     `expires_ms` is when credits that are left are lost, None for never. `number` names the row within this database.
+    `confirmed`: its payment is final, or nobody can tell when it is; until then another transaction may make it.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Purchase(msgspec.Struct, frozen=True, kw_only=True):
     remaining: int
     token_used: bool
     assume_valid: bool
+    confirmed: bool
     transaction_hash: str | None
     failure: str | None
     value_micro: int
@@ -115,6 +117,7 @@ def purchase_from(row: Row, **changed: Any) -> Purchase:  # noqa: ANN401 - colum
         remaining=row["remaining"],
         token_used=bool(row["token_used"]),
         assume_valid=bool(row["assume_valid"]),
+        confirmed=bool(row["confirmed"]),
         transaction_hash=row["transaction_hash"],
         failure=row["failure"],
         value_micro=int(row["value_micro"]),
