@@ -6,15 +6,18 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from tollkeeper.core.paygates import CreateDefaults, parse_create
 from tollkeeper.core.sealing import KeyRing
-from tollkeeper.core.statistics import DAY_MS, Kept, Outcome
+from tollkeeper.core.statistics import DAY_MS, HOUR_MS, Kept, Outcome
 from tollkeeper.gateway.traffic import Traffic
-from tollkeeper.storage import Statement, StorageError, open_database
+from tollkeeper.storage import Statement, StorageError, Unit, open_database
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.ledger_process import listen, serve_ledger
 from tollkeeper.storage.paygates import PayGates
@@ -81,4 +84,53 @@ async def test_what_could_not_be_deleted_is_told_once_and_deleted_later(tmp_path
             assert len(said) == 1
     finally:
         running.cancel()
+        await database.close()
+
+
+async def test_much_that_is_old_is_deleted_a_little_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever spends a credit waits for each commit: hours of a busy log in one would be seconds for everybody."""
+    database = open_database(str(tmp_path / "x.db"))
+    sealing = Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom)
+    purchases, gates = Purchases(database, sealing), PayGates(database, sealing, os.urandom)
+    statistics = Statistics(database)
+    traffic = Traffic(purchases, statistics, lambda: NOW_MS, Kept(log_days=1, sum_days=1))
+    new = parse_create({"price": "0.01", "targetUrl": "http://target/"}, CreateDefaults("base-sepolia", PAYEE))
+    gate_id = (await gates.create(new, None, None, NOW_MS)).id
+    hours = [NOW_MS - 2 * DAY_MS - number * HOUR_MS for number in range(2500)]
+    await statistics.add(
+        Counted(
+            {},
+            {(gate_id, hour_ms, Outcome.SERVED): 1 for hour_ms in [NOW_MS, *hours]},
+            {(gate_id, hour_ms, 0): 1 for hour_ms in [NOW_MS, *hours]},
+            [*request(gate_id, "new", NOW_MS).requests]
+            + [one for hour_ms in hours for one in request(gate_id, str(hour_ms), hour_ms).requests],
+            {},
+        )
+    )
+
+    async def left() -> list[int]:
+        tables = ("requests", "traffic_hours", "latency_hours")
+        counted = [await database.read(Statement(f"SELECT count(*) AS rows FROM {table}")) for table in tables]  # noqa: S608
+        return [rows[0]["rows"] for rows in counted]
+
+    lefts, run = [await left()], database.run
+
+    async def noting(unit: Unit[Any]) -> Any:
+        result = await run(unit)
+        lefts.append(await left())
+        return result
+
+    monkeypatch.setattr(database, "run", noting)
+    try:
+        async with asyncio.timeout(30):
+            while lefts[-1] != [1, 1, 1]:
+                await traffic.forget()
+        deleted = [sum(before) - sum(after) for before, after in pairwise(lefts)]
+        assert max(deleted) <= 1000
+        assert sum(deleted) == 3 * 2500
+        commits = database.commits
+        for _ in range(3):
+            await traffic.forget()
+        assert database.commits <= commits + 3  # the end was looked for once, and is not for an hour
+    finally:
         await database.close()

@@ -354,14 +354,16 @@ class Traffic:
     async def forget(self) -> None:
         """Deletes what of the log and of the hours' sums is older than its days, once an hour.
 
-        Where the database does not, that is told once and tried again.
+        A part of it, where that is much: the rest follows with the next writings. Where the database does not, that is
+        told once and tried again.
         """
         now = time.monotonic()
         if now < self._next_forgetting:
             return
-        now_ms = self._clock_ms()
+        now_ms, is_more = self._clock_ms(), False
+        log_before_ms, sums_before_ms = now_ms - self._kept.log_days * DAY_MS, now_ms - self._kept.sum_days * DAY_MS
         try:
-            await self._statistics.forget(now_ms - self._kept.log_days * DAY_MS, now_ms - self._kept.sum_days * DAY_MS)
+            is_more = await self._statistics.forget(log_before_ms, sums_before_ms)
         except StorageError as error:
             if not self._is_forgetting_late:
                 _LOG.warning("old_requests_not_deleted", reason=str(error))
@@ -369,7 +371,8 @@ class Traffic:
             return
         except StatementError:  # a fault of ours, which is there the next time as well
             _LOG.exception("old_requests_not_deleted")
-        self._next_forgetting = now + _FORGET_SECONDS
+        if not is_more:
+            self._next_forgetting = now + _FORGET_SECONDS
         self._is_forgetting_late = False
 
     async def run(self) -> None:

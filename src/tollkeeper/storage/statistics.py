@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _Q: Final = load_queries("statistics.sql")
 _WRITING: Final = load_queries("traffic_sqlite.sql")
 _GATES_AT_ONCE: Final = 32  # whose counters are written in the loop
+FORGOTTEN_AT_ONCE: Final = 200  # rows of one kind: about a millisecond of the writer
+_PIECES_AT_ONCE: Final = 10  # twice as many rows as a process logs before it forgets again
 _ENCODE: Final = msgspec.json.Encoder().encode
 _NOT_LOGGED: Final = "notLogged"  # stands among the outcomes of an hour, and is none: no query of outcomes returns it
 
@@ -161,11 +163,23 @@ class Statistics:
         count: int = rows[0]["requests"]
         return count
 
-    async def forget(self, requests_before_ms: int, hours_before_ms: int) -> None:
-        """Deletes the log's rows and the hours' sums from before these times. Raises: StorageError."""
-        await self._database.run(_one(_Q.forget_requests(before_ms=requests_before_ms)))
-        await self._database.run(_one(_Q.forget_outcomes(before_ms=hours_before_ms)))
-        await self._database.run(_one(_Q.forget_latencies(before_ms=hours_before_ms)))
+    async def forget(self, requests_before_ms: int, hours_before_ms: int) -> bool:
+        """Deletes some of the log's rows and of the hours' sums from before these times; whether there may be more.
+
+        Some hundred in one commit, for spends wait for it; the sums once the log is done. Raises: StorageError.
+        """
+        for forget, before_ms in (
+            (_Q.forget_requests, requests_before_ms),
+            (_Q.forget_outcomes, hours_before_ms),
+            (_Q.forget_latencies, hours_before_ms),
+        ):
+            for _ in range(_PIECES_AT_ONCE):
+                deleted = await self._database.run(_rows(forget(before_ms=before_ms, many=FORGOTTEN_AT_ONCE)))
+                if len(deleted) < FORGOTTEN_AT_ONCE:
+                    break
+            else:
+                return True
+        return False
 
 
 def _request(gate_id: int, row: Row) -> LoggedRequest:
@@ -198,5 +212,5 @@ def _add(counted: Counted, *, is_again: bool) -> Unit[None]:
     yield _WRITING.insert_requests(logged=_ENCODE(counted.requests).decode())
 
 
-def _one(statement: Statement) -> Unit[None]:
-    yield statement
+def _rows(statement: Statement) -> Unit[list[Row]]:
+    return (yield statement)
