@@ -43,7 +43,6 @@ from tollkeeper.gateway import calls, heads
 from tollkeeper.gateway.asking import Asking
 from tollkeeper.gateway.buying import ASK_AGAIN, Buyer
 from tollkeeper.gateway.findings import Owed
-from tollkeeper.gateway.following import key_of
 from tollkeeper.gateway.held import held_again
 from tollkeeper.gateway.hub_client import Settlement, asked_of
 from tollkeeper.gateway.limiting import PROOFS, PROOFS_OF_PAYERS
@@ -281,18 +280,15 @@ class Arriving(Asking):
             await self._reload(deadline)
             return
         purchase, buying = calls.purchase_of(result), self.shared.buying
-        if result.outcome is Spend.IN_FLIGHT:
-            await buying.waiting.until_decided(purchase, deadline, may_spend=self._may_spend(purchase, presented))
-        elif result.outcome is Spend.EXHAUSTED:
-            if not (await buying.is_paid_after_all(purchase, deadline) or await self._is_given_back(deadline)):
-                raise ExhaustedError.of(purchase)
-        elif result.outcome is Spend.WITHHELD:
+        if result.outcome is Spend.WITHHELD:
             is_repeatable = presented is not None and presented.tender.is_repeatable
             raise calls.withheld(purchase, self.opened.gate.credit_binding, is_repeatable=is_repeatable)
-        elif result.outcome is Spend.PARKED:
-            raise buying.waiting.pending(key_of(purchase), purchase)
-        else:  # FOREIGN
-            raise await buying.refusals.of_claimed_elsewhere(purchase)
+        may_spend = self._may_spend(purchase, presented)
+        if not (
+            await buying.is_to_be_asked_again(result, deadline, may_spend=may_spend)
+            or await self._is_given_back(deadline)
+        ):
+            raise ExhaustedError.of(purchase)
 
     async def _check_next_try(self, failed: Purchase | None) -> None:
         """A payment that a transaction made public is tried again, where the token counts, for its buyer alone.

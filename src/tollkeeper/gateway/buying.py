@@ -17,6 +17,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.purchases import FIRST_LOOK_MS, NOT_ATTEMPTED, SETTLEMENT_FAILED, PurchaseState, Spend
 from tollkeeper.core.usdc import format_usdc
+from tollkeeper.gateway import calls
 from tollkeeper.gateway.following import failure_looked_at_ms, key_of
 from tollkeeper.gateway.hub_client import HubUnreachableError, Settlement, unavailable, unheard
 from tollkeeper.gateway.refusals import Refusals, not_settled
@@ -179,6 +180,22 @@ class Buying:
         self._running.pop(slot, None)
         if not task.cancelled() and (fault := task.exception()) is not None and not isinstance(fault, ApiError):
             _LOG.error("purchase_broke_off", fault=repr(fault))
+
+    async def is_to_be_asked_again(self, result: SpendResult, deadline: float, *, may_spend: bool) -> bool:
+        """Of a purchase that was found and gave no credit: waits for whoever decides it; False where it is used up.
+
+        `may_spend`: what was shown counts for the credits that it buys. For every outcome but STALE and WITHHELD, which
+        are for who asked. Raises: SETTLEMENT_PENDING; NONCE_ALREADY_USED for a payment that was claimed elsewhere.
+        """
+        purchase = calls.purchase_of(result)
+        if result.outcome is Spend.IN_FLIGHT:
+            await self.waiting.until_decided(purchase, deadline, may_spend=may_spend)
+            return True
+        if result.outcome is Spend.EXHAUSTED:
+            return await self.is_paid_after_all(purchase, deadline)
+        if result.outcome is Spend.PARKED:
+            raise self.waiting.pending(key_of(purchase), purchase)
+        raise await self.refusals.of_claimed_elsewhere(purchase)  # FOREIGN
 
     # What an attempt judges by
 

@@ -25,7 +25,6 @@ from tollkeeper.core.usdc import format_usdc
 from tollkeeper.gateway import calls
 from tollkeeper.gateway.access import Attempt
 from tollkeeper.gateway.buying import Buyer
-from tollkeeper.gateway.following import key_of
 from tollkeeper.gateway.steps import ExhaustedError
 from tollkeeper.storage.purchase_rows import SpendRequest
 
@@ -139,24 +138,17 @@ class TransferFees:
 
     async def _wait(self, result: SpendResult, presented: Presented, token: str, deadline: float) -> None:
         purchase = calls.purchase_of(result)
-        if result.outcome is Spend.IN_FLIGHT:
-            # A claim that was never sent is sent only while somebody waits who may spend what it buys (decision 0067).
-            is_same = hmac.compare_digest(presented.header_hash, purchase.header_hash)
-            may_spend = is_same or purchase_of_token(self.token_keys, token) == purchase.id
-            await self.buying.waiting.until_decided(purchase, deadline, may_spend=may_spend)
-        elif result.outcome is Spend.EXHAUSTED:
-            if not await self.buying.is_paid_after_all(purchase, deadline):
-                raise ExhaustedError.of(purchase)  # it was spent for another transfer
-        elif result.outcome is Spend.PARKED:
-            raise self.buying.waiting.pending(key_of(purchase), purchase)
-        elif result.outcome is Spend.WITHHELD:
+        if result.outcome is Spend.WITHHELD:
             raise payment_error(
                 Code.PAYMENT_INVALID,
                 "this fee was honoured by hand, or paid with other bytes than these: send its X-Credit-Token beside it",
                 details={"purchaseId": purchase.id},
             )
-        else:
-            raise await self.buying.refusals.of_claimed_elsewhere(purchase)
+        # A claim that was never sent is sent only while somebody waits who may spend what it buys (decision 0067).
+        is_same = hmac.compare_digest(presented.header_hash, purchase.header_hash)
+        may_spend = is_same or purchase_of_token(self.token_keys, token) == purchase.id
+        if not await self.buying.is_to_be_asked_again(result, deadline, may_spend=may_spend):
+            raise ExhaustedError.of(purchase)  # it was spent for another transfer
 
     async def give_back(
         self, call_id: str, status: int, *, was_made: bool = False, unless: Unless | None = None
