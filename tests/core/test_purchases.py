@@ -47,7 +47,6 @@ LAWFUL = {
     ("VOID", "LIVE"),
     ("FAILED", "CLAIMED"),
     ("PARKED", "LIVE"),
-    ("PARKED", "FAILED"),
     ("FAILED", "LIVE"),
 }
 KEY, FORMER_KEY, STRANGE_KEY = b"k" * 32, b"f" * 32, b"s" * 32

@@ -48,7 +48,7 @@ TRANSITIONS: Final[dict[PurchaseState, frozenset[PurchaseState]]] = {
     PurchaseState.LIVE: frozenset({PurchaseState.VOID}),
     PurchaseState.FAILED: frozenset({PurchaseState.CLAIMED, PurchaseState.LIVE}),  # tried or made again; honoured
     PurchaseState.VOID: frozenset({PurchaseState.LIVE}),
-    PurchaseState.PARKED: frozenset({PurchaseState.LIVE, PurchaseState.FAILED}),
+    PurchaseState.PARKED: frozenset({PurchaseState.LIVE}),  # honoured; else it stays so
 }
 
 
