@@ -460,3 +460,18 @@ async def test_what_a_unit_that_comes_whole_raises_is_told(owned: SqliteDatabase
         {"state": "LIVE"},
         {"state": "CLAIMED"},
     ]
+
+
+async def test_a_look_up_waits_for_no_long_query(tmp_path: Path, owned: SqliteDatabase) -> None:
+    """A page of an owner's long log would hold up every purchase, whose payment is looked up by its key."""
+    del owned
+    numbers = "SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 10000000"
+    counting = Statement(f"WITH RECURSIVE c(n) AS ({numbers}) SELECT count(*) AS n FROM c")  # noqa: S608 - own text
+    async with worker(tmp_path) as database:
+        long = asyncio.create_task(database.read(counting))
+        await asyncio.sleep(0.05)  # it has its thread
+        assert await database.read_short(Statement("SELECT 1 AS one")) == [{"one": 1}]
+        assert not long.done()
+        with pytest.raises(StatementError):
+            await database.read_short(Statement("DELETE FROM credits"))
+        assert await long == [{"n": 10_000_000}]

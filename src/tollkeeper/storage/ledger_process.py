@@ -156,8 +156,9 @@ class _Worker(asyncio.Protocol):
         self._joined.spend(request, answered)
 
     async def _read(self, request: Read) -> None:
+        read = self._database.read_short if request.is_short else self._database.read
         try:
-            rows = await self._database.read(request.sql.statement())
+            rows = await read(request.sql.statement())
         except Exception as error:  # noqa: BLE001 - the worker's own
             self._send(failed(request.number, error))
         else:

@@ -168,14 +168,17 @@ class RemoteDatabase:
 
     async def read(self, statement: Statement) -> list[Row]:
         """See `Database.read`."""
-        answer = await self._answer(self._open_line(), Read(next(self._numbers), Sql.of(statement)))
+        return await self._read(statement, is_short=False)
+
+    async def read_short(self, statement: Statement) -> list[Row]:
+        """See `Database.read_short`: the ledger process's loop is blocked for it, which waits for no long query."""
+        return await self._read(statement, is_short=True)
+
+    async def _read(self, statement: Statement, *, is_short: bool) -> list[Row]:
+        answer = await self._answer(self._open_line(), Read(next(self._numbers), Sql.of(statement), is_short))
         if isinstance(answer, Rows):
             return list(answer.rows)
         raise _error_of(answer)
-
-    async def read_short(self, statement: Statement) -> list[Row]:
-        """See `Database.read_short`."""
-        return await self.read(statement)
 
     async def run(self, unit: Unit[T]) -> T:
         """See `Database.run`. The ledger process's writer is this unit's until it ends."""

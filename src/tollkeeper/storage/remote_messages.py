@@ -46,10 +46,11 @@ class Sql(msgspec.Struct, array_like=True):
 
 
 class Read(msgspec.Struct, tag=1, array_like=True):
-    """`Database.read`."""
+    """`Database.read`, or `read_short`."""
 
     number: int
     sql: Sql
+    is_short: bool = False
 
 
 SentPart: TypeAlias = PrepareClaims | RecordSigned | MoveAll
