@@ -35,7 +35,7 @@ from tests.gateway.test_transfer import PATH, Bank
 from tollkeeper.core.differences import Difference
 from tollkeeper.core.evm import checksum_address, transfer_calldata
 from tollkeeper.core.keyring import Secret
-from tollkeeper.core.wire import EvmPayload, Payment, PaymentKey, payment_body
+from tollkeeper.core.wire import EvmPayload, Payment, PaymentKey, encode_payment_header, payment_body
 from tollkeeper.gateway.buying import Presented
 from tollkeeper.gateway.transfer_fee import TransferFees
 from tollkeeper.gateway.transfer_keys import TransferKeys
@@ -435,6 +435,15 @@ async def test_a_transfer_that_would_be_refused_costs_no_fee(bank: Bank) -> None
     assert (refused.status, refused.error_code) == (400, "PAYMENT_EXPIRED")
     assert moved(bank) == (0, 0)
     assert (await ask(bank, bank.signed(), fee)).status == 200
+
+
+async def test_a_transfer_to_the_operator_does_not_pay_for_itself(bank: Bank) -> None:
+    transfer = bank.signed(value=25_000, pay_to=OPERATOR)
+    refused = await ask(bank, transfer, encode_payment_header(Payment(1, "exact", "base-sepolia", transfer)))
+    assert (refused.status, refused.error_code) == (400, "PAYMENT_INVALID")
+    assert bank.chain.balance(OPERATOR) == 0
+    assert (await ask(bank, transfer, await new_fee(bank))).status == 200
+    assert bank.chain.balance(OPERATOR) == 25_000 + FEE_MICRO
 
 
 async def test_the_fee_of_a_transfer_that_failed_is_a_credit_for_the_next_try(bank: Bank) -> None:

@@ -75,7 +75,7 @@ class DirectTransfers:
         """
         if len(headers) != 1:
             raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
-        presented = fees.read(headers[0])
+        presented = fees.read(headers[0], wish.tender.key)
         call_id, is_charged = await fees.standing(presented, wish.tender.key)
         while not is_charged:
             try:

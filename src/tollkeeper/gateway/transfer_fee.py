@@ -83,9 +83,13 @@ class TransferFees:
             await self.store.update(gate.id, lambda current: updated(current, terms, clock_ms(), frozenset()))
             await self.gates.changed(slug)
 
-    def read(self, header: str) -> Presented:
-        """The fee's payment. Raises: the refusal."""
-        return self.proofs.read(header.encode("latin-1"))
+    def read(self, header: str, transfer: PaymentKey) -> Presented:
+        """The fee's payment. Raises: the refusal, also of the transfer's own: as a fee it would be used up."""
+        presented = self.proofs.read(header.encode("latin-1"))
+        if presented.key == transfer:
+            message = "the fee is a payment of its own: sign another one than the transfer that the body describes"
+            raise payment_error(Code.PAYMENT_INVALID, message, details={"check": "fee"})
+        return presented
 
     async def standing(self, presented: Presented, transfer: PaymentKey) -> tuple[str, bool]:
         """The id under which this pair is charged, and whether it is already."""
