@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sqlite3
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,15 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import Forward, HostileHub, run_hostile_hub
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
+from tests.gateway.test_files import DAY_MS, form_of, swept
 from tests.gateway.test_leaving import LeftShop, shop
 from tests.gateway.test_stopping import answer_of, books_of
+from tests.ports import free_port
 from tollkeeper.gateway import asking
-from tollkeeper.settings import Role
+from tollkeeper.sandbox.buyer import Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.settings import FileSettings, Role
+from tollkeeper.storage.files import LocalFiles
 
 
 class Late:
@@ -93,6 +100,49 @@ async def test_whoever_was_told_to_come_again_is_served_once_whenever_it_was_gra
         served = [(await there.buyer.call(gate["accessUrl"], payment)).status for _ in range(2)]
     assert served == [200, 404]
     assert books_of(there) == [("VOID", 2)]
+
+
+@pytest.mark.parametrize("swept_as", ["VOID", "CLAIMED", "PARKED"])
+async def test_a_deleted_gates_file_is_kept_while_a_call_of_it_is_due_and_a_day_longer(
+    swept_as: str, tmp_path: Path, embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is known of its payment when the sweep comes."""
+    monkeypatch.setattr(asking, "SETTLE_WAIT_SECONDS", 1)
+    store, database, port = LocalFiles(tmp_path / "files", 0), tmp_path / "gateway.db", free_port()
+    async with (
+        composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub,
+        run_hostile_hub(hub) as between,
+        Buyer(derive_wallets().buyer) as buyer,
+        aiohttp.ClientSession() as http,
+    ):
+        files = FileSettings(tmp_path / "files")
+        selling = partial(
+            composed, embedded_chain.url, database, at=port, role=Role.GATEWAY, hub_url=between.url, files=files
+        )
+        between.settling = late = Late()
+        async with selling() as url:
+            there = LeftShop(url, database, RecordingTarget(""), buyer)
+            bearer = {"Authorization": f"Bearer {await buyer.login(url)}"}
+            async with http.post(url + "/api/v1/paygates", data=form_of(b"content"), headers=bearer) as created:
+                gate = await created.json()
+            payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
+            assert (await buyer.call(gate["accessUrl"], payment)).error_code == "SETTLEMENT_PENDING"
+            assert (await buyer.ask("DELETE", f"{url}/api/v1/paygates/{gate['id']}", headers=bearer)).status == 200
+            await late.until_answered()
+            await until_books_are(there, [("VOID", 1)])
+        monkeypatch.undo()
+        with closing(sqlite3.connect(database, timeout=20)) as books, books:
+            books.execute("UPDATE files SET replaced_ms = replaced_ms - ?", (2 * DAY_MS,))
+            books.execute("UPDATE purchases SET state = ?", (swept_as,))
+        assert len(await swept(database, store, 0)) == 1
+        with closing(sqlite3.connect(database, timeout=20)) as books, books:
+            books.execute("UPDATE purchases SET state = 'VOID'")
+        async with selling():
+            link = (await buyer.call(gate["accessUrl"], payment)).json()["downloadUrl"]
+        assert len(await swept(database, store, DAY_MS - 60_000)) == 1
+        async with selling(), http.get(link) as content:
+            assert await content.read() == b"content"
+        assert await swept(database, store, DAY_MS + 60_000) == []
 
 
 @pytest.mark.parametrize("binding", ["payment", "wallet"])

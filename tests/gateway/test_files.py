@@ -783,6 +783,29 @@ async def test_a_link_to_what_cannot_be_read_is_renewed(tmp_path: Path, embedded
         assert (await shop.get(link))[0] == 403
 
 
+async def test_a_content_that_was_replaced_is_kept_while_a_link_to_it_is_renewed(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    database, store = tmp_path / "gate.db", LocalFiles(tmp_path / "files", 0)
+    settings = FileSettings(tmp_path / "files", 0)
+    async with running_shop(embedded_chain, database, settings, store) as shop:
+        gate = await shop.gate()
+        (name,) = await shop.objects()
+        link = await shop.link(gate)
+        await shop.send("PUT", f"{PAYGATES}/{gate['id']}", form_of(b"latter", price=""))
+        there, away = tmp_path / "files" / "objects" / name, tmp_path / "away"
+        there.rename(away)
+        with closing(sqlite3.connect(database, timeout=20)) as books, books:
+            books.execute("UPDATE files SET replaced_ms = replaced_ms - ? WHERE replaced_ms > 0", (2 * DAY_MS,))
+        link = json.loads((await shop.get(link))[1])["error"]["details"]["downloadUrl"]
+        away.rename(there)
+        former_url = shop.url
+    assert name in await swept(database, store, 0)
+    async with running_shop(embedded_chain, database, settings, store) as shop:
+        assert (await shop.get(link.replace(former_url, shop.url)))[1] == CONTENT
+    assert name not in await swept(database, store, DAY_MS + 60_000)
+
+
 async def test_a_page_can_read_why_its_download_is_refused(local_shop: Shop) -> None:
     link = await local_shop.link(await local_shop.gate())
     (name,) = await local_shop.objects()

@@ -26,6 +26,7 @@ from tollkeeper.storage.file_rows import (
     forget_file,
     forget_upload,
     is_orphan,
+    keep_replaced,
 )
 from tollkeeper.storage.files import FileMissingError, FileStoreError
 
@@ -116,7 +117,7 @@ class Files:
             try:
                 await self.store.require(file.id, file.size_bytes)
             except FileStoreError as error:
-                raise self._not_given(link, error) from error
+                raise await self._not_given(link, error) from error
             await _send_head(send, part.status, lines)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
@@ -124,7 +125,7 @@ class Files:
         try:
             first = await anext(content)
         except FileStoreError as error:
-            raise self._not_given(link, error) from error
+            raise await self._not_given(link, error) from error
         # The head leaves with the first chunk, so that an object that cannot be read is a refusal.
         await _send_head(send, part.status, lines)
         try:
@@ -141,10 +142,16 @@ class Files:
             told = "the file cannot be read now: nothing is taken for this call, send the same request again later"
             raise _unreadable(file.id, error, told) from error
 
-    def _not_given(self, link: Link, error: FileStoreError) -> ApiError:
+    async def keep_on(self, file_id: str) -> None:
+        """Keeps a content that is sold no more for as long as the longest link lives: another one is given to it."""
+        now_ms = self.clock_ms()
+        await keep_replaced(self.database, file_id, now_ms - FILE_KEPT_SECONDS * 1000 // 2, now_ms)
+
+    async def _not_given(self, link: Link, error: FileStoreError) -> ApiError:
         """503, with the link for as long again: nobody's may run out while what he bought cannot be had."""
         now_seconds = self.clock_ms() // 1000
         renewed = replace(link, expires=max(link.expires, now_seconds + self.lifetime_seconds))
+        await self.keep_on(link.file_id)
         refusal = _unreadable(link.file_id, error, "the file cannot be read now: use this link for it later")
         refusal.details = {
             "downloadUrl": self.public_url + renewed.path(self.keys[0]),
@@ -179,7 +186,7 @@ class Files:
                 _LOG.info("cut_upload_deleted", file_id=file_id)
         now_ms = self.clock_ms()
         before_ms = now_ms - FILE_KEPT_SECONDS * 1000
-        while replaced := await files_to_delete(self.database, before_ms):
+        while replaced := await files_to_delete(self.database, before_ms, now_ms):
             for file_id in replaced:
                 await self.store.delete(file_id)
                 await self.database.run(forget_file(file_id, before_ms))

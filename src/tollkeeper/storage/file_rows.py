@@ -1,8 +1,8 @@
 """Which object of the store of files a PayGate sells, which no more, which is being written (contract 3.3, 4.8).
 
-A content that was replaced, or whose gate was deleted, keeps its row and object until every link to it is over. One
-that is being written has a row too, which says whose it is: it ends as sold, in the commit that names its gate, or as
-cut, and what is cut is never sold and may be deleted.
+A content that was replaced, or whose gate was deleted, keeps its row and object until every link to it is over, and no
+call of its gate is due any more. One that is being written has a row too, which says whose it is: it ends as sold, in
+the commit that names its gate, or as cut, and what is cut is never sold and may be deleted.
 """
 
 from __future__ import annotations
@@ -64,9 +64,20 @@ async def find_file(database: Database, file_id: str) -> StoredFile | None:
     return StoredFile(row["id"], row["name"], row["size_bytes"], row["content_type"], row["sha256"])
 
 
-async def files_to_delete(database: Database, before_ms: int) -> list[str]:
-    """Ids of contents that were replaced before that time; some of them, if they are many."""
-    return [row["id"] for row in await database.read(_Q.files_to_delete(before_ms=before_ms, limit=_AT_ONCE))]
+async def files_to_delete(database: Database, before_ms: int, now_ms: int) -> list[str]:
+    """Ids of contents that were replaced before that time, and are due to nobody; some of them, if they are many."""
+    asked = _Q.files_to_delete(before_ms=before_ms, now_ms=now_ms, limit=_AT_ONCE)
+    return [row["id"] for row in await database.read(asked)]
+
+
+async def keep_replaced(database: Database, file_id: str, before_ms: int, now_ms: int) -> None:
+    """Lets a content that was replaced before that time be kept as if it were replaced now."""
+    if await database.read(_Q.leaving(id=file_id, before_ms=before_ms)):
+        await database.run(_keep_replaced(file_id, before_ms, now_ms))
+
+
+def _keep_replaced(file_id: str, before_ms: int, now_ms: int) -> Unit[None]:
+    yield _Q.keep_replaced(id=file_id, before_ms=before_ms, now_ms=now_ms)
 
 
 def forget_file(file_id: str, before_ms: int) -> Unit[None]:
