@@ -231,6 +231,31 @@ async def test_what_is_not_a_record_ends_the_exchange_behind_what_came_whole(tmp
         await _assert_refused_as_invalid(edge, url)
 
 
+@pytest.mark.parametrize("ends", ["without TLS's end", "with what is no record", "with an alert", "in an answer"])
+async def test_a_target_that_ends_and_takes_no_more_of_the_request_is_not_waited_for(ends: str, tmp_path: Path) -> None:
+    async def says(cipher: Cipher) -> None:
+        connection = cipher.connection
+        await connection.reader.read(1)
+        await asyncio.sleep(0.2)  # what was sent meanwhile waits
+        if ends == "with what is no record":
+            await connection.send(b"not a record at all")
+        elif ends == "with an alert":
+            await connection.send(b"\x15\x03\x03\x00\x02\x02\x28")
+        else:
+            if ends == "in an answer":
+                await connection.send(cipher.records(OK + b"content-length: 6\r\n\r\none"))
+            connection.writer.write_eof()
+        await asyncio.sleep(30)  # and reads nothing
+
+    async with _behind(says, tmp_path) as (edge, url):
+        with pytest.raises(ApiError) as refusal:
+            async with asyncio.timeout(10):
+                await forward(edge, _asked(url, "POST"), bytes(16 * 1024 * 1024))
+        is_heard = ends == "in an answer"
+        assert refusal.value.code is (Code.UPSTREAM_INVALID if is_heard else Code.UPSTREAM_UNREACHABLE)
+        assert edge.pool.open_count == 0
+
+
 async def test_a_kept_connection_that_is_spoken_to_is_dropped(tmp_path: Path) -> None:
     is_idle, heard = asyncio.Event(), asyncio.Event()
 

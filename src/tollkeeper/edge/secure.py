@@ -102,7 +102,7 @@ class Secured(asyncio.Protocol):
     def eof_received(self) -> None:
         """See `asyncio.Protocol`. Before TLS's own end somebody on the way may have cut the rest (RFC 9112, 9.8)."""
         if self._is_established:
-            self._fault = ssl.SSLEOFError("the connection ended without TLS's end")
+            self._break(ssl.SSLEOFError("the connection ended without TLS's end"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
@@ -179,7 +179,10 @@ class Secured(asyncio.Protocol):
 
     def _break(self, fault: ssl.SSLError) -> None:
         self._fault = fault.with_traceback(None)  # else as above
-        self._network.close()
+        if self._network.get_write_buffer_size():  # a close would wait until the target takes it, if it ever does
+            self._network.abort()
+        else:
+            self._network.close()
 
 
 async def connect_secure(
