@@ -384,6 +384,7 @@ STARTING: Final = (
     "follow_sooner",
     "cut_uploads",
     "files_to_delete",
+    "void_rest",
     "forget",
     "by_slug",
 )

@@ -106,8 +106,8 @@ class Shop:
             now_ms=now_ms,
         )
 
-    async def bought(self, gate: PayGate, number: int = 1) -> Purchase:
-        claim = await self.claim(gate, number)
+    async def bought(self, gate: PayGate, number: int = 1, payer: str = "0x" + "22" * 20) -> Purchase:
+        claim = await self.claim(gate, number, payer=payer)
         assert claim.outcome is Claim.WON
         assert claim.purchase is not None
         await self.purchases.grant(claim.purchase, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)

@@ -142,7 +142,7 @@ def test_loaded_sql_binds_in_the_database() -> None:
             "gateway.sql",
             "oldest_of_payer",
             dict.fromkeys(("payer", "gate_id", "now_ms", "parked_since_ms"), 0),
-            {"purchases_by_payer (payer=?)"},
+            {"purchases_by_payer (payer=?)", "sqlite_autoindex_paygates_1 (id=?)"},
         ),
         (
             "statistics.sql",

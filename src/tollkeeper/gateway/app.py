@@ -77,6 +77,7 @@ _LOG = structlog.get_logger("tollkeeper.gateway")
 REFRESH_SECONDS = 30.0
 RETRY_SECONDS = 0.5
 _TELL_SECONDS = 60.0
+_DELETIONS_SECONDS = 60.0
 # A node that does not answer must not hold up a start.
 NODES_WAIT_SECONDS = 2.0
 
@@ -314,13 +315,14 @@ class Gateway:
                 await self.proofs_on_chain.asked.wait()
         await self._settled.recall()
         await self._refresh()
+        firsts = (self.files.run(), self._end_deletions()) if self._worker.is_first else ()
         self._tasks = [
             opening,
             asyncio.create_task(self._keep_fresh()),
             asyncio.create_task(self._completer.run()),
             asyncio.create_task(self.traffic.run()),
             asyncio.create_task(self.uploads.run()),
-            *([asyncio.create_task(self.files.run())] if self._worker.is_first else []),
+            *(asyncio.create_task(work) for work in firsts),
         ]
 
     async def _refresh(self) -> None:
@@ -360,6 +362,17 @@ class Gateway:
                 await self._refresh()
             except Exception:  # noqa: BLE001 - logged; the next round tries again
                 _LOG.exception("refresh_failed")
+
+    async def _end_deletions(self) -> None:
+        """Voids what gates sold whose deletion broke off."""
+        while True:
+            try:
+                await self.paygates.void_rest(clock_ms())
+            except StorageError as error:
+                _LOG.info("deletion_waits", reason=str(error))
+            except Exception:  # noqa: BLE001 - logged; the next round tries again
+                _LOG.exception("deletion_failed")
+            await asyncio.sleep(_DELETIONS_SECONDS)
 
     async def is_ready(self) -> dict[str, bool]:
         """What readiness asks for: the database answers, the facilitator answers; each within its seconds."""

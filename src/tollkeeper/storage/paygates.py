@@ -36,6 +36,8 @@ _DECODE_ACCEPTS: Final = msgspec.json.Decoder(tuple[Recipient, ...]).decode
 _DECODE_HEADERS: Final = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode
 # An owner who changes the price more often than this within two minutes gives up the oldest of them.
 _FORMER_VERSIONS_MAX: Final = 100
+VOIDED_AT_ONCE: Final = 500  # purchases of a gate that is deleted: some milliseconds of the writer
+_DELETING_MS: Final = 60_000  # a deletion that has not ended by then broke off
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,19 +273,33 @@ class PayGates:
         return gate
 
     async def delete(self, gate_id: int, now_ms: int) -> int:
-        """Deletes a gate softly and voids its bought credits; returns how many those were. Raises: NOT_FOUND."""
-        return await self._database.run(self._delete(gate_id, now_ms))
+        """Deletes a gate softly and voids its bought credits; returns how many those were. Raises: NOT_FOUND.
 
-    def _delete(self, gate_id: int, now_ms: int) -> Unit[int]:
+        From the first commit on none of them is taken but what is due (`spending`); where this breaks off, `void_rest`
+        goes on.
+        """
+        voided, outstanding = await self._database.run(self._delete(gate_id, now_ms))
+        return outstanding + (await self._void(gate_id, now_ms) if voided == VOIDED_AT_ONCE else 0)
+
+    def _delete(self, gate_id: int, now_ms: int) -> Unit[tuple[int, int]]:
         deleted = yield _Q.delete_paygate(id=gate_id, now_ms=now_ms)
         if not deleted:
             raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
-        rows = yield _Q.outstanding_credits(gate_id=gate_id, now_ms=now_ms)
-        yield _Q.void_purchases_of_gate(gate_id=gate_id, now_ms=now_ms)
-        yield _Q.close_credits_of_gate(gate_id=gate_id)
         yield from give_up_files(gate_id, now_ms)
-        outstanding: int = rows[0]["outstanding"]
-        return outstanding
+        return (yield from _void_some(gate_id, now_ms))
+
+    async def void_rest(self, now_ms: int) -> None:
+        """Voids what gates sold whose deletion broke off. Raises: StorageError."""
+        for row in await self._database.read(_Q.gates_to_void(before_ms=now_ms - _DELETING_MS)):
+            await self._void(row["id"], now_ms)
+
+    async def _void(self, gate_id: int, now_ms: int) -> int:
+        """All that a deleted gate sold, some in each commit, for spends wait for it; how many credits were left."""
+        voided, all_outstanding = VOIDED_AT_ONCE, 0
+        while voided == VOIDED_AT_ONCE:
+            voided, outstanding = await self._database.run(_void_some(gate_id, now_ms))
+            all_outstanding += outstanding
+        return all_outstanding
 
     async def counters(self, gate_id: int) -> Counters:
         """What the gate has done, as far as it has been written."""
@@ -370,3 +386,12 @@ class PayGates:
             created_ms=row["created_ms"],
             updated_ms=row["updated_ms"],
         )
+
+
+def _void_some(gate_id: int, now_ms: int) -> Unit[tuple[int, int]]:
+    """Voids some of what a deleted gate sold: how many purchases, and how many credits they had left."""
+    rows = yield _Q.void_purchases_of_gate(gate_id=gate_id, now_ms=now_ms, many=VOIDED_AT_ONCE)
+    if rows:
+        numbers = [row["number"] for row in rows]
+        yield _Q.close_credits_of_gate(gate_id=gate_id, first=min(numbers), last=max(numbers))
+    return len(rows), sum(row["outstanding"] or 0 for row in rows)

@@ -135,7 +135,8 @@ class _Held:
             return SpendResult(Spend.FOREIGN, purchase)
         is_held = purchase.state is PurchaseState.LIVE and purchase.failure is not None  # see `holding`
         is_over = purchase.expires_ms is not None and purchase.expires_ms <= now_ms
-        is_there = purchase.state is PurchaseState.LIVE or self.is_due
+        is_whole = purchase.remaining == purchase.granted
+        is_there = self.is_due or (purchase.state is PurchaseState.LIVE and (is_whole or not self._gate_deleted))
         if not is_there or purchase.remaining == 0 or is_over or is_held:
             return SpendResult(Spend.PARKED if is_held else _WITHOUT_CREDIT[purchase.state], purchase)
         if self._gate_version != wish.gate_version and not self._gate_deleted:
@@ -145,7 +146,7 @@ class _Held:
         ):
             return SpendResult(Spend.WITHHELD, purchase)
         if self._gate_deleted:
-            # Claimed before the delete: one call is served, the rest is void (contract 2).
+            # Claimed before the delete: one call is served, the rest is void (contract 2), if it is not so yet.
             self.is_taken_of_void = self.is_due
             result = self.take(wish)
             self.is_voided = True

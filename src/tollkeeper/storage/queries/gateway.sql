@@ -93,20 +93,29 @@ UPDATE paygates SET deleted_ms = :now_ms, updated_ms = :now_ms, version = versio
 WHERE id = :id AND deleted_ms IS NULL
 RETURNING id;
 
--- name: outstanding_credits
-SELECT coalesce(sum(remaining), 0) AS outstanding FROM holdings
-WHERE gate_id = :gate_id AND state = 'LIVE' AND (expires_ms IS NULL OR expires_ms > :now_ms);
-
 -- Their payments are followed all the same: what was earned, and whom to trust, hangs on how they end.
 -- name: void_purchases_of_gate
--- Of one that was held before (`hold_purchase`) nothing is due.
+-- So many of a deleted gate's, with what each has left. Of one that was held before (`hold_purchase`) nothing is due.
 UPDATE purchases SET state = 'VOID', updated_ms = :now_ms,
     failure = CASE WHEN failure IS NULL THEN 'gate_deleted' ELSE 'gate_deleted, ' || failure END
-WHERE gate_id = :gate_id AND state = 'LIVE';
+WHERE number IN (SELECT number FROM purchases WHERE gate_id = :gate_id AND state = 'LIVE' ORDER BY number LIMIT :many)
+RETURNING number, (
+    SELECT c.remaining FROM credits c
+    WHERE c.number = purchases.number AND (c.expires_ms IS NULL OR c.expires_ms > :now_ms)
+) AS outstanding;
 
 -- name: close_credits_of_gate
+-- Of those, which lie between these numbers.
 UPDATE credits SET is_live = 0
-WHERE is_live = 1 AND number IN (SELECT number FROM purchases WHERE gate_id = :gate_id AND state = 'VOID');
+WHERE is_live = 1 AND number IN (
+    SELECT number FROM purchases
+    WHERE gate_id = :gate_id AND state = 'VOID' AND number >= :first AND number <= :last
+);
+
+-- name: gates_to_void
+-- That were deleted before then, and of which not all is void yet.
+SELECT g.id FROM paygates g
+WHERE g.deleted_ms < :before_ms AND EXISTS (SELECT 1 FROM purchases p WHERE p.gate_id = g.id AND p.state = 'LIVE');
 
 -- name: counters_of_gate
 SELECT challenges, purchases, calls, failures, revenue_high, revenue_micro FROM paygate_counters WHERE gate_id = :gate_id;
@@ -442,11 +451,14 @@ SELECT count(*) AS total FROM holdings WHERE payer = :payer AND state IN ('LIVE'
 
 -- name: oldest_of_payer
 -- What a wallet's next call at a gate is spent from: the oldest purchase that holds a credit, or is due one though its gate
--- was deleted, else one still settling, else one that is held, or was parked since then: that may be paid for. Looked for among the wallet's, and not among all that the gate ever sold: hence no bare gate_id.
+-- was deleted (and is yet to be void with it), else one still settling, else one that is held, or was parked since then: that may be paid for. Looked for among the wallet's, and not among all that the gate ever sold: hence no bare gate_id.
 SELECT id, state FROM holdings
 WHERE payer = :payer AND gate_id + 0 = :gate_id AND (
     state = 'CLAIMED' OR (state = 'PARKED' AND updated_ms > :parked_since_ms) OR (
-        (state = 'LIVE' OR (state = 'VOID' AND failure = 'gate_deleted' AND remaining = granted))
+        (
+            (state = 'LIVE' AND NOT EXISTS (SELECT 1 FROM paygates g WHERE g.id = :gate_id AND g.deleted_ms IS NOT NULL))
+            OR ((state = 'LIVE' OR (state = 'VOID' AND failure = 'gate_deleted')) AND remaining = granted)
+        )
         AND remaining > 0 AND (expires_ms IS NULL OR expires_ms > :now_ms)
     )
 )

@@ -1,0 +1,131 @@
+"""A gate that sold much is deleted: whoever spends a credit waits for none of it long, and nothing counts meanwhile."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+
+from tests.hub.faulty_database import FaultyDatabase, Kind, Moment, order
+from tests.storage.plans import plan_of
+from tests.storage.test_purchases import NOW_MS, Shop, key
+from tollkeeper.core.purchases import Spend
+from tollkeeper.gateway.following import key_of
+from tollkeeper.storage import StorageError, open_database
+from tollkeeper.storage.database import Database, Statement
+from tollkeeper.storage.paygates import VOIDED_AT_ONCE
+from tollkeeper.storage.purchases import Purchase
+from tollkeeper.storage.queries import load_queries
+from tollkeeper.storage.sqlite import SqliteDatabase
+
+OTHER, ANOTHER = "0x" + "33" * 20, "0x" + "44" * 20
+LATER_MS = NOW_MS + 60_001
+
+
+@asynccontextmanager
+async def opened(path: Path) -> AsyncIterator[SqliteDatabase]:
+    database = open_database(str(path))
+    assert isinstance(database, SqliteDatabase)
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+def sell_many(path: Path, sold: Purchase, count: int) -> None:
+    """So many purchases more like this one, written past the stores."""
+    with closing(sqlite3.connect(path)) as books, books:
+        columns = [row[1] for row in books.execute("PRAGMA table_info(purchases)")]
+        own = {"number": "w.v + 10", "id": "'pur_many_' || w.v", "nonce": "printf('0x%064x', w.v + 1000)"}
+        books.execute(
+            f"WITH RECURSIVE w(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM w WHERE v < {count})"  # noqa: S608 - ours
+            f" INSERT INTO purchases ({', '.join(columns)})"
+            f" SELECT {', '.join(own.get(column, f'p.{column}') for column in columns)}"
+            " FROM w, purchases p WHERE p.id = ?",
+            [sold.id],
+        )
+        many = "FROM purchases WHERE id LIKE 'pur_many_%'"
+        books.execute(
+            "INSERT INTO credits (number, granted, remaining, token_used, is_live)"
+            f" SELECT number, credits, credits, 0, 1 {many}"
+        )
+        books.execute(
+            "INSERT INTO credits_given (cause, reason, purchase_id, delta, created_ms)"
+            f" SELECT id, 'grant', id, credits, 0 {many}"
+        )
+
+
+async def void_in(database: Database) -> int:
+    """How many purchases are void, and their credits not live."""
+    counting = (
+        "SELECT count(*) AS found FROM purchases p JOIN credits c ON c.number = p.number"
+        " WHERE p.state = 'VOID' AND c.is_live = 0"
+    )
+    found: int = (await database.read(Statement(counting)))[0]["found"]
+    return found
+
+
+async def test_what_a_gate_sold_is_voided_some_of_it_in_each_commit(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.db"
+    async with opened(path) as database:
+        shop = Shop(database)
+        gate = await shop.gate(2)
+        sold = await shop.bought(gate)
+        assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.SPENT
+        sell_many(path, sold, 3 * VOIDED_AT_ONCE)
+        begun = database.commits
+        assert await shop.gates.delete(gate.id, NOW_MS) == 1 + 2 * 3 * VOIDED_AT_ONCE
+        assert (database.commits - begun, await void_in(database)) == (4, 1 + 3 * VOIDED_AT_ONCE)
+        await shop.ledger_agrees()
+
+
+@pytest.mark.parametrize("proof", ["header", "token", "wallet"])
+async def test_what_is_to_be_void_with_its_gate_and_is_not_yet_is_spent_as_if_it_were(
+    tmp_path: Path, proof: str
+) -> None:
+    """The deletion broke off behind its first commit. One call is due where none was served, and no other one."""
+    path, orders = tmp_path / "gateway.db", tmp_path / "orders"
+    async with opened(path) as database:
+        shop = Shop(FaultyDatabase(database, orders))
+        gate = await shop.gate(2)
+        sell_many(path, await shop.bought(gate), VOIDED_AT_ONCE - 1)
+        used, whole = await shop.bought(gate, 2, OTHER), await shop.bought(gate, 3, ANOTHER)
+
+        async def spend(purchase: Purchase) -> Spend:
+            if proof == "header":
+                spending = shop.purchases.spend(key_of(purchase), shop.wish(gate), NOW_MS)
+            elif proof == "token":
+                spending = shop.purchases.spend_token(purchase.id, shop.wish(gate, None), NOW_MS)
+            else:
+                spending = shop.purchases.spend_of_payer(purchase.payer, shop.wish(gate, None), NOW_MS)
+            return (await spending).outcome
+
+        assert await spend(used) is Spend.SPENT
+        order(orders, "_void", Moment.BEFORE, Kind.ERROR)
+        with pytest.raises(StorageError):
+            await shop.gates.delete(gate.id, NOW_MS)
+        assert await void_in(database) == VOIDED_AT_ONCE
+        nothing = Spend.UNKNOWN if proof == "wallet" else Spend.EXHAUSTED
+        assert await spend(used) is nothing
+        assert [await spend(whole), await spend(whole)] == [Spend.SPENT, nothing]
+        await shop.gates.void_rest(LATER_MS - 1)  # it may be going on
+        assert await void_in(database) == VOIDED_AT_ONCE + 1  # what was due was taken of
+        await shop.gates.void_rest(LATER_MS)
+        assert await void_in(database) == VOIDED_AT_ONCE + 2
+        assert await spend(used) is nothing
+        await shop.ledger_agrees()
+
+
+async def test_neither_a_deletion_nor_looking_for_what_it_left_reads_all_purchases(tmp_path: Path) -> None:
+    statements = load_queries("gateway.sql")
+    async with opened(tmp_path / "gateway.db") as database:
+        for statement in (
+            statements.void_purchases_of_gate(gate_id=1, now_ms=NOW_MS, many=VOIDED_AT_ONCE),
+            statements.close_credits_of_gate(gate_id=1, first=1, last=500),
+            statements.gates_to_void(before_ms=NOW_MS),
+        ):
+            plan = await plan_of(database, statement)
+            assert not [step for step in plan if "SCAN purchases" in step or step == "SCAN p"], plan
