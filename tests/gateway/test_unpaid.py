@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.gateway.composed import opened_databases
 from tests.gateway.market import Market
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.same_bytes import kept, request
@@ -97,12 +98,18 @@ async def test_every_one_of_them_is_counted(market: Market) -> None:
 async def test_a_402_reads_nothing_once_its_gate_is_in_memory(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = opened_databases(monkeypatch)
+    said: list[str] = []
+    connect = sqlite3.connect
+
+    def traced(*given: Any, **named: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*given, **named)
+        connection.set_trace_callback(said.append)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", traced)
     async with shop(embedded_chain.url, target, tmp_path) as there:
         gate = await there.gate()
-        said: list[str] = []
-        for connection in (opened[0]._reader, opened[0]._writer):  # noqa: SLF001 - nothing else sees what is read
-            connection.set_trace_callback(said.append)
+        said.clear()
         async with kept(gate) as caller:
             assert (await caller.ask(request(gate)))[0] == 402
             assert any(gate["slug"] in one for one in said)  # what comes first at a gate that is not in memory

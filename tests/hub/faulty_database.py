@@ -66,6 +66,10 @@ class FaultyDatabase:
         """As the real one, but for the fault."""
         return await self._read(statement, sys._getframe(1).f_code.co_name, self.real.read_short)  # noqa: SLF001
 
+    async def read_long(self, statement: Statement) -> list[Row]:
+        """As the real one, but for the fault."""
+        return await self._read(statement, sys._getframe(1).f_code.co_name, self.real.read_long)  # noqa: SLF001
+
     async def _read(
         self, statement: Statement, name: str, real: Callable[[Statement], Awaitable[list[Row]]]
     ) -> list[Row]:

@@ -40,6 +40,10 @@ class FailingDatabase:
         """As the real one."""
         return await self.real.read_short(statement)
 
+    async def read_long(self, statement: Statement) -> list[Row]:
+        """As the real one."""
+        return await self.real.read_long(statement)
+
     async def run(self, unit: Unit[T]) -> T:
         """As the real one, but for the unit that fails."""
         return await self._run(unit, self.real.run)

@@ -175,7 +175,7 @@ async def test_a_refusal_waits_for_the_commit_of_what_it_rests_on(tmp_path: Path
 async def test_another_programs_write_lock_is_a_passing_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tollkeeper.storage.sqlite._BUSY_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("tollkeeper.storage.sqlite.BUSY_TIMEOUT_SECONDS", 0.05)
     path = tmp_path / "db"
     database = open_database(str(path))
     other = sqlite3.connect(path, isolation_level=None)

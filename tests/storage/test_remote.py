@@ -468,10 +468,12 @@ async def test_a_look_up_waits_for_no_long_query(tmp_path: Path, owned: SqliteDa
     numbers = "SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 10000000"
     counting = Statement(f"WITH RECURSIVE c(n) AS ({numbers}) SELECT count(*) AS n FROM c")  # noqa: S608 - own text
     async with worker(tmp_path) as database:
-        long = asyncio.create_task(database.read(counting))
+        long = asyncio.create_task(database.read_long(counting))
         await asyncio.sleep(0.05)  # it has its thread
-        assert await database.read_short(Statement("SELECT 1 AS one")) == [{"one": 1}]
-        assert not long.done()
-        with pytest.raises(StatementError):
-            await database.read_short(Statement("DELETE FROM credits"))
+        for read in (database.read, database.read_short):
+            assert await read(Statement("SELECT 1 AS one")) == [{"one": 1}]
+            assert not long.done()
+        for read in (database.read, database.read_short, database.read_long):
+            with pytest.raises(StatementError):
+                await read(Statement("DELETE FROM credits"))
         assert await long == [{"n": 10_000_000}]

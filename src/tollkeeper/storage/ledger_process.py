@@ -156,9 +156,10 @@ class _Worker(asyncio.Protocol):
         self._joined.spend(request, answered)
 
     async def _read(self, request: Read) -> None:
-        read = self._database.read_short if request.is_short else self._database.read
+        database = self._database
+        read = {"read": database.read, "read_short": database.read_short, "read_long": database.read_long}
         try:
-            rows = await read(request.sql.statement())
+            rows = await read[request.by](request.sql.statement())
         except Exception as error:  # noqa: BLE001 - the worker's own
             self._send(failed(request.number, error))
         else:

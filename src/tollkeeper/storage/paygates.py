@@ -199,13 +199,12 @@ class PayGates:
     async def page(self, owner_wallet: str | None, limit: int, offset: int) -> tuple[list[PayGate], int]:
         """An owner's gates, newest first, and how many there are; without an owner the ownerless ones."""
         if owner_wallet is None:
-            total = await self._database.read(_Q.count_ownerless_paygates())
-            rows = await self._database.read(_Q.ownerless_paygates(limit=limit, offset=offset))
+            total = await self._database.read_long(_Q.count_ownerless_paygates())
+            rows = await self._database.read_long(_Q.ownerless_paygates(limit=limit, offset=offset))
         else:
-            total = await self._database.read(_Q.count_paygates_of_owner(owner_wallet=owner_wallet))
-            rows = await self._database.read(
-                _Q.paygates_of_owner(owner_wallet=owner_wallet, limit=limit, offset=offset)
-            )
+            total = await self._database.read_long(_Q.count_paygates_of_owner(owner_wallet=owner_wallet))
+            page = _Q.paygates_of_owner(owner_wallet=owner_wallet, limit=limit, offset=offset)
+            rows = await self._database.read_long(page)
         return [self._gate(row) for row in rows], total[0]["total"]
 
     async def update(
@@ -290,7 +289,7 @@ class PayGates:
 
     async def void_rest(self, now_ms: int) -> None:
         """Voids what gates sold whose deletion broke off. Raises: StorageError."""
-        for row in await self._database.read(_Q.gates_to_void(before_ms=now_ms - _DELETING_MS)):
+        for row in await self._database.read_long(_Q.gates_to_void(before_ms=now_ms - _DELETING_MS)):
             await self._void(row["id"], now_ms)
 
     async def _void(self, gate_id: int, now_ms: int) -> int:
@@ -312,7 +311,7 @@ class PayGates:
 
     async def trust(self, gate_id: int) -> Trust:
         """What the gate sold on trust and is not confirmed, and what it sold and was not paid after all."""
-        rows = await self._database.read(_Q.trust_of_gate(gate_id=gate_id))
+        rows = await self._database.read_long(_Q.trust_of_gate(gate_id=gate_id))
         found = {row["state"]: (row["purchases"], in_whole(row["value_high"], row["value_low"])) for row in rows}
         return Trust(*found.get("LIVE", (0, 0)), *found.get("VOID", (0, 0)))
 

@@ -168,14 +168,18 @@ class RemoteDatabase:
 
     async def read(self, statement: Statement) -> list[Row]:
         """See `Database.read`."""
-        return await self._read(statement, is_short=False)
+        return await self._read(statement, "read")
 
     async def read_short(self, statement: Statement) -> list[Row]:
         """See `Database.read_short`: the ledger process's loop is blocked for it, which waits for no long query."""
-        return await self._read(statement, is_short=True)
+        return await self._read(statement, "read_short")
 
-    async def _read(self, statement: Statement, *, is_short: bool) -> list[Row]:
-        answer = await self._answer(self._open_line(), Read(next(self._numbers), Sql.of(statement), is_short))
+    async def read_long(self, statement: Statement) -> list[Row]:
+        """See `Database.read_long`."""
+        return await self._read(statement, "read_long")
+
+    async def _read(self, statement: Statement, by: str) -> list[Row]:
+        answer = await self._answer(self._open_line(), Read(next(self._numbers), Sql.of(statement), by))
         if isinstance(answer, Rows):
             return list(answer.rows)
         raise _error_of(answer)

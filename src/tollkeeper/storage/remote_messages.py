@@ -46,11 +46,11 @@ class Sql(msgspec.Struct, array_like=True):
 
 
 class Read(msgspec.Struct, tag=1, array_like=True):
-    """`Database.read`, or `read_short`."""
+    """`Database.read`, `read_short` or `read_long`: that is its name."""
 
     number: int
     sql: Sql
-    is_short: bool = False
+    by: str
 
 
 SentPart: TypeAlias = PrepareClaims | RecordSigned | MoveAll

@@ -4,7 +4,8 @@ One thread owns the only connection that writes. Whatever units arrived while it
 transaction, each in a savepoint of its own: one sync, then all are answered, refusals too, because a refusal may rest
 on what an earlier unit of the batch wrote. While the thread has nothing to do, an event loop that has short units
 takes its turn and commits them by itself, those of one turn of the loop together, which costs less than the way to
-the thread and back. A second thread reads the last committed state. Once a write or a sync has failed nothing is
+the thread and back. A second thread reads the last committed state, a third one
+lists. Once a write or a sync has failed nothing is
 written any more, for after a failed sync nobody knows what the disk holds, until the whole log of what was committed
 before has been copied into the file, synced there and cut off (`_mend`); a failure that is not the disk's ends with
 the program only. Opening and migrating are in `sqlite_file`.
@@ -18,6 +19,7 @@ import os
 import sqlite3
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from tollkeeper.storage.batching import BatchThread, answer_to
@@ -32,10 +34,10 @@ from tollkeeper.storage.database import (
     StorageError,
     Unit,
 )
+from tollkeeper.storage.sqlite_connections import BUSY_TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from tollkeeper.storage.lending import Lending
 
@@ -44,9 +46,7 @@ _Short: TypeAlias = "tuple[Unit[Any], Callable[[Outcome], None]]"
 
 logger = logging.getLogger(__name__)
 
-_BUSY_TIMEOUT_SECONDS: Final = 5.0
 _BUSY_PAUSE_SECONDS: Final = 0.001
-_CACHED_STATEMENTS: Final = 512
 # The log is folded into the file by the thread, so that no loop waits for it, once it may have so many pages: at most
 # about six in every commit and one for every row, and of that the share that it had when it was last folded (rows of
 # one commit are mostly neighbours), but no less than the least: what is written may change its kind.
@@ -54,7 +54,6 @@ _LOG_PAGES_MAX: Final = 2000  # eight megabytes: whoever syncs meanwhile waits f
 _PAGES_OF_COMMIT: Final = 6
 _LEAST_SHARE: Final = 1 / 8
 _NOT_COPIED: Final = -1  # as SQLite says it, where another connection is copying
-_WAL_KEPT_SIZE_BYTES: Final = 64 * 1024 * 1024
 # Short units, other than spends, whose commits take longer are left to the thread: on a slow disk a loop that waits for
 # each does little else.
 _COMMIT_HERE_SECONDS: Final = 0.001
@@ -81,41 +80,6 @@ _NO_WRITES: Final = "the database takes no writes until its disk does again"
 _NO_WRITES_AT_ALL: Final = "the database takes no writes until the operator has restarted it"
 
 
-def connect_writer(path: Path) -> sqlite3.Connection:
-    """The connection that writes. Raises: StorageError, sqlite3.Error."""
-    connection = _connect(path)
-    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-    if mode != "wal":
-        connection.close()
-        raise StorageError(f"{path}: this file system cannot hold a write-ahead log (journal mode is {mode})")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_SIZE_BYTES}")
-    connection.execute("PRAGMA wal_autocheckpoint = 0")
-    return connection
-
-
-def connect_reader(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write, nor move the log into the file. Raises: sqlite3.Error."""
-    connection = _connect(path)
-    connection.execute("PRAGMA query_only = ON")
-    connection.execute("PRAGMA wal_autocheckpoint = 0")
-    return connection
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        path,
-        timeout=_BUSY_TIMEOUT_SECONDS,
-        isolation_level=None,  # transactions begin and end where this module says so
-        check_same_thread=False,  # opened by one thread, then used by one other only
-        cached_statements=_CACHED_STATEMENTS,
-    )
-    # What a savepoint or a statement may have to undo: else a file is made and deleted in every commit.
-    connection.execute("PRAGMA temp_store = MEMORY")
-    return connection
-
-
 class SqliteDatabase:
     """An open, migrated SQLite file whose lock is held. Carries out `Database`."""
 
@@ -123,6 +87,7 @@ class SqliteDatabase:
         self,
         writer: sqlite3.Connection,
         reader: sqlite3.Connection,
+        lister: sqlite3.Connection,
         looker: sqlite3.Connection,
         folder: sqlite3.Connection,
         lock: int,
@@ -131,7 +96,6 @@ class SqliteDatabase:
     ) -> None:
         """`is_shared`: other programs may write to the file, and move its log into it."""
         self._writer = writer
-        self._reader = reader
         self._looker = looker  # for the loops
         self._folder = folder  # for the writing thread too
         self._lock = lock
@@ -155,12 +119,20 @@ class SqliteDatabase:
             tidy=self._fold_log,
         )
         self._reading: BatchThread[Statement] = BatchThread(
-            "tollkeeper-reader", self._read_all, reader.close, lent_seconds=_LENT_TO_READER_SECONDS
+            "tollkeeper-reader", partial(self._read_all, reader), reader.close, lent_seconds=_LENT_TO_READER_SECONDS
+        )
+        self._listing: BatchThread[Statement] = BatchThread(
+            "tollkeeper-lister", partial(self._read_all, lister), lister.close, lent_seconds=_LENT_TO_READER_SECONDS
         )
 
     async def read(self, statement: Statement) -> list[Row]:
         """See `Database.read`."""
         rows: list[Row] = await self._reading.submit(statement)
+        return rows
+
+    async def read_long(self, statement: Statement) -> list[Row]:
+        """See `Database.read_long`."""
+        rows: list[Row] = await self._listing.submit(statement)
         return rows
 
     async def read_short(self, statement: Statement) -> list[Row]:
@@ -246,7 +218,10 @@ class SqliteDatabase:
         if not self._is_closed:
             self._is_closed = True
             self._looker.close()
-        await self._reading.close()  # first, so that the writer is the last to close and folds the log into the file
+        await self._listing.close()
+        await (
+            self._reading.close()
+        )  # before it, so that the writer is the last to close and folds the log into the file
         await self._writing.close()
 
     def _close_writer(self) -> None:
@@ -278,7 +253,7 @@ class SqliteDatabase:
 
     def _has_begun_in_time(self) -> bool:
         """As `_has_begun`, by the thread, which waits for another program. Raises: StorageError."""
-        patient_until = time.monotonic() + _BUSY_TIMEOUT_SECONDS
+        patient_until = time.monotonic() + BUSY_TIMEOUT_SECONDS
         while not self._has_begun():
             if time.monotonic() >= patient_until:
                 return False
@@ -440,8 +415,8 @@ class SqliteDatabase:
         finally:
             unit.close()
 
-    def _read_all(self, statements: list[Statement]) -> list[Outcome]:
-        return [self._read(self._reader, statement) for statement in statements]
+    def _read_all(self, connection: sqlite3.Connection, statements: list[Statement]) -> list[Outcome]:
+        return [self._read(connection, statement) for statement in statements]
 
     def _read(self, connection: sqlite3.Connection, statement: Statement) -> Outcome:
         try:

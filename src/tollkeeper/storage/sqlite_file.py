@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.file_lock import FileLock
 from tollkeeper.storage.migrations import SCHEMA_TABLE, Applied, Migration, missing_migrations
-from tollkeeper.storage.sqlite import SqliteDatabase, connect_reader, connect_writer, is_of_the_disk
+from tollkeeper.storage.sqlite import SqliteDatabase, is_of_the_disk
+from tollkeeper.storage.sqlite_connections import connect_reader, connect_writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,9 +47,9 @@ def open_sqlite(
             if sharing is not None and lock.is_alone:
                 writer.execute(sharing.when_alone.sql, sharing.when_alone.params)
             lock.share()
-            reader, looker, folder = (connect_reader(path) for _ in range(3))
+            reader, lister, looker, folder = (connect_reader(path) for _ in range(4))
             is_shared = sharing is not None
-            return SqliteDatabase(writer, reader, looker, folder, lock.descriptor, is_shared=is_shared)
+            return SqliteDatabase(writer, reader, lister, looker, folder, lock.descriptor, is_shared=is_shared)
         except BaseException:
             writer.close()
             raise

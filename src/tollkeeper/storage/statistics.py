@@ -121,11 +121,11 @@ class Statistics:
         def bucket_of(row: Row) -> Sums:
             return buckets.setdefault(span.start_of(row["hour_ms"]), Sums())
 
-        for row in await self._database.read(outcomes):
+        for row in await self._database.read_long(outcomes):
             bucket_of(row).add(Sums({Outcome(row["outcome"]): row["requests"]}))
-        for row in await self._database.read(latencies):
+        for row in await self._database.read_long(latencies):
             bucket_of(row).add(Sums(latencies={row["bucket"]: row["calls"]}))
-        for row in await self._database.read(sales):
+        for row in await self._database.read_long(sales):
             revenue_micro = in_whole(row["revenue_high"], row["revenue_low"])
             bucket_of(row).add(Sums(purchases=row["purchases"], revenue_micro=revenue_micro))
         return buckets
@@ -142,7 +142,7 @@ class Statistics:
             statement = _Q.outstanding_of_gate(gate_id=whose.gate_id, now_ms=now_ms)
         else:
             statement = _Q.outstanding_of_owner(owner_wallet=whose.owner_wallet, now_ms=now_ms)
-        row = (await self._database.read(statement))[0]
+        row = (await self._database.read_long(statement))[0]
         return Outstanding(row["credits"], in_whole(row["value_high"], row["value_low"]))
 
     async def requests(
@@ -151,10 +151,9 @@ class Statistics:
         """A gate's requests, newest first, and how many there are."""
         wanted = "" if outcome is None else outcome.value
         # Counted first, here and wherever there are pages: none lacks a row that was counted.
-        total = await self._database.read(_Q.count_requests_of_gate(gate_id=gate_id, outcome=wanted))
-        rows = await self._database.read(
-            _Q.requests_of_gate(gate_id=gate_id, outcome=wanted, limit=limit, offset=offset)
-        )
+        total = await self._database.read_long(_Q.count_requests_of_gate(gate_id=gate_id, outcome=wanted))
+        page = _Q.requests_of_gate(gate_id=gate_id, outcome=wanted, limit=limit, offset=offset)
+        rows = await self._database.read_long(page)
         return [_request(gate_id, row) for row in rows], total[0]["total"]
 
     async def not_logged(self, gate_id: int, from_ms: int) -> int:

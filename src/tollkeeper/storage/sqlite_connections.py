@@ -1,0 +1,50 @@
+"""How connections to an SQLite file are made: the one that writes, and those that read."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.storage.database import StorageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BUSY_TIMEOUT_SECONDS: Final = 5.0
+_CACHED_STATEMENTS: Final = 512
+_WAL_KEPT_SIZE_BYTES: Final = 64 * 1024 * 1024
+
+
+def connect_writer(path: Path) -> sqlite3.Connection:
+    """The connection that writes. Raises: StorageError, sqlite3.Error."""
+    connection = _connect(path)
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        connection.close()
+        raise StorageError(f"{path}: this file system cannot hold a write-ahead log (journal mode is {mode})")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_SIZE_BYTES}")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    return connection
+
+
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """A connection that cannot write, nor move the log into the file. Raises: sqlite3.Error."""
+    connection = _connect(path)
+    connection.execute("PRAGMA query_only = ON")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    return connection
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path,
+        timeout=BUSY_TIMEOUT_SECONDS,
+        isolation_level=None,  # transactions begin and end where this module says so
+        check_same_thread=False,  # opened by one thread, then used by one other only
+        cached_statements=_CACHED_STATEMENTS,
+    )
+    # What a savepoint or a statement may have to undo: else a file is made and deleted in every commit.
+    connection.execute("PRAGMA temp_store = MEMORY")
+    return connection
