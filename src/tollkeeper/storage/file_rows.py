@@ -67,7 +67,7 @@ async def find_file(database: Database, file_id: str) -> StoredFile | None:
 async def files_to_delete(database: Database, before_ms: int, now_ms: int) -> list[str]:
     """Ids of contents that were replaced before that time, and are due to nobody; some of them, if they are many."""
     asked = _Q.files_to_delete(before_ms=before_ms, now_ms=now_ms, limit=_AT_ONCE)
-    return [row["id"] for row in await database.read(asked)]
+    return [row["id"] for row in await database.read_long(asked)]
 
 
 async def keep_replaced(database: Database, file_id: str, before_ms: int, now_ms: int) -> None:

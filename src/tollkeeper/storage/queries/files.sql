@@ -10,11 +10,11 @@ UPDATE files SET replaced_ms = :now_ms WHERE gate_id = :gate_id AND replaced_ms 
 -- name: file_by_id
 SELECT id, name, content_type, size_bytes, sha256 FROM files WHERE id = :id;
 
--- A deleted gate's content stays while a call of it is due, or may be yet: its payment is paid, or nobody knows (0069).
+-- A deleted gate's content stays while a call of it is due, or may be yet: it is paid, or nobody knows, or not void yet (0069).
 -- name: files_to_delete
 SELECT f.id FROM files f WHERE f.replaced_ms < :before_ms AND NOT EXISTS (
     SELECT 1 FROM paygates g JOIN holdings p ON p.gate_id = g.id WHERE g.file_id = f.id AND g.deleted_ms IS NOT NULL
-    AND (p.state IN ('CLAIMED', 'PARKED')
+    AND (p.state IN ('CLAIMED', 'PARKED', 'LIVE')
         OR (p.state = 'VOID' AND p.failure = 'gate_deleted' AND p.remaining = p.granted
             AND (p.expires_ms IS NULL OR p.expires_ms > :now_ms)))
 ) ORDER BY f.replaced_ms LIMIT :limit;
