@@ -193,6 +193,9 @@ def test_only_the_timestamp_differs_between_two_answers() -> None:
         ('text/html;profile="x402-a"', Profile.SUPERSET),
         ('application/json;profiles="x402-a"', Profile.SUPERSET),
         ('application/json;profile="x402-c", application/json;profile="x402-b"', Profile.SHAPE_B),
+        ("application/json;profile=x402-a;q=0", Profile.SUPERSET),
+        ("application/json; Q = 0.000 ;profile=x402-a", Profile.SUPERSET),
+        ("application/json;profile=x402-a;q=0, application/json;profile=x402-b;q=0.001", Profile.SHAPE_B),
         (";;,,==;", Profile.SUPERSET),
     ],
 )

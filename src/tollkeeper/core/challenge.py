@@ -7,6 +7,7 @@ bytes before it and the bytes after it.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -33,17 +34,22 @@ class Profile(StrEnum):
 
 
 PAYMENT_REQUIRED: Final = "Payment required"
+_NO_WEIGHT: Final = re.compile(r"q\s*=\s*0(?:\.0*)?")
 
 
 def profile_of(accept: str, default: Profile) -> Profile:
-    """The profile that an `Accept` header asks for: `application/json;profile="x402-a"`, quoted or not."""
+    """The profile that an `Accept` header asks for: `application/json;profile="x402-a"`, quoted or not.
+
+    A range of weight 0 names what is not wanted (RFC 9110 12.4.2), and asks for nothing.
+    """
     for media_range in accept.lower().split(","):
         media_type, *parameters = (part.strip() for part in media_range.split(";"))
-        if media_type == "application/json":
-            for parameter in parameters:
-                name, _, value = parameter.partition("=")
-                if name.strip() == "profile" and (wanted := value.strip().strip('"')) in set(Profile):
-                    return Profile(wanted)
+        if media_type != "application/json" or any(_NO_WEIGHT.fullmatch(parameter) for parameter in parameters):
+            continue
+        for parameter in parameters:
+            name, _, value = parameter.partition("=")
+            if name.strip() == "profile" and (wanted := value.strip().strip('"')) in set(Profile):
+                return Profile(wanted)
     return default
 
 
