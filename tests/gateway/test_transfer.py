@@ -116,8 +116,9 @@ async def test_a_payment_that_is_another_transfer_is_refused_and_unused(bank: Ba
     )
     body = {"network": "base-sepolia", **payment_body(_payment(described))["payload"]}
     answer = await bank.buyer.ask("POST", bank.gateway_url + PATH, body=body, headers={"X-Payment": header})
-    expected = {"network": "INVALID_NETWORK"}.get(difference, "PAYMENT_INVALID")
-    assert (answer.status, answer.error_code, answer.json()["error"]["type"]) == (400, expected, "payment")
+    error = answer.json()["error"]
+    assert (answer.status, error["code"], error["type"]) == (400, "PAYMENT_INVALID", "payment")
+    assert error["details"]["check"] == difference
     assert bank.received_micro() == 0
     assert bank.hub.settles == []
 

@@ -14,7 +14,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.challenge import transfer_challenge
 from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_error
 from tollkeeper.core.families import FAMILIES
-from tollkeeper.core.networks import normalise
+from tollkeeper.core.networks import ALIASES, normalise
 from tollkeeper.core.preferences import preferred_wait_seconds
 from tollkeeper.core.tenders import recipient_check, tender_of
 from tollkeeper.core.verification import Check, form_checks, require
@@ -166,17 +166,20 @@ class Wishes:
         if len(headers) != 1:
             raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
         payment = decode_payment_header(headers[0].encode("latin-1"))
+        # Before it is read as a payment of ours: on a network that is not enabled it is none, and none of the body's.
+        _require_same("network", wish.asset.network.name, ALIASES.get(payment.network, payment.network))
         paid = self._tender(payment)
-        for name, expected, found in (
-            ("network", wish.asset.network.name, paid.key.network),
-            ("from", wish.tender.key.payer, paid.key.payer),
-            ("to", wish.tender.recipient, paid.recipient),
-            ("value", str(wish.tender.value), str(paid.value)),
-        ):
-            if expected != found:
-                raise payment_error(
-                    Code.PAYMENT_INVALID,
-                    f"the payment is not the transfer that the body describes: {name}",
-                    details={"check": name, "expected": expected, "found": found},
-                )
+        _require_same("from", wish.tender.key.payer, paid.key.payer)
+        _require_same("to", wish.tender.recipient, paid.recipient)
+        _require_same("value", str(wish.tender.value), str(paid.value))
         return payment, paid
+
+
+def _require_same(name: str, expected: str, found: str) -> None:
+    """Raises: PAYMENT_INVALID where the payment differs from the body's transfer in this."""
+    if expected != found:
+        raise payment_error(
+            Code.PAYMENT_INVALID,
+            f"the payment is not the transfer that the body describes: {name}",
+            details={"check": name, "expected": expected, "found": found},
+        )
