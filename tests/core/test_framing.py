@@ -154,7 +154,13 @@ def test_another_version_is_refused(version: str) -> None:
         b"/\xc3\xa9",
         b"/%",
         b"/%g1",
-        b"/a?%1",
+        b"/a%?b",
+        b"/a\\?b",
+        b"/a?b c",
+        b"/a?b#c",
+        b"/a?\xc3\xa9",
+        b"/a?b\x7f",
+        b"/a?b\r\nc",
         b"/a\r\n",
     ],
 )
@@ -162,7 +168,10 @@ def test_a_target_that_is_not_a_plain_path_is_refused(target: bytes) -> None:
     refusal_of([], target=target)
 
 
-@pytest.mark.parametrize("target", [b"/", b"//", b"/a/../b", b"/a;b?c=d[]{}|", b"/%41%2f", b"/?"])
+@pytest.mark.parametrize(
+    "target",
+    [b"/", b"//", b"/a/../b", b"/a;b?c=d[]{}|", b"/%41%2f", b"/?", b"/a?off=50%&%g1", b"/a?b=\\?%"],
+)
 def test_a_path_is_taken_as_it_is(target: bytes) -> None:
     check([], target=target)
 

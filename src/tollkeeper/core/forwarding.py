@@ -110,7 +110,7 @@ _NO_SCRIPTS: Final = b"content-security-policy: sandbox\r\n"
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _FORBIDDEN_IN_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-_QUERY = re.compile(rb"[\x21\x22\x24-\x5b\x5d-\x7e]*")  # printable, without "#" and "\"
+_QUERY = re.compile(rb"[\x21\x22\x24-\x7e]*")  # printable, without "#"
 _SUBPATH = re.compile(rb"(?:[A-Za-z0-9\-._~!$&'()*+,=:@/]|%[0-9A-Fa-f]{2})*")  # RFC 3986 pchar, without ";"
 # Escapes that a target may undo into a separator: "/", "\", ";", ".", control characters.
 _SUBPATH_ESCAPES = re.compile(rb"%(?:2f|5c|3b|2e|[01][0-9a-f]|7f)", re.IGNORECASE)
