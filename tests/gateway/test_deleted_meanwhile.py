@@ -24,7 +24,7 @@ from tests.gateway.test_leaving import LeftShop, shop
 from tests.gateway.test_stopping import answer_of, books_of
 from tests.ports import free_port
 from tollkeeper.gateway import asking
-from tollkeeper.sandbox.buyer import Buyer
+from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import FileSettings, Role
 from tollkeeper.storage.files import LocalFiles
@@ -195,6 +195,80 @@ async def test_a_deleted_gate_is_no_gate_for_who_shows_a_bearer_alone(
         url = f"{there.url}/{gate['slug']}"
         told = [(await there.buyer.ask(method, url, headers=bearer)).status for method in ("GET", "DELETE")]
     assert told == [404, 404]
+
+
+def like(answer: Answer) -> tuple[int, str | None, str]:
+    """What tells one refusal from another."""
+    return answer.status, answer.error_code, answer.json()["error"]["message"]
+
+
+async def signed_at(there: LeftShop, gate: dict[str, Any], bearer: dict[str, str]) -> str:
+    return there.buyer.sign((await there.buyer.ask("GET", gate["accessUrl"], headers=bearer)).json())
+
+
+JUNK: dict[str, dict[str, str]] = {
+    "nothing": {},
+    "a bearer": {"Authorization": "Bearer junk"},
+    "a token": {"X-Credit-Token": "junk"},
+    "a payment": {"X-Payment": "junk"},
+    "a token and a bearer": {"X-Credit-Token": "junk", "Authorization": "Bearer junk"},
+    "a payment and a bearer": {"X-Payment": "junk", "Authorization": "Bearer junk"},
+}
+
+
+@pytest.mark.parametrize("fields", [{}, {"requireAuth": True}, {"creditBinding": "token"}, {"creditBinding": "wallet"}])
+async def test_a_deleted_gate_is_no_gate_for_who_shows_nothing_that_was_bought_there(
+    fields: dict[str, Any], tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        bearer = {"Authorization": f"Bearer {await there.buyer.login(there.url)}"}
+        gate, other = await there.gate(**fields), await there.gate(credits=2)
+        elsewhere = {"X-Payment": await there.payment(other)}
+        bought = await there.buyer.ask("GET", other["accessUrl"], headers=elsewhere)
+        assert bought.status == 200
+        of_another_gate = {
+            "a payment": elsewhere,
+            "a token": {"X-Credit-Token": bought.headers["x-credit-token"]},
+            "an unused payment": {"X-Payment": await signed_at(there, gate, bearer)},
+        }
+        await delete(there, gate)
+        showing = {
+            **JUNK,
+            **of_another_gate,
+            **{f"{name}, logged in": of_another_gate[name] | bearer for name in of_another_gate},
+        }
+        ways = ("GET", "POST")
+        unknown = [
+            like(await there.buyer.ask(way, f"{there.url}/unknown1", headers=shown))
+            for shown in showing.values()
+            for way in ways
+        ]
+        deleted = [
+            like(await there.buyer.ask(way, gate["accessUrl"], headers=shown))
+            for shown in showing.values()
+            for way in ways
+        ]
+    assert set(unknown) == {(404, "NOT_FOUND", "there is no such PayGate")}
+    assert deleted == unknown
+
+
+@pytest.mark.parametrize("fields", [{"requireAuth": True}, {"creditBinding": "wallet"}])
+async def test_whoever_shows_what_was_bought_at_a_deleted_gate_is_told_to_log_in(
+    fields: dict[str, Any], tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
+) -> None:
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate = await there.gate(credits=2, **fields)
+        bearer = {"Authorization": f"Bearer {await there.buyer.login(there.url)}"}
+        paid = {"X-Payment": await signed_at(there, gate, bearer)}
+        bought = await there.buyer.ask("GET", gate["accessUrl"], headers=paid | bearer)
+        assert bought.status == 200
+        await delete(there, gate)
+        junk = {"Authorization": "Bearer junk"}
+        token = {"X-Credit-Token": bought.headers["x-credit-token"]}
+        told = [
+            like(await there.buyer.ask("GET", gate["accessUrl"], headers=shown | junk))[:2] for shown in (paid, token)
+        ]
+    assert told == [(401, "INVALID_TOKEN")] * 2
 
 
 @pytest.mark.parametrize("second", ["joins the attempt", "waits for the claim"])

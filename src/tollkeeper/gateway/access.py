@@ -1,6 +1,6 @@
 """The paid request, top to bottom, in the order of contract 4.2 (docs/specification.md; specification 1.2, 1.3, 3).
 
-    1. slug (404; a deleted gate is there for whoever shows a payment)
+    1. slug (404; a deleted gate is there for whoever shows what was claimed at it)
     2. CORS preflight; method (405) -> rate limit (429) -> size (413) -> can it be forwarded (400, 404) -> bearer (401)
     3. proof of payment (402; 404, 503: nothing sold, or not now; 400: other network) -> decode, signature, payer (403)
     4. spend a held credit, by its token or as a payer (`asking`), too; else wait, or refuse (402 used up, 403 not by
@@ -74,8 +74,9 @@ class Arriving(Asking):
         self.asked = call.head.notes or calls.asked_by(call)
 
     # 1. Slug. In memory; a task reads a gate that is not, by the reading thread, and makes its 402s: without a limit of
-    # time, and again where the gate changes meanwhile; a deleted one each time. Here and below, where several workers
-    # serve, what is read is asked of the ledger's process; one that says nothing for 45 to 50 s is taken for dead.
+    # time, and again where the gate changes meanwhile; a deleted one each time, and the claim of what is shown there.
+    # Here and below, where several workers serve, what is read is asked of the ledger's process; one that says nothing
+    # for 45 to 50 s is taken for dead.
 
     def arrive(self) -> None:
         """A request came in."""

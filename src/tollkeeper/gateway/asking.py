@@ -8,6 +8,7 @@ call. So each way ends in a credit, in a refusal, or in "nothing is held".
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import time
 from abc import abstractmethod
@@ -168,20 +169,42 @@ class Asking(Answering):
             await self._log_in()
 
     async def _or_deleted(self, slug: str, looked_up: Awaitable[OpenGate]) -> OpenGate:
-        """A deleted gate is there for a payment that was, or may have been, claimed before (contract 2).
+        """A deleted gate is there for who shows what was claimed there before (contract 2), and is none for others.
 
         Raises: as the look-up, NOT_FOUND among it.
         """
         try:
             return await looked_up
         except ApiError as error:
-            is_of_wallet = not self.asked.has_proof and self._bearer() is not None
-            if error.code is not Code.NOT_FOUND or not (self.asked.has_proof or is_of_wallet):
+            if error.code is not Code.NOT_FOUND or not (self.asked.has_proof or self._bearer() is not None):
                 raise
             opened = await self.shared.gates.deleted(slug)
-            if is_of_wallet and not opened.is_of_wallets:  # there a bearer proves nothing
+            if not await self._may_be_owed_at(opened):
                 raise
             return opened
+
+    async def _may_be_owed_at(self, opened: OpenGate) -> bool:
+        """Is the payment or the token of a claim at this gate, or may its wallet have one there?"""
+        header, shared = self.call.head.header, self.shared
+        shown: list[Purchase | None] = []
+        token, presented = header.get(b"x-credit-token", b"").decode("latin-1"), None
+        if (purchase_id := purchase_of_token(shared.token_keys, token)) is not None:
+            shown.append(await shared.purchases.by_id(purchase_id))
+        with contextlib.suppress(ApiError):  # one that cannot be read was claimed nowhere
+            presented = shared.proofs.read(header.get(b"x-payment", b""), opened.offers)
+        if presented is not None:
+            shown.append(await shared.purchases.by_payment(presented.key))
+        if any(claim is not None and claim.gate_id == opened.gate.id for claim in shown):
+            return True
+        if not opened.is_of_wallets or self._bearer() is None:  # elsewhere a bearer proves nothing
+            return False
+        try:
+            await self._log_in()
+        except ApiError as error:
+            if error.status != 401:
+                raise
+            return False
+        return True
 
     # Who calls: step 2 of `access` says what that waits for.
 
