@@ -200,12 +200,53 @@ async def test_bound_to_the_wallet_no_rebuilt_payment_and_no_token_spends(market
     assert set((await watch(market, gate, found, **theirs)).values()) == {(403, "FORBIDDEN")}
     token = answer.headers["x-credit-token"]
     assert refused(await call(market, gate, X_Credit_Token=token)) == (401, "AUTH_REQUIRED")
-    assert (await call(market, gate, X_Credit_Token=token, **theirs)).status == 402
+    not_theirs = await call(market, gate, X_Credit_Token=token, **theirs)
+    assert refused(not_theirs) == (403, "FORBIDDEN")
+    assert "accepts" not in not_theirs.json()
     assert refused(await call(market, gate, X_Credit_Token=token, X_Payment=payment)) == (403, "CREDIT_TOKEN_REQUIRED")
     assert (await call(market, gate, X_Credit_Token=token, **mine)).status == 200
     assert (await call(market, gate, X_Payment=payment, **mine)).status == 200
     assert (await call(market, gate, X_Payment=found[50], **mine)).status == 200
     assert refused(await call(market, gate, X_Payment=payment, **mine)) == (402, "CREDITS_EXHAUSTED")
+    assert (await call(market, gate, X_Credit_Token=token, **theirs)).status == 402  # which holds nothing any more
+
+
+async def test_bound_to_the_wallet_a_token_that_holds_nothing_here_is_as_none_beside_a_bearer(
+    market: Market, stranger: Buyer
+) -> None:
+    gate, other = await market.gate(creditBinding="wallet"), await market.gate(credits=2)
+    _, elsewhere = await market.buy(other)
+    mine, theirs = await bearer(market), await bearer(market, stranger)
+    for token in ("junk", elsewhere.headers["x-credit-token"]):
+        for logged_in in (mine, theirs):
+            answer = await call(market, gate, X_Credit_Token=token, **logged_in)
+            assert answer.status == 402
+            assert answer.json()["accepts"]
+    brief = await market.gate(credits=2, creditBinding="wallet", creditsExpireAfter=1)
+    bought = await call(market, brief, X_Payment=await market.payment(brief), **mine)
+    token = bought.headers["x-credit-token"]
+    await asyncio.sleep(1.1)
+    assert (await call(market, brief, X_Credit_Token=token, **theirs)).status == 402
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+async def test_bound_to_the_wallet_nobody_is_asked_to_pay_who_shows_the_token_of_a_claim_that_settles(
+    apart: Apart,
+    stranger: Buyer,
+    is_told: bool,  # noqa: FBT001 - a case
+) -> None:
+    gate = await apart.gate(credits=2, creditBinding="wallet")
+    mine = {"Authorization": f"Bearer {await apart.buyer.login(apart.gateway_url)}"}
+    theirs = {"Authorization": f"Bearer {await stranger.login(apart.gateway_url)}"}
+    apart.hub.settling = lose_answer
+    payment = await apart.payment(gate)
+    pending = await apart.buyer.ask("GET", gate["accessUrl"], headers={"X-Payment": payment, **mine})
+    assert refused(pending) == (503, "SETTLEMENT_PENDING")
+    if is_told:
+        apart.hub.settling = HostileHub().settling
+        assert (await apart.buyer.ask("GET", gate["accessUrl"], headers=mine)).status == 200
+    shown = {"X-Credit-Token": pending.headers["x-credit-token"], **theirs}
+    assert refused(await apart.buyer.ask("GET", gate["accessUrl"], headers=shown)) == (403, "FORBIDDEN")
 
 
 async def test_a_wallets_credits_are_spent_once_each_however_many_ask(market: Market) -> None:
@@ -277,7 +318,7 @@ async def test_a_required_login_comes_before_any_proof(market: Market, stranger:
     assert ((200, None) if found.status == 200 else refused(found)) == by_payment[binding]
     assert (await call(market, gate, X_Credit_Token=token, **mine)).status == 200
     by_token = await call(market, gate, X_Credit_Token=token, **theirs)
-    assert by_token.status == (402 if binding == "wallet" else 200)
+    assert by_token.status == (403 if binding == "wallet" else 200)
     assert (await call(market, gate, **mine)).status == (200 if binding == "wallet" else 402)
 
 

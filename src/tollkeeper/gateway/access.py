@@ -222,6 +222,7 @@ class Arriving(Asking):
     async def _take_of_wallet(self, wallet: str) -> None:
         taken = await self._spend_of_wallet(wallet, self._deadline())
         if taken is None:
+            await self._check_token(wallet)
             self._challenge()
         else:
             self._forward(*taken)

@@ -18,7 +18,7 @@ from tollkeeper.api import bearer_token, clock_ms
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
 from tollkeeper.core.paygate_fields import CreditBinding
-from tollkeeper.core.purchases import Spend, purchase_of_token
+from tollkeeper.core.purchases import PurchaseState, Spend, purchase_of_token
 from tollkeeper.gateway import calls
 from tollkeeper.gateway.answering import Answering
 from tollkeeper.gateway.steps import ExhaustedError
@@ -51,7 +51,8 @@ class Asking(Answering):
 
     # Each by a commit of its own (`run_short`): the loop's where a commit takes less than a millisecond, else the
     # writing thread's. Where the ledger's process went away it is waited for, 10 s at most. Of a wallet that holds
-    # nothing the reading thread looks up what is void for its payment, and our hub is asked of each, until `deadline`.
+    # nothing the reading thread looks up what is void for its payment, and our hub is asked of each, until `deadline`;
+    # and the claim of a token beside it.
 
     async def _spend_by_token(self, token: str, deadline: float) -> tuple[OpenGate, Purchase]:
         """Spends a credit that the token holds.
@@ -96,6 +97,25 @@ class Asking(Answering):
             if await self.shared.buying.is_paid_after_all(purchase, deadline):
                 return True
         return False
+
+    async def _check_token(self, wallet: str) -> None:
+        """Beside another wallet's bearer a token spends nothing, but while it may hold credits nobody is to pay anew.
+
+        Raises: FORBIDDEN.
+        """
+        claim = await self._claim_of_token()
+        if claim is None or claim.gate_id != self.opened.gate.id:
+            return
+        is_over = claim.expires_ms is not None and claim.expires_ms <= clock_ms()
+        is_left = claim.state is PurchaseState.LIVE and claim.remaining > 0 and not is_over
+        if is_left or claim.state in {PurchaseState.CLAIMED, PurchaseState.PARKED}:
+            calls.check_payer(wallet, claim.payer)
+
+    async def _claim_of_token(self) -> Purchase | None:
+        """The claim whose credit token is shown."""
+        token = self.call.head.header.get(b"x-credit-token", b"").decode("latin-1")
+        purchase_id = purchase_of_token(self.shared.token_keys, token)
+        return None if purchase_id is None else await self.shared.purchases.by_id(purchase_id)
 
     def _may_spend(self, purchase: Purchase, presented: Presented | None) -> bool:
         """Does what is shown count for what this claim buys? One that was never sent is sent for such (decision 0067).
@@ -186,10 +206,7 @@ class Asking(Answering):
     async def _may_be_owed_at(self, opened: OpenGate) -> bool:
         """Is the payment or the token of a claim at this gate, or may its wallet have one there?"""
         header, shared = self.call.head.header, self.shared
-        shown: list[Purchase | None] = []
-        token, presented = header.get(b"x-credit-token", b"").decode("latin-1"), None
-        if (purchase_id := purchase_of_token(shared.token_keys, token)) is not None:
-            shown.append(await shared.purchases.by_id(purchase_id))
+        shown, presented = [await self._claim_of_token()], None
         with contextlib.suppress(ApiError):  # one that cannot be read was claimed nowhere
             presented = shared.proofs.read(header.get(b"x-payment", b""), opened.offers)
         if presented is not None:
