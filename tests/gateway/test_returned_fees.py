@@ -49,7 +49,7 @@ async def test_a_fee_is_owed_where_the_very_transaction_that_failed_was_made(
     ours = Supported({}, confirms=True, is_ours=True, signers=frozenset())
     async with run_hostile_hub("http://127.0.0.1:1") as hub:
         client = HubClient(HttpTransport(hub.url), lambda *_: {})
-        returned = ReturnedFees(database, client, lambda: ours, lambda: now_ms, is_charging=True)
+        returned = ReturnedFees(database, client, lambda: ours, lambda: now_ms)
 
         async def kept() -> list[bool]:
             rows = await database.read(Statement("SELECT made_ms FROM returned_fees"))
@@ -94,7 +94,7 @@ async def test_a_fee_is_owed_only_while_no_other_call_of_its_pair_is_charged(tmp
 
     async with run_hostile_hub("http://127.0.0.1:1") as hub:
         client = HubClient(HttpTransport(hub.url), lambda *_: {})
-        returned = ReturnedFees(database, client, lambda: ours, lambda: now_ms, is_charging=True)
+        returned = ReturnedFees(database, client, lambda: ours, lambda: now_ms)
         hub.telling = says(200, json.dumps(told("success")))
 
         async def kept_and_listed() -> tuple[list[bool], int]:

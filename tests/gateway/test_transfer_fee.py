@@ -37,7 +37,7 @@ from tollkeeper.core.evm import checksum_address, transfer_calldata
 from tollkeeper.core.keyring import Secret
 from tollkeeper.core.wire import EvmPayload, Payment, PaymentKey, encode_payment_header, payment_body
 from tollkeeper.gateway.buying import Presented
-from tollkeeper.gateway.transfer_fee import TransferFees
+from tollkeeper.gateway.transfer_fee import FeeCharges, TransferFees
 from tollkeeper.gateway.transfer_keys import TransferKeys
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
@@ -279,9 +279,9 @@ async def test_a_fee_that_has_taken_its_transfer_meanwhile_is_not_given_back_for
         await goes.wait()
         return await then(request, forward)
 
-    usual, gives, may_give = TransferFees.give_back, asyncio.Event(), asyncio.Event()
+    usual, gives, may_give = FeeCharges.give_back, asyncio.Event(), asyncio.Event()
 
-    async def late(self: TransferFees, call_id: str, status: int, **said: Any) -> None:
+    async def late(self: FeeCharges, call_id: str, status: int, **said: Any) -> None:
         if status == 409:
             gives.set()
             await may_give.wait()
@@ -296,7 +296,7 @@ async def test_a_fee_that_has_taken_its_transfer_meanwhile_is_not_given_back_for
         await hold(self, transfer, call_id, is_charged)
 
     bank.hub.settling = transfers_only(in_turn)
-    monkeypatch.setattr(TransferFees, "give_back", late)
+    monkeypatch.setattr(FeeCharges, "give_back", late)
     monkeypatch.setattr(TransferKeys, "hold", later)
     pair = [asyncio.create_task(ask(bank, transfer, first))]
     await is_charged_once.acquire()

@@ -49,7 +49,7 @@ from tollkeeper.gateway.token_accounts import AccountChain, TokenAccounts
 from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.gateway.transfer import DirectTransfers, transfer_routes
 from tollkeeper.gateway.transfer_abroad import Abroad
-from tollkeeper.gateway.transfer_fee import TransferFees
+from tollkeeper.gateway.transfer_fee import FeeCharges, TransferFees
 from tollkeeper.gateway.transfer_keys import TransferKeys
 from tollkeeper.gateway.transfer_wishes import Wishes
 from tollkeeper.gateway.uploads import Uploads
@@ -192,7 +192,7 @@ class Gateway:
         )
         self.management = self._managing(random_bytes)
         self.reports = Reports(self.management, statistics, config.kept)
-        self._returned = self._returning()
+        self._returned = ReturnedFees(database, hub, self.supported, clock_ms)
         self.transfers = self._transferring(random_bytes)
         self._completer = self._completing()
         self._tasks: list[asyncio.Task[None]] = []
@@ -238,13 +238,14 @@ class Gateway:
             hub=self._hub,
             hub_url=self.config.hub_url,
             profile=self.config.profile,
+            charges=FeeCharges(self.purchases, self.proofs),
             keys=keys,
             abroad=Abroad(self._hub, self.supported, self.proofs_on_chain, clock_ms, keys),
             returned=self._returned,
         )
 
     def _fees(self) -> TransferFees | None:
-        """What charges a fee for direct transfers; None where there is none."""
+        """What charges a fee for direct transfers; None where none is asked for."""
         fee_micro, pay_to = self.config.transfer_fee_micro, self.config.default_payment_address
         if fee_micro is None or pay_to is None:
             return None
@@ -255,13 +256,8 @@ class Gateway:
             gates=self.gates,
             purchases=self.purchases,
             buying=self.buying,
-            proofs=self.proofs,
             token_keys=self.config.token_keys,
         )
-
-    def _returning(self) -> ReturnedFees:
-        is_charging = self.config.transfer_fee_micro is not None
-        return ReturnedFees(self._database, self._hub, self.supported, clock_ms, is_charging=is_charging)
 
     def _completing(self) -> Completer:
         return Completer(

@@ -39,13 +39,12 @@ _LOG = structlog.get_logger("tollkeeper.gateway.returned_fees")
 
 @dataclass(frozen=True, slots=True)
 class ReturnedFees:
-    """Of one database; of several workers one follows, where transfers have a fee."""
+    """Of one database; of several workers one follows, also where transfers have a fee no more."""
 
     database: Database
     hub: HubClient
     supported: Callable[[], Supported]
     clock_ms: Callable[[], int]
-    is_charging: bool
 
     async def keep(self, call_id: str, transfer: PaymentKey, transaction: str) -> None:
         """Before a fee is given back: its transfer failed in that transaction. Raises: StorageError.
@@ -58,7 +57,7 @@ class ReturnedFees:
 
     async def look_again(self) -> None:
         """One look at every one that is due. Raises: StorageError, HubUnreachableError."""
-        if not self.is_charging or not self.supported().is_ours:
+        if not self.supported().is_ours:
             return
         for fee in await due_returned(self.database, _PAGE, self.clock_ms()):
             await self._look(fee)

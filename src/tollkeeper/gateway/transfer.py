@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.hub_client import HubClient
     from tollkeeper.gateway.returned_fees import ReturnedFees
     from tollkeeper.gateway.transfer_abroad import Abroad
-    from tollkeeper.gateway.transfer_fee import TransferFees
+    from tollkeeper.gateway.transfer_fee import FeeCharges, TransferFees
     from tollkeeper.gateway.transfer_keys import TransferKeys
     from tollkeeper.gateway.transfer_wishes import Wish, Wishes
 
@@ -64,44 +64,74 @@ class DirectTransfers:
     hub: HubClient
     hub_url: str
     profile: Profile
+    charges: FeeCharges
     keys: TransferKeys
     abroad: Abroad
     returned: ReturnedFees
 
-    async def carry_out_for_fee(self, wish: Wish, headers: Sequence[str], fees: TransferFees) -> dict[str, Any]:
-        """The same for a fee, which is charged once for this transfer, and only if the hub would make it.
+    async def make(self, wish: Wish, headers: Sequence[str]) -> dict[str, Any]:
+        """The hub's transfer body, for what `X-Payment` pays: the transfer itself, or its fee.
 
-        Raises: as `carry_out`; ExhaustedError; CONFLICT where another fee pays for the transfer.
+        A fee that was charged for it is its fee, also where none is asked for by now: whose answer was lost is not to
+        sign another transfer. Raises: as `carry_out`; ExhaustedError; CONFLICT where another fee pays for the transfer;
+        INVALID_NETWORK where a fee is asked for that cannot be paid on the transfer's network.
         """
         if len(headers) != 1:
             raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
-        presented = fees.read(headers[0], wish.tender.key)
-        call_id, is_charged = await fees.standing(presented, wish.tender.key)
+        (header,), fees = headers, self.wishes.fees
+        if fees is not None and fees.is_paid_on(wish.asset.network):
+            return await self._carry_out_for_fee(wish, header, fees)
+        if (call_id := await self._charged_before(wish, header)) is not None:
+            return await self._carry_out_charged(wish, call_id)
+        self.wishes.require_payable(wish.asset)
+        return await self.carry_out(wish, *self.wishes.read_payment(wish, header))
+
+    async def _carry_out_for_fee(self, wish: Wish, header: str, fees: TransferFees) -> dict[str, Any]:
+        """The same for a fee, which is charged once for this transfer, and only if the hub would make it."""
+        presented = self.charges.read(header, wish.tender.key)
+        call_id, is_charged = await self.charges.standing(presented, wish.tender.key)
         while not is_charged:
             try:
                 await self._require_good(wish)
-                await self.keys.require_free(wish.tender.key, call_id, fees.is_charged)
+                await self.keys.require_free(wish.tender.key, call_id, self.charges.is_charged)
                 await self.keys.bind_pair(call_id, wish.payment.payload.body())
                 await self.keys.keep_first(call_id, self.hub.place)
                 await self._bind_own(wish, call_id)
                 await fees.charge(wish.asset.network.name, presented, wish.fee_token, call_id)
-                break
             except (ApiError, ExhaustedError, ConstraintError) as refused:
                 # The same pair may have been asked for at the same time: what came of that, everybody is told. Where
                 # that was charged and given back meanwhile, its id is used up and the next one is to be charged.
-                asked, (call_id, is_charged) = call_id, await fees.standing(presented, wish.tender.key)
+                asked, (call_id, is_charged) = call_id, await self.charges.standing(presented, wish.tender.key)
                 if not is_charged and call_id == asked:
-                    if (done := await self._made_after_all(wish, fees, call_id, refused)) is None:
+                    if (done := await self._made_after_all(wish, call_id, refused)) is None:
                         raise
                     return done
-        else:
-            await self.keys.require_pair(call_id, wish.payment.payload.body())
-            await self._bind_own(wish, call_id)
+            else:
+                return await self._carry_out_held(wish, call_id)
+        return await self._carry_out_charged(wish, call_id)
+
+    async def _charged_before(self, wish: Wish, header: str) -> str | None:
+        """Under which id a fee was charged for the transfer with this payment; None where it is no such fee."""
         try:
-            await self.keys.hold(wish.tender.key, call_id, fees.is_charged)
+            presented = self.charges.read(header, wish.tender.key)
+        except ApiError:
+            return None
+        call_id, is_charged = await self.charges.standing(presented, wish.tender.key)
+        return call_id if is_charged else None
+
+    async def _carry_out_charged(self, wish: Wish, call_id: str) -> dict[str, Any]:
+        """The same for a charge that was made before. Raises: CONFLICT where it was for another signature."""
+        await self.keys.require_pair(call_id, wish.payment.payload.body())
+        await self._bind_own(wish, call_id)
+        return await self._carry_out_held(wish, call_id)
+
+    async def _carry_out_held(self, wish: Wish, call_id: str) -> dict[str, Any]:
+        """The same for what is charged: it holds the transfer, and is given back where that was clearly not made."""
+        try:
+            await self.keys.hold(wish.tender.key, call_id, self.charges.is_charged)
         except OtherFeeError as held:  # after any other fault this charge may hold it, and the transfer be under way
             is_ours = self.keys.held_by(wish.tender.key, call_id)
-            await fees.give_back(call_id, held.status, unless=is_ours)
+            await self.charges.give_back(call_id, held.status, unless=is_ours)
             raise
         try:
             done = await self.carry_out(wish, wish.payment, wish.tender, call_id)
@@ -109,23 +139,23 @@ class DirectTransfers:
             # A 503 may be of a hub that made the transfer before.
             if error.status == _REFUSED and not isinstance(error, UnprovenRefusal):
                 was_sent = not self.wishes.supported().is_ours or _is_of_sent(error)
-                await self._give_back(wish, fees, call_id, was_made=was_sent)
+                await self._give_back(wish, call_id, was_made=was_sent)
             raise
         if done["success"] is True:
-            await self._keep(wish, fees, call_id, done)
+            await self._keep(wish, call_id, done)
         else:
-            await self._give_back(wish, fees, call_id, was_made=True, failed_in=done["transaction"])
+            await self._give_back(wish, call_id, was_made=True, failed_in=done["transaction"])
         return done
 
     async def _made_after_all(
-        self, wish: Wish, fees: TransferFees, call_id: str, refused: ApiError | ExhaustedError | ConstraintError
+        self, wish: Wish, call_id: str, refused: ApiError | ExhaustedError | ConstraintError
     ) -> dict[str, Any] | None:
         """What this pair's last charge made after it was given back: a reorganisation may take its failure back.
 
         Asked where the hub would not make it any more. None where it made nothing. Raises: SETTLEMENT_PENDING,
         UNAVAILABLE; CONFLICT for a caller's own key that came with another pair.
         """
-        former = fees.former(call_id)
+        former = self.charges.former(call_id)
         if not self.wishes.supported().is_ours or former is None or getattr(refused, "code", None) not in _MAY_BE_MADE:
             return None
         await self._bind_own(wish, former)
@@ -137,17 +167,15 @@ class DirectTransfers:
             return None
         if done["success"] is not True:
             return None
-        await self._keep(wish, fees, former, done)
+        await self._keep(wish, former, done)
         return done
 
-    async def _keep(self, wish: Wish, fees: TransferFees, call_id: str, done: Mapping[str, Any]) -> None:
+    async def _keep(self, wish: Wish, call_id: str, done: Mapping[str, Any]) -> None:
         """The transfer was made; where its fee had been given back, that may be owed."""
-        if not await fees.keep(call_id):
+        if not await self.charges.keep(call_id):
             await self.returned.keep(call_id, wish.tender.key, done["transaction"])
 
-    async def _give_back(
-        self, wish: Wish, fees: TransferFees, call_id: str, *, was_made: bool, failed_in: str = ""
-    ) -> None:
+    async def _give_back(self, wish: Wish, call_id: str, *, was_made: bool, failed_in: str = "") -> None:
         """The hub says that the transfer was not made. Where another one was asked first, that proves nothing.
 
         `was_made`: it is so, too, where it was told as made before: from a node's word alone, or before a
@@ -162,7 +190,7 @@ class DirectTransfers:
         ):
             if failed_in:
                 await self.returned.keep(call_id, wish.tender.key, failed_in)
-            await fees.give_back(call_id, _REFUSED, was_made=was_made)
+            await self.charges.give_back(call_id, _REFUSED, was_made=was_made)
         else:
             _LOG.warning("fee_waits_for_its_facilitator", call_id=call_id, asked=first.place or "this one")
 
@@ -308,13 +336,10 @@ def transfer_routes(transfers: DirectTransfers) -> list[HTTPRouteHandler]:
 
         if not headers:
             return ask()
-        if transfers.wishes.fees is None:
-            done = await transfers.carry_out(wish, *transfers.wishes.read_payment(wish, headers))
-        else:
-            try:
-                done = await transfers.carry_out_for_fee(wish, headers, transfers.wishes.fees)
-            except ExhaustedError as spent:
-                return ask(spent)
+        try:
+            done = await transfers.make(wish, headers)
+        except ExhaustedError as spent:
+            return ask(spent)
         told = {name: value for name, value in done.items() if name not in {"apiVersion", "timestamp"}}
         receipt = {name: told.get(name) for name in ("success", "transaction", "network", "payer", "amount")}
         return ok(told, headers={**_NO_STORE, "X-Payment-Response": encode_header(receipt)})

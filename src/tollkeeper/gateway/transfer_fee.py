@@ -4,8 +4,8 @@ A fee is bought as any call is: each network has a PayGate of the program's own,
 manages, with one credit a payment. So claim, settlement, crash and ledger are those of purchases. The credit is spent
 for one transfer, named by the fee's payment and the transfer's nonce: asked again, the same pair costs nothing more. A
 transfer that was clearly not made gives the credit back; one of unknown outcome does not, until it is known, whatever
-process asks then: that call is interrupted by nothing. A fee that an operator honoured by hand is public, so its credit
-token is shown beside it, as at any gate.
+process asks then, and whether a fee is asked for by then or not: that call is interrupted by nothing. A fee that an
+operator honoured by hand is public, so its credit token is shown beside it, as at any gate.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
 from tollkeeper.core.paygates import CreateDefaults, NewPayGate, parse_create, updated
 from tollkeeper.core.purchases import CallState, Spend, purchase_of_token
 from tollkeeper.core.usdc import format_usdc
+from tollkeeper.core.wallets import family_of
 from tollkeeper.gateway import calls
 from tollkeeper.gateway.access import Attempt
 from tollkeeper.gateway.buying import Buyer
@@ -31,6 +32,7 @@ from tollkeeper.storage.purchase_rows import SpendRequest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tollkeeper.core.networks import Network
     from tollkeeper.core.wire import PaymentKey
     from tollkeeper.gateway.buying import Buying, Presented
     from tollkeeper.gateway.gates import Gates, OpenGate
@@ -46,42 +48,12 @@ _NOBODYS_TOKEN: Final = bytes(32)
 _TRIES_MAX: Final = 1000
 
 
-@dataclass(slots=True, kw_only=True)
-class TransferFees:
-    """Charges the fee and gives it back. `fee_micro` is what one transfer costs, paid to `pay_to`."""
+@dataclass(frozen=True, slots=True)
+class FeeCharges:
+    """The charges that were made for transfers, at whatever fee: none may be asked for by now, or another one."""
 
-    fee_micro: int
-    pay_to: str
-    store: PayGates
-    gates: Gates
     purchases: Purchases
-    buying: Buying
     proofs: Proofs
-    token_keys: Sequence[bytes]
-    _ready: set[str] = field(default_factory=set)
-
-    async def opened(self, network: str) -> OpenGate:
-        """The gate that sells transfers on this network, at today's fee. Raises: UNAVAILABLE."""
-        slug = _SLUG.format(network=network)
-        if network not in self._ready:
-            await self._prepare(network, slug)
-            self._ready.add(network)
-        return await self.gates.by_slug(slug)
-
-    async def _prepare(self, network: str, slug: str) -> None:
-        terms = {"price": format_usdc(self.fee_micro), "paymentAddress": self.pay_to}
-        gate = await self.store.by_slug(slug, clock_ms())
-        if gate is None:
-            body = {**terms, "network": network, "title": "Direct transfer", "targetUrl": "https://transfer.invalid/"}
-            new = parse_create(body, CreateDefaults(network, self.pay_to))
-            try:
-                await self.store.create(NewPayGate(slug, new.fields), None, _NOBODYS_TOKEN, clock_ms())
-            except ApiError as error:
-                if error.code is not Code.CONFLICT:  # another process was faster
-                    raise
-        elif (gate.price_micro, gate.payment_address) != (self.fee_micro, self.pay_to):
-            await self.store.update(gate.id, lambda current: updated(current, terms, clock_ms(), frozenset()))
-            await self.gates.changed(slug)
 
     def read(self, header: str, transfer: PaymentKey) -> Presented:
         """The fee's payment. Raises: the refusal, also of the transfer's own: as a fee it would be used up."""
@@ -110,6 +82,62 @@ class TransferFees:
         """Under which the same pair was charged before, and given that back; None of its first charge."""
         pair, _, number = call_id.rpartition("-")
         return None if number == "1" else f"{pair}-{int(number) - 1}"
+
+    async def give_back(
+        self, call_id: str, status: int, *, was_made: bool = False, unless: Unless | None = None
+    ) -> None:
+        """The transfer was clearly not made: the fee stays as a credit for the next try.
+
+        `was_made`: also where it was told as made before. `unless`: see `Purchases.restore`. Once, and at most once,
+        whoever asks at the same time.
+        """
+        await self.purchases.restore(call_id, status, clock_ms(), is_ended=was_made, unless=unless)
+
+    async def keep(self, call_id: str) -> bool:
+        """The transfer was made. False where its fee had been given back, to another request of the pair."""
+        await self.purchases.end_calls({call_id: 200}, clock_ms())
+        return await self.purchases.call_state(call_id) is not CallState.RESTORED
+
+
+@dataclass(slots=True, kw_only=True)
+class TransferFees:
+    """Charges today's fee. `fee_micro` is what one transfer costs, paid to `pay_to`, on the networks of its family."""
+
+    fee_micro: int
+    pay_to: str
+    store: PayGates
+    gates: Gates
+    purchases: Purchases
+    buying: Buying
+    token_keys: Sequence[bytes]
+    _ready: set[str] = field(default_factory=set)
+
+    def is_paid_on(self, network: Network) -> bool:
+        """Can its payee be paid there?"""
+        return network.family is family_of(self.pay_to)
+
+    async def opened(self, network: str) -> OpenGate:
+        """The gate that sells transfers on this network, at today's fee. Raises: UNAVAILABLE."""
+        slug = _SLUG.format(network=network)
+        if network not in self._ready:
+            await self._prepare(network, slug)
+            self._ready.add(network)
+        return await self.gates.by_slug(slug)
+
+    async def _prepare(self, network: str, slug: str) -> None:
+        terms = {"price": format_usdc(self.fee_micro), "paymentAddress": self.pay_to}
+        gate = await self.store.by_slug(slug, clock_ms())
+        if gate is None:
+            body = {**terms, "network": network, "title": "Direct transfer", "targetUrl": "https://transfer.invalid/"}
+            new = parse_create(body, CreateDefaults(network, self.pay_to))
+            try:
+                await self.store.create(NewPayGate(slug, new.fields), None, _NOBODYS_TOKEN, clock_ms())
+            except ApiError as error:
+                if error.code is not Code.CONFLICT:  # another process was faster
+                    raise
+        elif (gate.price_micro, gate.payment_address) != (self.fee_micro, self.pay_to):
+            await self.store.update(gate.id, lambda current: updated(current, terms, clock_ms(), frozenset()))
+            await self.gates.changed(slug)
 
     async def charge(self, network: str, presented: Presented, token: str, call_id: str) -> None:
         """Spends the fee's credit for the transfer, and buys it first where it must be.
@@ -153,21 +181,6 @@ class TransferFees:
         may_spend = is_same or purchase_of_token(self.token_keys, token) == purchase.id
         if not await self.buying.is_to_be_asked_again(result, deadline, may_spend=may_spend):
             raise ExhaustedError.of(purchase)  # it was spent for another transfer
-
-    async def give_back(
-        self, call_id: str, status: int, *, was_made: bool = False, unless: Unless | None = None
-    ) -> None:
-        """The transfer was clearly not made: the fee stays as a credit for the next try.
-
-        `was_made`: also where it was told as made before. `unless`: see `Purchases.restore`. Once, and at most once,
-        whoever asks at the same time.
-        """
-        await self.purchases.restore(call_id, status, clock_ms(), is_ended=was_made, unless=unless)
-
-    async def keep(self, call_id: str) -> bool:
-        """The transfer was made. False where its fee had been given back, to another request of the pair."""
-        await self.purchases.end_calls({call_id: 200}, clock_ms())
-        return await self.purchases.call_state(call_id) is not CallState.RESTORED
 
 
 def _goes_on(_left: asyncio.Future[SpendResult]) -> None:

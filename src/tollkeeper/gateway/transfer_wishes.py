@@ -18,7 +18,7 @@ from tollkeeper.core.networks import ALIASES, normalise
 from tollkeeper.core.preferences import preferred_wait_seconds
 from tollkeeper.core.tenders import recipient_check, tender_of
 from tollkeeper.core.verification import Check, form_checks, require
-from tollkeeper.core.wallets import family_of, parse_address_of
+from tollkeeper.core.wallets import parse_address_of
 from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment, decode_payment_header, parse_payload, parse_uint256
 from tollkeeper.gateway import operations
 from tollkeeper.gateway.creating_once import key_among
@@ -26,7 +26,7 @@ from tollkeeper.gateway.hub_client import unavailable
 from tollkeeper.gateway.transfer_keys import IDEMPOTENCY_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from litestar.datastructures import Headers
 
@@ -77,6 +77,8 @@ class Wishes:
         wait_seconds = preferred_wait_seconds(headers.get("Prefer", ""))
         network = string_field(body, "network")
         asset = self._asset(normalise(network).name)
+        if "x-payment" not in headers:  # else it may have been paid for before (`DirectTransfers.make`)
+            self.require_payable(asset)
         confirm = body.get("confirm", True)
         if not isinstance(confirm, bool):
             raise invalid("confirm", "confirm must be true or false")
@@ -99,15 +101,22 @@ class Wishes:
         assets = self.supported().assets
         if not assets:
             raise unavailable()
-        allowed = {
-            name: asset
-            for name, asset in assets.items()
-            if self.fees is None or asset.network.family is family_of(self.fees.pay_to)
-        }
-        if network not in allowed:
-            details = {"field": "network", "supported": sorted(allowed)}
-            raise ApiError(Code.INVALID_NETWORK, "transfers are not made on that network", details=details)
-        return allowed[network]
+        if network not in assets:
+            raise self._not_made_there()
+        return assets[network]
+
+    def require_payable(self, asset: Asset) -> None:
+        """Raises: INVALID_NETWORK where there is a fee, and its payee cannot be paid on the transfer's network."""
+        if not self._is_payable(asset):
+            raise self._not_made_there()
+
+    def _is_payable(self, asset: Asset) -> bool:
+        return self.fees is None or self.fees.is_paid_on(asset.network)
+
+    def _not_made_there(self) -> ApiError:
+        payable = sorted(name for name, asset in self.supported().assets.items() if self._is_payable(asset))
+        details = {"field": "network", "supported": payable}
+        return ApiError(Code.INVALID_NETWORK, "transfers are not made on that network", details=details)
 
     def _tender(self, payment: Payment) -> Tender:
         assets = self.supported().assets
@@ -158,14 +167,12 @@ class Wishes:
         resource = self.public_url + operations.TRANSFER.path
         return transfer_challenge(asset, wish.pay_to, tender.value, resource, API_VERSION).requirements
 
-    def read_payment(self, wish: Wish, headers: Sequence[str]) -> tuple[Payment, Tender]:
+    def read_payment(self, wish: Wish, header: str) -> tuple[Payment, Tender]:
         """The payment, good in form and for this transfer; on EVM its signature is the hub's to judge.
 
         Raises: the refusal, of type payment.
         """
-        if len(headers) != 1:
-            raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
-        payment = decode_payment_header(headers[0].encode("latin-1"))
+        payment = decode_payment_header(header.encode("latin-1"))
         # Before it is read as a payment of ours: on a network that is not enabled it is none, and none of the body's.
         _require_same("network", wish.asset.network.name, ALIASES.get(payment.network, payment.network))
         paid = self._tender(payment)

@@ -1,0 +1,174 @@
+"""A fee for direct transfers that is asked for no more, or paid elsewhere, since it was charged (contract 8)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway.composed import composed
+from tests.gateway.hostile_hub import HostileHub, cut, lose_answer, pass_on, run_hostile_hub, says
+from tests.gateway.test_transfer import Bank
+from tests.gateway.test_transfer_fee import (
+    FAILED_LATER,
+    FEE_MICRO,
+    GONE,
+    OPERATOR,
+    ask,
+    moved,
+    new_fee,
+    rows_of,
+    transfers_only,
+)
+from tollkeeper.sandbox.buyer import Answer, Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.settings import Role
+
+CHARGING: Final = {"transfer_fee_micro": FEE_MICRO, "default_payment_address": OPERATOR}
+OFF: Final[dict[str, Any]] = {"transfer_fee_micro": None, "default_payment_address": OPERATOR}
+ON_SOLANA: Final = {**CHARGING, "default_payment_address": "9WzDXwBbmkg8ZTbNMqUxvQRAyrZzDsGYdLVL9zYtAWWM"}
+# What a request is refused with, then, that pays the fee of before.
+SWITCHED: Final = pytest.mark.parametrize(
+    ("switched", "refusal"), [(OFF, "PAYMENT_INVALID"), (ON_SOLANA, "INVALID_NETWORK")], ids=["off", "elsewhere"]
+)
+
+
+@dataclass(slots=True)
+class Switching:
+    """A gateway that is started again with another fee."""
+
+    directory: Path
+    chain: ChainUnderTest
+    hub: HostileHub
+    buyer: Buyer
+    recipient: str
+
+    @asynccontextmanager
+    async def started(self, fee: dict[str, Any]) -> AsyncIterator[Bank]:
+        database = self.directory / "gateway.db"
+        async with composed(self.chain.url, database, role=Role.GATEWAY, hub_url=self.hub.url, **fee) as url:
+            yield Bank(url, self.hub, self.chain, self.buyer, self.recipient)
+
+
+@pytest.fixture
+async def switching(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[Switching]:
+    async with (
+        composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
+        run_hostile_hub(hub_url) as hostile,
+        Buyer(derive_wallets().buyer) as buyer,
+    ):
+        yield Switching(tmp_path, embedded_chain, hostile, buyer, "0x" + secrets.token_hex(20))
+
+
+def told(answer: Answer) -> tuple[int, object, str | None]:
+    return answer.status, answer.json().get("success"), answer.error_code
+
+
+MADE: Final = (200, True, None)
+
+
+@SWITCHED
+@pytest.mark.parametrize("hub", [lose_answer, cut], ids=["made", "never asked"])
+async def test_who_was_charged_a_fee_is_told_of_the_transfer_when_none_is_asked_for_any_more(
+    switching: Switching, hub: Any, switched: dict[str, Any], refusal: str
+) -> None:
+    async with switching.started(CHARGING) as bank:
+        fee, transfer = await new_fee(bank), bank.signed()
+        bank.hub.settling = transfers_only(hub)
+        assert (await ask(bank, transfer, fee)).error_code == "SETTLEMENT_PENDING"
+        bank.hub.settling = pass_on
+    async with switching.started(switched) as bank:
+        own = {"Idempotency-Key": "of-the-pair"}
+        assert [told(await ask(bank, transfer, fee, own)) for _ in range(2)] == [MADE, MADE]
+        assert moved(bank) == (10_000, FEE_MICRO)
+        for headers in (None, own):
+            assert told(await ask(bank, bank.signed(), fee, headers)) == (400, None, refusal)
+        assert moved(bank) == (10_000, FEE_MICRO)
+    async with switching.started(CHARGING) as bank:
+        assert (await ask(bank, bank.signed(), fee)).status == 402
+
+
+@SWITCHED
+async def test_the_fee_of_a_transfer_that_is_refused_once_none_is_asked_for_is_a_credit_when_one_is_again(
+    switching: Switching, switched: dict[str, Any], refusal: str
+) -> None:
+    async with switching.started(CHARGING) as bank:
+        fee, transfer = await new_fee(bank), bank.signed()
+        bank.hub.settling = transfers_only(cut)
+        assert (await ask(bank, transfer, fee)).status == 503
+    async with switching.started(switched) as bank:
+        bank.hub.settling = transfers_only(says(400, GONE))
+        assert told(await ask(bank, transfer, fee)) == (400, None, "INSUFFICIENT_FUNDS")
+        bank.hub.settling = pass_on
+        assert told(await ask(bank, transfer, fee)) == (400, None, refusal)
+    async with switching.started(CHARGING) as bank:
+        assert told(await ask(bank, bank.signed(), fee)) == MADE
+        assert moved(bank) == (10_000, FEE_MICRO)
+
+
+async def test_a_fee_that_was_given_back_is_told_as_owed_when_none_is_asked_for_any_more(
+    switching: Switching, tmp_path: Path
+) -> None:
+    """Its transfer failed in its block, and a reorganisation has the same transaction succeed."""
+    failed_in = json.loads(FAILED_LATER)["transaction"]
+    made = {"status": "success", "transaction": failed_in, "updatedAt": "2026-01-01T00:00:00.000Z"}
+    async with switching.started(CHARGING) as bank:
+        fee, transfer = await new_fee(bank), bank.signed()
+        bank.hub.settling = transfers_only(cut)
+        assert (await ask(bank, transfer, fee)).status == 503
+    with capture_logs() as said:
+        async with switching.started(OFF) as bank:
+            bank.hub.settling, bank.hub.telling = transfers_only(says(200, FAILED_LATER)), says(200, json.dumps(made))
+            assert told(await ask(bank, transfer, fee)) == (200, False, None)
+            assert rows_of(tmp_path, "SELECT state FROM single_calls") == [("RESTORED",)]
+            async with asyncio.timeout(20):
+                while rows_of(tmp_path, "SELECT call_id FROM returned_fees WHERE made_ms IS NULL"):
+                    rows_of(tmp_path, "UPDATE returned_fees SET follow_ms = 1 WHERE follow_ms IS NOT NULL")
+                    await asyncio.sleep(0.5)
+    assert [line["transaction"] for line in said if line["event"] == "fee_is_owed"] == [failed_in]
+
+
+async def test_a_fee_that_could_be_the_transfer_of_its_body_stays_its_fee(switching: Switching) -> None:
+    """The transfer pays the operator what the fee is."""
+    async with switching.started(CHARGING) as bank:
+        fee, transfer = await new_fee(bank), bank.signed(pay_to=OPERATOR, value=FEE_MICRO)
+        bank.hub.settling = transfers_only(lose_answer)
+        assert (await ask(bank, transfer, fee)).status == 503
+        bank.hub.settling = pass_on
+    async with switching.started(OFF) as bank:
+        assert told(await ask(bank, transfer, fee)) == MADE
+        assert moved(bank) == (0, 2 * FEE_MICRO)
+
+
+async def test_another_signature_of_what_a_fee_was_charged_for_takes_no_fee_back_when_it_is_off(
+    switching: Switching,
+) -> None:
+    async with switching.started(CHARGING) as bank:
+        fee, transfer = await new_fee(bank), bank.signed()
+        bank.hub.settling = transfers_only(lose_answer)
+        assert (await ask(bank, transfer, fee)).status == 503
+        bank.hub.settling = pass_on
+    async with switching.started(OFF) as bank:
+        other = bank.signed(nonce=transfer.authorization.nonce, value=1)
+        assert told(await ask(bank, other, fee)) == (409, None, "CONFLICT")
+        assert told(await ask(bank, transfer, fee)) == MADE
+
+
+@SWITCHED
+async def test_where_a_body_s_network_has_no_fee_a_request_that_pays_nothing_is_told_so_first(
+    switching: Switching, switched: dict[str, Any], refusal: str
+) -> None:
+    async with switching.started(switched) as bank:
+        asked = await ask(bank, bank.signed(), recipient="nobody")
+        assert asked.error_code == ("INVALID_NETWORK" if refusal == "INVALID_NETWORK" else "INVALID_ADDRESS")
+        asked = await ask(bank, bank.signed())
+        assert asked.status == (402 if switched is OFF else 400)
