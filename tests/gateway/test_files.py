@@ -24,10 +24,12 @@ import structlog
 from yarl import URL
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.edge.test_calls import until
 from tests.gateway.composed import composed
 from tests.storage.s3_server import access_to, gated, refusing, s3_server
 from tollkeeper.api import clock_ms
 from tollkeeper.core.configuration import Bucket
+from tollkeeper.gateway import app
 from tollkeeper.gateway.files import Files
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -760,26 +762,30 @@ async def test_a_store_that_says_nothing_sells_nothing_meanwhile(
             assert (await shop.owner.call(gate["accessUrl"], payment)).status == 200
 
 
-async def test_a_link_to_what_cannot_be_read_is_renewed(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+async def test_a_link_to_what_cannot_be_read_is_renewed(
+    tmp_path: Path, embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead_ms = 0
+    monkeypatch.setattr(app, "clock_ms", lambda: clock_ms() + ahead_ms)
     store = LocalFiles(tmp_path / "files", 0)
-    settings = FileSettings(tmp_path / "files", 0, link_lifetime_seconds=2)
+    settings = FileSettings(tmp_path / "files", 0, link_lifetime_seconds=3_600)
     async with running_shop(embedded_chain, tmp_path / "gate.db", settings, store) as shop:
         link = await shop.link(await shop.gate())
         (name,) = await shop.objects()
         there, away = tmp_path / "files" / "objects" / name, tmp_path / "away"
         there.rename(away)
         for _ in range(2):
-            await asyncio.sleep(1)
+            ahead_ms += 2_400_000
             assert (await shop.get(link, "HEAD"))[0] == 503
             status, body, _ = await shop.get(link)
             assert status == 503
             renewed = json.loads(body)["error"]["details"]
             assert renewed["expiresAt"].endswith("Z")
             link = renewed["downloadUrl"]
-        await asyncio.sleep(1)
+        ahead_ms += 2_400_000
         away.rename(there)
         assert (await shop.get(link))[1] == CONTENT
-        await asyncio.sleep(2.1)
+        ahead_ms += 2_400_000
         assert (await shop.get(link))[0] == 403
 
 
@@ -854,8 +860,7 @@ async def test_a_store_that_cannot_be_used_is_told_at_the_start(tmp_path: Path, 
     store = LocalFiles(tmp_path / "files", 0)
     with structlog.testing.capture_logs() as logged:
         async with running_shop(embedded_chain, tmp_path / "gate.db", FileSettings(tmp_path / "files", 0), store):
-            await asyncio.sleep(0.5)
-    assert "file_store_unusable" in [entry["event"] for entry in logged]
+            await until(lambda: "file_store_unusable" in [entry["event"] for entry in logged])
 
 
 async def test_a_store_that_cannot_be_swept_is_told_without_a_traceback(
@@ -869,7 +874,7 @@ async def test_a_store_that_cannot_be_swept_is_told_without_a_traceback(
         with structlog.testing.capture_logs() as logged:
             settings = FileSettings(place, 0)
             async with running_shop(embedded_chain, tmp_path / "gate.db", settings, S3Files(place.name)):
-                await asyncio.sleep(0.5)
+                await until(lambda: "sweep_failed" in [entry["event"] for entry in logged])
     (told,) = [entry for entry in logged if entry["event"] == "sweep_failed"]
     assert told["reason"].startswith("objects in the bucket cannot be listed (")
     assert "exc_info" not in told
