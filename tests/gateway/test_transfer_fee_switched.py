@@ -29,6 +29,7 @@ from tests.gateway.test_transfer_fee import (
     rows_of,
     transfers_only,
 )
+from tollkeeper.core.wire import Payment, encode_payment_header
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import Role
@@ -172,3 +173,39 @@ async def test_where_a_body_s_network_has_no_fee_a_request_that_pays_nothing_is_
         assert asked.error_code == ("INVALID_NETWORK" if refusal == "INVALID_NETWORK" else "INVALID_ADDRESS")
         asked = await ask(bank, bank.signed())
         assert asked.status == (402 if switched is OFF else 400)
+
+
+@pytest.mark.parametrize("is_fresh", [False, True], ids=["the body's own", "a fresh one"])
+@pytest.mark.parametrize(
+    ("charging", "refusal"), [(CHARGING, "PAYMENT_INVALID"), (ON_SOLANA, "INVALID_NETWORK")], ids=["on", "elsewhere"]
+)
+@pytest.mark.parametrize("hub", [lose_answer, cut], ids=["made", "never asked"])
+async def test_who_sent_a_transfer_without_a_fee_is_told_of_it_when_one_is_asked_for(
+    switching: Switching, hub: Any, charging: dict[str, Any], refusal: str, *, is_fresh: bool
+) -> None:
+    async with switching.started(OFF) as bank:
+        transfer = bank.signed()
+        payment = encode_payment_header(Payment(1, "exact", "base-sepolia", bank.signed() if is_fresh else transfer))
+        bank.hub.settling = transfers_only(hub)
+        assert (await ask(bank, transfer, payment)).error_code == "SETTLEMENT_PENDING"
+        bank.hub.settling = pass_on
+    was_made = hub is lose_answer
+    assert moved(bank) == (10_000 * was_made, 0)
+    async with switching.started(charging) as bank:
+        again = [told(await ask(bank, transfer, payment)) for _ in range(2)]
+        assert again == [MADE if was_made else (400, None, refusal)] * 2
+        bank.hub.is_down = was_made
+        assert (await ask(bank, transfer, payment)).error_code == ("SETTLEMENT_PENDING" if was_made else refusal)
+        bank.hub.is_down = False
+        assert moved(bank) == (10_000 * was_made, 0)
+
+
+async def test_a_fee_s_credit_pays_for_a_transfer_that_pays_the_same_to_the_operator(switching: Switching) -> None:
+    """Its payment is carried out, and could be the transfer of this body, but was taken as a fee."""
+    async with switching.started(CHARGING) as bank:
+        fee = await new_fee(bank)
+        bank.hub.settling = transfers_only(says(400, GONE))
+        assert (await ask(bank, bank.signed(), fee)).status == 400
+        bank.hub.settling = pass_on
+        assert told(await ask(bank, bank.signed(pay_to=OPERATOR, value=FEE_MICRO), fee)) == MADE
+        assert moved(bank) == (0, 2 * FEE_MICRO)

@@ -72,19 +72,21 @@ class DirectTransfers:
     async def make(self, wish: Wish, headers: Sequence[str]) -> dict[str, Any]:
         """The hub's transfer body, for what `X-Payment` pays: the transfer itself, or its fee.
 
-        A fee that was charged for it is its fee, also where none is asked for by now: whose answer was lost is not to
-        sign another transfer. Raises: as `carry_out`; ExhaustedError; CONFLICT where another fee pays for the transfer;
-        INVALID_NETWORK where a fee is asked for that cannot be paid on the transfer's network.
+        A fee that was charged for it is its fee, also where none is asked for by now, and what was begun without one
+        needs none: whose answer was lost is not to sign another transfer. Raises: as `carry_out`; ExhaustedError;
+        CONFLICT where another fee pays for the transfer; INVALID_NETWORK where a fee is asked for that cannot be paid
+        on the transfer's network.
         """
         if len(headers) != 1:
             raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
         (header,), fees = headers, self.wishes.fees
-        if fees is not None and fees.is_paid_on(wish.asset.network):
-            return await self._carry_out_for_fee(wish, header, fees)
-        if (call_id := await self._charged_before(wish, header)) is not None:
+        is_charging = fees is not None and fees.is_paid_on(wish.asset.network)
+        if not is_charging and (call_id := await self._charged_before(wish, header)) is not None:
             return await self._carry_out_charged(wish, call_id)
+        if fees is None or await self._is_begun_without_fee(wish, header):
+            return await self.carry_out(wish, *self.wishes.read_payment(wish, header))
         self.wishes.require_payable(wish.asset)
-        return await self.carry_out(wish, *self.wishes.read_payment(wish, header))
+        return await self._carry_out_for_fee(wish, header, fees)
 
     async def _carry_out_for_fee(self, wish: Wish, header: str, fees: TransferFees) -> dict[str, Any]:
         """The same for a fee, which is charged once for this transfer, and only if the hub would make it."""
@@ -118,6 +120,23 @@ class DirectTransfers:
             return None
         call_id, is_charged = await self.charges.standing(presented, wish.tender.key)
         return call_id if is_charged else None
+
+    async def _is_begun_without_fee(self, wish: Wish, header: str) -> bool:
+        """Does our hub make the body's transfer with this payment, or did it, and no fee was paid with it?
+
+        What it never began costs a fee by now. Raises: SETTLEMENT_PENDING where it does not say.
+        """
+        try:
+            _, paid = self.wishes.read_payment(wish, header)
+        except ApiError:
+            return False
+        if not self.wishes.supported().is_ours or await self.charges.has_bought(paid.key):
+            return False
+        try:
+            told = await self.hub.payment_status(paid.key)
+        except HubUnreachableError:
+            raise self._pending(paid.key, "") from None
+        return told is not None and told.status != "failed"
 
     async def _carry_out_charged(self, wish: Wish, call_id: str) -> dict[str, Any]:
         """The same for a charge that was made before. Raises: CONFLICT where it was for another signature."""

@@ -78,6 +78,10 @@ class FeeCharges:
         """Is a fee charged under this id, and not given back?"""
         return await self.purchases.call_state(call_id) not in {None, CallState.RESTORED}
 
+    async def has_bought(self, payment: PaymentKey) -> bool:
+        """Was a fee, or anything else here, paid with it? Then it is no transfer of its own."""
+        return await self.purchases.by_payment(payment) is not None
+
     def former(self, call_id: str) -> str | None:
         """Under which the same pair was charged before, and given that back; None of its first charge."""
         pair, _, number = call_id.rpartition("-")
