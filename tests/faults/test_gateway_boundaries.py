@@ -422,6 +422,7 @@ ACTS: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
         ),
     ),
     "transfer": (transfer, ("key_of", "/transfer", "renewed")),
+    "follow returned fees": (follow_returned_fees, ("due_returned",)),
 }
 FOR_A_FEE: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
     "transfer for a fee": (
@@ -442,7 +443,6 @@ FOR_A_FEE: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
             "end_calls",
         ),
     ),
-    "follow returned fees": (follow_returned_fees, ("due_returned",)),
 }
 CHARGING: Final[dict[str, Any]] = {"transfer_fee_micro": FEE_MICRO, "default_payment_address": "0x" + "66" * 20}
 
