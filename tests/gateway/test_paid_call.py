@@ -465,7 +465,7 @@ async def test_query_that_no_target_could_be_sent_is_refused_before_it_is_paid_f
     payment = await market.payment(gate)
     host, port = market.stack.gateway_url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(f"GET /{gate['slug']}?a=b\\c HTTP/1.1\r\nHost: x\r\nX-Payment: {payment}\r\n\r\n".encode())
+    writer.write(f"GET /{gate['slug']}?a=b#c HTTP/1.1\r\nHost: x\r\nX-Payment: {payment}\r\n\r\n".encode())
     assert (await reader.readline()).split()[1] == b"400"
     writer.close()
     assert (await market.pay(gate, payment)).status == 200
