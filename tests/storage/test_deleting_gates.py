@@ -119,6 +119,28 @@ async def test_what_is_to_be_void_with_its_gate_and_is_not_yet_is_spent_as_if_it
         await shop.ledger_agrees()
 
 
+@pytest.mark.parametrize("served", [0, 1])
+async def test_a_claimer_who_comes_late_takes_the_one_call_that_is_due_of_what_is_yet_to_be_void(
+    tmp_path: Path, served: int
+) -> None:
+    """His claim was granted behind his back, and another request with his payment may have had that call."""
+    path, orders = tmp_path / "gateway.db", tmp_path / "orders"
+    async with opened(path) as database:
+        shop = Shop(FaultyDatabase(database, orders))
+        gate = await shop.gate(3)
+        sell_many(path, await shop.bought(gate), VOIDED_AT_ONCE - 1)
+        late = await shop.bought(gate, 2, OTHER)
+        for _ in range(served):
+            assert (await shop.purchases.spend(key_of(late), shop.wish(gate), NOW_MS)).outcome is Spend.SPENT
+        order(orders, "_void", Moment.BEFORE, Kind.ERROR)
+        with pytest.raises(StorageError):
+            await shop.gates.delete(gate.id, NOW_MS)
+        granted = await shop.purchases.grant(late, "0xhash", confirmed=True, wish=shop.wish(gate), now_ms=NOW_MS)
+        assert granted.outcome is (Spend.STALE if served else Spend.SPENT)
+        assert (await shop.purchases.spend(key_of(late), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+        await shop.ledger_agrees()
+
+
 async def test_neither_a_deletion_nor_looking_for_what_it_left_reads_all_purchases(tmp_path: Path) -> None:
     statements = load_queries("gateway.sql")
     async with opened(tmp_path / "gateway.db") as database:

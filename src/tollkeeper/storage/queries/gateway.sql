@@ -212,14 +212,16 @@ VALUES (:number, :granted, :remaining, :token_used, 1, :expires_ms);
 
 -- name: spend_first
 -- The first credit of a claim that was granted behind its claimer's back, who comes only now. Its gate may have been
--- deleted meanwhile: then what is left stays closed, and none of it was spent before.
+-- deleted meanwhile: then what is left stays closed, or will be, and none of it was spent before.
 UPDATE credits SET remaining = remaining - 1, token_used = CASE WHEN :token_used = 1 THEN 1 ELSE token_used END
 WHERE remaining > 0 AND number IN (
     SELECT p.number FROM purchases p
     WHERE p.id = :id AND p.attempt = :attempt AND (
         (p.state = 'LIVE' AND p.failure IS NULL) OR (p.state = 'VOID' AND p.failure = 'gate_deleted')
     )
-) AND (is_live = 1 OR remaining = granted) AND (expires_ms IS NULL OR expires_ms > :now_ms)
+) AND (expires_ms IS NULL OR expires_ms > :now_ms) AND (remaining = granted OR (is_live = 1 AND EXISTS (
+    SELECT 1 FROM purchases p JOIN paygates g ON g.id = p.gate_id WHERE p.id = :id AND g.deleted_ms IS NULL
+)))
 RETURNING number;
 
 -- name: spend_due
