@@ -175,6 +175,26 @@ async def test_where_a_body_s_network_has_no_fee_a_request_that_pays_nothing_is_
         assert asked.status == (402 if switched is OFF else 400)
 
 
+@pytest.mark.parametrize("hub", [pass_on, lose_answer], ids=["told", "not told"])
+async def test_a_payer_s_key_that_came_with_a_fee_stands_for_no_other_transfer_when_none_is_asked_for(
+    switching: Switching, hub: Any
+) -> None:
+    """Whose answer was lost may sign anew under it, and is not to pay twice."""
+    own = {"Idempotency-Key": "order-4711"}
+    async with switching.started(CHARGING) as bank:
+        fee, transfer = await new_fee(bank), bank.signed()
+        bank.hub.settling = transfers_only(hub)
+        first = await ask(bank, transfer, fee, own)
+        assert first.status == (200 if hub is pass_on else 503)
+        bank.hub.settling = pass_on
+    async with switching.started(OFF) as bank:
+        for other in (bank.signed(), transfer):
+            payment = encode_payment_header(Payment(1, "exact", "base-sepolia", other))
+            assert told(await ask(bank, other, payment, own)) == (409, None, "CONFLICT")
+        assert told(await ask(bank, transfer, fee, own)) == MADE
+        assert moved(bank) == (10_000, FEE_MICRO)
+
+
 @pytest.mark.parametrize("is_fresh", [False, True], ids=["the body's own", "a fresh one"])
 @pytest.mark.parametrize(
     ("charging", "refusal"), [(CHARGING, "PAYMENT_INVALID"), (ON_SOLANA, "INVALID_NETWORK")], ids=["on", "elsewhere"]

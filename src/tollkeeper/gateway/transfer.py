@@ -266,6 +266,7 @@ class DirectTransfers:
         if fee_key:
             answer = await self._ask_for_fee(wish, payment, paid, body, fee_key)
         elif wish.own_key is not None:
+            await self.keys.require_own(wish.own_key, paid.key.payer, paid.key.status_path)
             answer = await self._ask(wish, body, own_key_at_hub(wish.own_key, paid.key.payer))
             if answer is not None and answer[0] == _CONFLICT:
                 raise key_conflict()

@@ -98,6 +98,11 @@ class TransferKeys:
         if bound != request:
             raise key_conflict()
 
+    async def require_own(self, own: str, payer: str, request: str) -> None:
+        """The same where the hub binds it: here it may stand for a pair, or for what another facilitator was asked."""
+        if await key_of(self.database, own_key_at_hub(own, payer)) not in {None, request}:
+            raise key_conflict()
+
     async def bind_pair(self, call_id: str, payload: dict[str, Any]) -> None:
         """Lets a fee's charge be for this payload alone, before it is made. Raises: CONFLICT where it is another's."""
         signed = _digest_of(payload)
