@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from tests.storage.plans import plan_of
 from tollkeeper.core.paygates import CreateDefaults, parse_create
 from tollkeeper.core.sealing import KeyRing
 from tollkeeper.core.statistics import DAY_MS, HOUR_MS, Kept, Outcome
@@ -132,5 +133,38 @@ async def test_much_that_is_old_is_deleted_a_little_at_a_time(tmp_path: Path, mo
         for _ in range(3):
             await traffic.forget()
         assert database.commits <= commits + 3  # the end was looked for once, and is not for an hour
+    finally:
+        await database.close()
+
+
+async def test_the_writer_looks_at_no_gate_for_what_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many gates each piece went through those before its own: whoever spends a credit waited for that."""
+    database = open_database(str(tmp_path / "x.db"))
+    statistics, run = Statistics(database), database.run
+    written: list[Statement] = []
+
+    async def noting(unit: Unit[Any]) -> Any:
+        def noted() -> Unit[Any]:
+            asked = next(unit)
+            with suppress(StopIteration):
+                while True:
+                    assert isinstance(asked, Statement)
+                    written.append(asked)
+                    asked = unit.send((yield asked))
+            return []
+
+        return await run(noted())
+
+    sealing = Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom)
+    gates, new = PayGates(database, sealing, os.urandom), {"price": "0.01", "targetUrl": "http://target/"}
+    gate = await gates.create(parse_create(new, CreateDefaults("base-sepolia", PAYEE)), None, None, NOW_MS)
+    old = Counted({}, {(gate.id, 0, Outcome.SERVED): 1}, {(gate.id, 0, 0): 1}, [], {})
+    await statistics.add(old)
+    monkeypatch.setattr(database, "run", noting)
+    try:
+        assert not await statistics.forget(NOW_MS, NOW_MS)
+        steps = [step for statement in written for step in await plan_of(database, statement)]
+        assert {"traffic_hours", "latency_hours", "requests"} <= {step.split()[1] for step in steps}
+        assert not [step for step in steps if step.startswith("SCAN") and "VIRTUAL TABLE" not in step], steps
     finally:
         await database.close()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tollkeeper.storage.database import Database, Row, Statement, Unit
+    from tollkeeper.storage.queries import Query
 
 _Q: Final = load_queries("statistics.sql")
 _WRITING: Final = load_queries("traffic_sqlite.sql")
@@ -167,18 +168,24 @@ class Statistics:
 
         Some hundred in one commit, for spends wait for it; the sums once the log is done. Raises: StorageError.
         """
-        for forget, before_ms in (
-            (_Q.forget_requests, requests_before_ms),
-            (_Q.forget_outcomes, hours_before_ms),
-            (_Q.forget_latencies, hours_before_ms),
-        ):
-            for _ in range(_PIECES_AT_ONCE):
-                deleted = await self._database.run(_rows(forget(before_ms=before_ms, many=FORGOTTEN_AT_ONCE)))
-                if len(deleted) < FORGOTTEN_AT_ONCE:
-                    break
-            else:
-                return True
-        return False
+        for _ in range(_PIECES_AT_ONCE):
+            piece = _Q.forget_requests(before_ms=requests_before_ms, many=FORGOTTEN_AT_ONCE)
+            if len(await self._database.run(_rows(piece))) < FORGOTTEN_AT_ONCE:
+                break
+        else:
+            return True
+        return await self._forget_sums(
+            _Q.old_outcomes, _WRITING.forget_outcomes, hours_before_ms
+        ) or await self._forget_sums(_Q.old_latencies, _WRITING.forget_latencies, hours_before_ms)
+
+    async def _forget_sums(self, find: Query, forget: Query, before_ms: int) -> bool:
+        """The same of one kind of sums. To find them takes a look at every gate, which is no work for the writer."""
+        found = await self._database.read_long(find(before_ms=before_ms, many=FORGOTTEN_AT_ONCE * _PIECES_AT_ONCE))
+        old = [(row["gate_id"], row["hour_ms"], row["part"]) for row in found]
+        for first in range(0, len(old), FORGOTTEN_AT_ONCE):
+            piece = _ENCODE(old[first : first + FORGOTTEN_AT_ONCE]).decode()
+            await self._database.run(_rows(forget(old=piece)))
+        return len(old) == FORGOTTEN_AT_ONCE * _PIECES_AT_ONCE
 
 
 def _request(gate_id: int, row: Row) -> LoggedRequest:

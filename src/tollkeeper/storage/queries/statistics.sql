@@ -86,18 +86,15 @@ WHERE gate_id = :gate_id;
 DELETE FROM requests WHERE id IN (SELECT id FROM requests WHERE at_ms < :before_ms ORDER BY at_ms LIMIT :many)
 RETURNING id;
 
--- name: forget_outcomes
--- By gate, as the primary key begins: without it every row would be read.
-DELETE FROM traffic_hours WHERE (gate_id, hour_ms, outcome) IN (
-    SELECT t.gate_id, t.hour_ms, t.outcome FROM paygates p CROSS JOIN traffic_hours t
-    WHERE t.gate_id = p.id AND t.hour_ms < :before_ms LIMIT :many
-) RETURNING gate_id;
+-- Sums by gate, as their primary keys begin: without it every row would be read.
 
--- name: forget_latencies
-DELETE FROM latency_hours WHERE (gate_id, hour_ms, bucket) IN (
-    SELECT t.gate_id, t.hour_ms, t.bucket FROM paygates p CROSS JOIN latency_hours t
-    WHERE t.gate_id = p.id AND t.hour_ms < :before_ms LIMIT :many
-) RETURNING gate_id;
+-- name: old_outcomes
+SELECT t.gate_id, t.hour_ms, t.outcome AS part FROM paygates p CROSS JOIN traffic_hours t
+WHERE t.gate_id = p.id AND t.hour_ms < :before_ms LIMIT :many;
+
+-- name: old_latencies
+SELECT t.gate_id, t.hour_ms, t.bucket AS part FROM paygates p CROSS JOIN latency_hours t
+WHERE t.gate_id = p.id AND t.hour_ms < :before_ms LIMIT :many;
 
 -- name: sold_in_all
 SELECT coalesce(sum(purchases), 0) AS purchases FROM paygate_counters;

@@ -23,3 +23,15 @@ SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(va
     json_extract(value, '$[8]')
 FROM json_each(:logged) WHERE 1 = 1
 ON CONFLICT (id) DO NOTHING;
+
+-- name: forget_outcomes
+-- :old = [[gate id, hour, outcome], ...]
+DELETE FROM traffic_hours WHERE (gate_id, hour_ms, outcome) IN (
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]') FROM json_each(:old)
+);
+
+-- name: forget_latencies
+-- :old = [[gate id, hour, bucket], ...]
+DELETE FROM latency_hours WHERE (gate_id, hour_ms, bucket) IN (
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]') FROM json_each(:old)
+);
