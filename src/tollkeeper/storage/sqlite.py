@@ -4,11 +4,11 @@ One thread owns the only connection that writes. Whatever units arrived while it
 transaction, each in a savepoint of its own: one sync, then all are answered, refusals too, because a refusal may rest
 on what an earlier unit of the batch wrote. While the thread has nothing to do, an event loop that has short units
 takes its turn and commits them by itself, those of one turn of the loop together, which costs less than the way to
-the thread and back. A second thread reads the last committed state, a third one
-lists. Once a write or a sync has failed nothing is
-written any more, for after a failed sync nobody knows what the disk holds, until the whole log of what was committed
-before has been copied into the file, synced there and cut off (`_mend`); a failure that is not the disk's ends with
-the program only. Opening and migrating are in `sqlite_file`.
+the thread and back. A second thread reads the last committed state, a third one lists, and lets the log be folded
+between two lists. Once a write or a sync has failed nothing is written any more, for after a failed sync nobody knows
+what the disk holds, until the whole log of what was committed before has been copied into the file, synced there and
+cut off (`_mend`); a failure that is not the disk's ends with the program only. Opening and migrating are in
+`sqlite_file`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import asyncio
 import logging
 import os
 import sqlite3
+import threading
 import time
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -54,6 +55,7 @@ _LOG_PAGES_MAX: Final = 2000  # eight megabytes: whoever syncs meanwhile waits f
 _PAGES_OF_COMMIT: Final = 6
 _LEAST_SHARE: Final = 1 / 8
 _NOT_COPIED: Final = -1  # as SQLite says it, where another connection is copying
+_FOLDED_SECONDS: Final = 1.0  # that a list waits for the log at most: the next commit folds it
 # Short units, other than spends, whose commits take longer are left to the thread: on a slow disk a loop that waits for
 # each does little else.
 _COMMIT_HERE_SECONDS: Final = 0.001
@@ -105,6 +107,9 @@ class SqliteDatabase:
         self._mend_at: float | None = None  # of a failed disk: when to try it again, by the monotonic clock
         self._log_begun = (0, writer.total_changes)  # commits and rows when the log was last folded
         self._log_share = 1.0  # of the pages that it may have had then
+        self._is_held_up = False  # was it read then, so that it could not begin anew?
+        self._is_wanted_short = False  # now, while nobody lists
+        self._folded = threading.Event()
         self._short: dict[asyncio.AbstractEventLoop, list[_Short]] = {}  # of each loop's turn
         self._is_closed = False
         self._commit_seconds = 0.0  # what the last commits that wrote took, about
@@ -122,7 +127,7 @@ class SqliteDatabase:
             "tollkeeper-reader", partial(self._read_all, reader), reader.close, lent_seconds=_LENT_TO_READER_SECONDS
         )
         self._listing: BatchThread[Statement] = BatchThread(
-            "tollkeeper-lister", partial(self._read_all, lister), lister.close, lent_seconds=_LENT_TO_READER_SECONDS
+            "tollkeeper-lister", partial(self._list_all, lister), lister.close, lent_seconds=_LENT_TO_READER_SECONDS
         )
 
     async def read(self, statement: Statement) -> list[Row]:
@@ -219,10 +224,8 @@ class SqliteDatabase:
             self._is_closed = True
             self._looker.close()
         await self._listing.close()
-        await (
-            self._reading.close()
-        )  # before it, so that the writer is the last to close and folds the log into the file
-        await self._writing.close()
+        await self._reading.close()
+        await self._writing.close()  # the last to close, so that it folds the log into the file
 
     def _close_writer(self) -> None:
         try:
@@ -282,7 +285,7 @@ class SqliteDatabase:
         if is_busy:  # or somebody reads just now
             self._mend_at = time.monotonic() + _MEND_EVERY_SECONDS
             return
-        self._failure = self._mend_at = None
+        self._failure, self._mend_at, self._is_held_up = None, None, False
         self._log_begun = self.commits, self._writer.total_changes
         logger.warning("the database takes writes again: its disk holds all that was committed")
 
@@ -339,7 +342,8 @@ class SqliteDatabase:
             self._commit_seconds += (time.perf_counter() - began - self._commit_seconds) / _COMMITS_WEIGHED
 
     def _is_log_long(self) -> bool:
-        return self._log_pages_max() * self._log_share > _LOG_PAGES_MAX
+        is_late = self._is_wanted_short and self._is_held_up  # no copying reached the end since (decision 0068)
+        return is_late or self._log_pages_max() * self._log_share > _LOG_PAGES_MAX
 
     def _log_pages_max(self) -> int:
         """How many pages the log may have got since it was last folded."""
@@ -353,11 +357,11 @@ class SqliteDatabase:
         little that came meanwhile, for only a log that is copied to its end begins anew. Where other programs have the
         file, all of it while nobody can write: SQLite before 3.51.3 may take the frames of a log that has just begun
         anew for copied, where a copying begins behind another one that reached the end (decision 0068). Of one program
-        none does: whenever it begins, there are commits of its own since the last.
+        none does: there are commits of its own since the last one then, or that one did not reach the end.
         """
         if self._failure is not None or not self._is_log_long():
             return
-        pages_max, begun = self._log_pages_max(), self._log_begun
+        pages_max, begun = max(1, self._log_pages_max()), self._log_begun
         self._log_begun = self.commits, self._writer.total_changes  # so the loops ask for no other folding meanwhile
         pages = _NOT_COPIED
         try:
@@ -379,14 +383,17 @@ class SqliteDatabase:
             self._log_begun = begun
         else:
             self._log_share = min(1.0, max(_LEAST_SHARE, pages / pages_max))
+            if not self._is_held_up:
+                self._folded.set()
 
     def _copied_pages(self) -> int:
         """How many pages the log has, copied by the other connection. Raises: sqlite3.Error."""
         self._writing.lending.rest()
         try:
-            ((_, pages, _),) = self._folder.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            ((_, pages, copied),) = self._folder.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         finally:
             self._writing.lending.work()
+        self._is_held_up = copied < pages
         return int(pages)
 
     def _drive(self, unit: Unit[Any]) -> Outcome:
@@ -414,6 +421,27 @@ class SqliteDatabase:
             return stop.value
         finally:
             unit.close()
+
+    def _list_all(self, connection: sqlite3.Connection, statements: list[Statement]) -> list[Outcome]:
+        outcomes = []
+        for statement in statements:
+            if self._is_held_up:
+                self._let_fold()
+            outcomes.append(self._read(connection, statement))
+        return outcomes
+
+    def _let_fold(self) -> None:
+        """Wait until the log was folded, once for each time that it could not be: it begins anew while nobody reads it.
+
+        Lists that follow on each other would have it grow for as long as they come.
+        """
+        self._folded.clear()
+        self._is_wanted_short = True
+        self._listing.lending.rest()
+        if self._is_held_up:  # else it was folded just now
+            self._folded.wait(_FOLDED_SECONDS)
+        self._listing.lending.work()
+        self._is_wanted_short = self._is_held_up = False
 
     def _read_all(self, connection: sqlite3.Connection, statements: list[Statement]) -> list[Outcome]:
         return [self._read(connection, statement) for statement in statements]
