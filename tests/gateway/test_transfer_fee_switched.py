@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from aiohttp import web
 from structlog.testing import capture_logs
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
-from tests.gateway.hostile_hub import HostileHub, cut, lose_answer, pass_on, run_hostile_hub, says
+from tests.gateway.hostile_hub import Forward, HostileHub, cut, lose_answer, pass_on, run_hostile_hub, says
 from tests.gateway.test_transfer import Bank
 from tests.gateway.test_transfer_fee import (
     FAILED_LATER,
@@ -228,4 +229,24 @@ async def test_a_fee_s_credit_pays_for_a_transfer_that_pays_the_same_to_the_oper
         assert (await ask(bank, bank.signed(), fee)).status == 400
         bank.hub.settling = pass_on
         assert told(await ask(bank, bank.signed(pay_to=OPERATOR, value=FEE_MICRO), fee)) == MADE
+        assert moved(bank) == (0, 2 * FEE_MICRO)
+
+
+async def test_a_fee_that_is_claimed_while_our_hub_is_asked_of_it_is_no_transfer_of_its_own(
+    switching: Switching,
+) -> None:
+    """The same pair twice at once, whose transfer pays the operator what the fee is."""
+    async with switching.started(CHARGING) as bank:
+        fee, transfer = await new_fee(bank), bank.signed(pay_to=OPERATOR, value=FEE_MICRO)
+        first: list[Answer] = []
+
+        async def later(_request: web.Request, forward: Forward) -> web.StreamResponse:
+            bank.hub.telling = pass_on
+            first.append(await ask(bank, transfer, fee))
+            return await forward()
+
+        bank.hub.telling = later
+        second = await ask(bank, transfer, fee)
+        assert [told(answer) for answer in (*first, second)] == [MADE, MADE]
+        assert first[0].json()["transaction"] == second.json()["transaction"]
         assert moved(bank) == (0, 2 * FEE_MICRO)

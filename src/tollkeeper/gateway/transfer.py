@@ -136,7 +136,8 @@ class DirectTransfers:
             told = await self.hub.payment_status(paid.key)
         except HubUnreachableError:
             raise self._pending(paid.key, "") from None
-        return told is not None and told.status != "failed"
+        is_begun = told is not None and told.status != "failed"
+        return is_begun and not await self.charges.has_bought(paid.key)  # as a fee that was claimed meanwhile
 
     async def _carry_out_charged(self, wish: Wish, call_id: str) -> dict[str, Any]:
         """The same for a charge that was made before. Raises: CONFLICT where it was for another signature."""
