@@ -196,6 +196,35 @@ async def test_a_payer_s_key_that_came_with_a_fee_stands_for_no_other_transfer_w
         assert moved(bank) == (10_000, FEE_MICRO)
 
 
+@pytest.mark.parametrize("hub", [pass_on, lose_answer], ids=["told", "not told"])
+async def test_a_payer_s_key_that_came_without_a_fee_stands_for_no_other_transfer_when_one_is_asked_for(
+    switching: Switching, hub: Any
+) -> None:
+    own = {"Idempotency-Key": "order-4711"}
+    async with switching.started(OFF) as bank:
+        transfer = bank.signed()
+        payment = encode_payment_header(Payment(1, "exact", "base-sepolia", transfer))
+        bank.hub.settling = transfers_only(hub)
+        assert (await ask(bank, transfer, payment, own)).status == (200 if hub is pass_on else 503)
+        bank.hub.settling = pass_on
+    async with switching.started(CHARGING) as bank:
+        assert told(await ask(bank, bank.signed(), await new_fee(bank), own)) == (409, None, "CONFLICT")
+        assert told(await ask(bank, transfer, payment, own)) == MADE
+        assert moved(bank) == (10_000, 0)
+
+
+async def test_a_payer_s_key_whose_transfer_was_refused_is_free_when_a_fee_is_asked_for(switching: Switching) -> None:
+    own = {"Idempotency-Key": "order-4711"}
+    async with switching.started(OFF) as bank:
+        transfer = bank.signed()
+        bank.hub.settling = transfers_only(says(400, GONE))
+        payment = encode_payment_header(Payment(1, "exact", "base-sepolia", transfer))
+        assert (await ask(bank, transfer, payment, own)).status == 400
+        bank.hub.settling = pass_on
+    async with switching.started(CHARGING) as bank:
+        assert told(await ask(bank, transfer, await new_fee(bank), own)) == MADE
+
+
 @pytest.mark.parametrize("is_fresh", [False, True], ids=["the body's own", "a fresh one"])
 @pytest.mark.parametrize(
     ("charging", "refusal"), [(CHARGING, "PAYMENT_INVALID"), (ON_SOLANA, "INVALID_NETWORK")], ids=["on", "elsewhere"]

@@ -267,10 +267,7 @@ class DirectTransfers:
         if fee_key:
             answer = await self._ask_for_fee(wish, payment, paid, body, fee_key)
         elif wish.own_key is not None:
-            await self.keys.require_own(wish.own_key, paid.key.payer, paid.key.status_path)
-            answer = await self._ask(wish, body, own_key_at_hub(wish.own_key, paid.key.payer))
-            if answer is not None and answer[0] == _CONFLICT:
-                raise key_conflict()
+            answer = await self._ask_by_own_key(wish, body, paid.key, wish.own_key)
         else:
             answer = await self._ask_again(wish, body)
         if answer is None:
@@ -282,6 +279,18 @@ class DirectTransfers:
 
     async def _ask(self, wish: Wish, body: bytes, key: str) -> tuple[int, dict[str, Any]] | None:
         return await self.hub.transfer(self.hub.transfer_request(body, key=key, wait_seconds=wish.wait_seconds))
+
+    async def _ask_by_own_key(
+        self, wish: Wish, body: bytes, paid: PaymentKey, own_key: str
+    ) -> tuple[int, dict[str, Any]] | None:
+        """Asks under the caller's own key. Raises: CONFLICT where it came with another request."""
+        await self.keys.require_own(own_key, paid.payer, paid.status_path)
+        answer = await self._ask(wish, body, own_key_at_hub(own_key, paid.payer))
+        if answer is not None and answer[0] == _CONFLICT:
+            raise key_conflict()
+        if answer is None or answer[0] != _REFUSED:  # it was started, or may have been
+            await self.keys.keep_own(own_key, paid.payer, paid.status_path)
+        return answer
 
     async def _ask_for_fee(
         self, wish: Wish, payment: Payment, paid: Tender, body: bytes, fee_key: str

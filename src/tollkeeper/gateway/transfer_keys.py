@@ -103,6 +103,11 @@ class TransferKeys:
         if await key_of(self.database, own_key_at_hub(own, payer)) not in {None, request}:
             raise key_conflict()
 
+    async def keep_own(self, own: str, payer: str, request: str) -> None:
+        """Keeps what the hub has bound, for when a fee is asked for: it is asked under the pair's name then."""
+        now_ms = self.clock_ms()
+        await self.database.run(keep_key(own_key_at_hub(own, payer), request, now_ms))
+
     async def bind_pair(self, call_id: str, payload: dict[str, Any]) -> None:
         """Lets a fee's charge be for this payload alone, before it is made. Raises: CONFLICT where it is another's."""
         signed = _digest_of(payload)
