@@ -150,6 +150,12 @@ def test_loaded_sql_binds_in_the_database() -> None:
             dict.fromkeys(("owner_wallet", "now_ms"), 0),
             {"paygates_by_owner (owner_wallet=?)", "purchases_by_gate (gate_id=? AND state=?)"},
         ),
+        (
+            "files.sql",
+            "files_to_delete",
+            dict.fromkeys(("before_ms", "now_ms", "limit"), 0),
+            {"files_replaced (replaced_ms<?)", "sqlite_autoindex_paygates_1 (id=?)", "purchases_by_gate (gate_id=?)"},
+        ),
     ],
 )
 async def test_what_is_asked_often_or_by_anybody_is_found_without_looking_at_everybody_s(
