@@ -156,6 +156,7 @@ def test_loaded_sql_binds_in_the_database() -> None:
             dict.fromkeys(("before_ms", "now_ms", "limit"), 0),
             {"files_replaced (replaced_ms<?)", "sqlite_autoindex_paygates_1 (id=?)", "purchases_by_gate (gate_id=?)"},
         ),
+        ("gateway.sql", "forgotten_sales", {"since_ms": 0}, {"purchases_forgotten (forgotten_ms>?)"}),
     ],
 )
 async def test_what_is_asked_often_or_by_anybody_is_found_without_looking_at_everybody_s(

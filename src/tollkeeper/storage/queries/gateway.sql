@@ -410,7 +410,7 @@ RETURNING id;
 
 -- name: forgotten_sales
 SELECT id, state, network, payer, nonce, transaction_hash FROM purchases
-WHERE forgotten_ms > :since_ms AND coalesce(failure, '') <> 'settlement_failed' ORDER BY id;
+WHERE forgotten_ms > :since_ms AND coalesce(failure, '') <> 'settlement_failed' ORDER BY forgotten_ms;
 
 -- name: parked_claims
 SELECT id, failure, network, payer, nonce FROM purchases WHERE state = 'PARKED' AND updated_ms > :since_ms ORDER BY id;
