@@ -157,6 +157,18 @@ def test_loaded_sql_binds_in_the_database() -> None:
             {"files_replaced (replaced_ms<?)", "sqlite_autoindex_paygates_1 (id=?)", "purchases_by_gate (gate_id=?)"},
         ),
         ("gateway.sql", "forgotten_sales", {"since_ms": 0}, {"purchases_forgotten (forgotten_ms>?)"}),
+        (
+            "idempotency.sql",
+            "forget_refusals",
+            dict.fromkeys(("before_ms", "limit"), 0),
+            {"sqlite_autoindex_idempotency_1 (key=?)", "idempotency_refused (created_ms<?)"},
+        ),
+        (
+            "idempotency.sql",
+            "settle_keys",
+            dict.fromkeys(("settlement_id", "attempt", "answer"), 0),
+            {"idempotency_by_settlement (settlement_id=? AND attempt=?)"},
+        ),
     ],
 )
 async def test_what_is_asked_often_or_by_anybody_is_found_without_looking_at_everybody_s(
