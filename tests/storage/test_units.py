@@ -337,6 +337,20 @@ async def test_closing_finishes_what_was_accepted_and_refuses_the_rest(tmp_path:
     await again.close()
 
 
+async def test_closing_breaks_off_the_lists(tmp_path: Path) -> None:
+    database = open_sqlite(tmp_path / "other", SCHEMA, migrate=True)
+    endless = Statement("WITH RECURSIVE n(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM n) SELECT max(v) FROM n")
+    lists = [asyncio.create_task(database.read_long(endless)) for _ in range(2)]
+    await asyncio.sleep(0.1)
+    writing = asyncio.create_task(database.run(note(1, "x")))
+    await asyncio.sleep(0)
+    await asyncio.wait_for(database.close(), 10)
+    assert await writing == 1
+    for reading in lists:
+        with pytest.raises(StorageError, match="closed"):
+            await reading
+
+
 async def test_too_many_waiting_units_are_refused_and_the_accepted_ones_are_done(database: SqliteDatabase) -> None:
     entered, gate = threading.Event(), threading.Event()
     holding = asyncio.create_task(database.run(hold(entered, gate)))

@@ -137,4 +137,4 @@ class Database(Protocol):
         """
 
     async def close(self) -> None:
-        """Refuse new work, finish the accepted work, close. Calling it again does nothing."""
+        """Refuse new work, finish the accepted work, close; `read_long` is broken off. Again: does nothing."""

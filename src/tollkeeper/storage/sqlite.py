@@ -35,7 +35,7 @@ from tollkeeper.storage.database import (
     StorageError,
     Unit,
 )
-from tollkeeper.storage.sqlite_connections import BUSY_TIMEOUT_SECONDS
+from tollkeeper.storage.sqlite_connections import BUSY_TIMEOUT_SECONDS, is_of_the_disk, primary_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,7 +76,6 @@ _STATEMENT_CODES: Final = frozenset(
     }
 )
 _PASSING_CODES: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-_DISK_CODES: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 _MEND_EVERY_SECONDS: Final = 2.0
 _NO_WRITES: Final = "the database takes no writes until its disk does again"
 _NO_WRITES_AT_ALL: Final = "the database takes no writes until the operator has restarted it"
@@ -99,6 +98,7 @@ class SqliteDatabase:
         """`is_shared`: other programs may write to the file, and move its log into it."""
         self._writer = writer
         self._looker = looker  # for the loops
+        self._lister = lister  # for its thread; what it reads is broken off from here
         self._folder = folder  # for the writing thread too
         self._lock = lock
         self._is_shared = is_shared
@@ -127,7 +127,7 @@ class SqliteDatabase:
             "tollkeeper-reader", partial(self._read_all, reader), reader.close, lent_seconds=_LENT_TO_READER_SECONDS
         )
         self._listing: BatchThread[Statement] = BatchThread(
-            "tollkeeper-lister", partial(self._list_all, lister), lister.close, lent_seconds=_LENT_TO_READER_SECONDS
+            "tollkeeper-lister", self._list_all, lister.close, lent_seconds=_LENT_TO_READER_SECONDS
         )
 
     async def read(self, statement: Statement) -> list[Row]:
@@ -223,6 +223,7 @@ class SqliteDatabase:
         if not self._is_closed:
             self._is_closed = True
             self._looker.close()
+            self._lister.interrupt()  # a list may take longer than whoever stops us waits
         await self._listing.close()
         await self._reading.close()
         await self._writing.close()  # the last to close, so that it folds the log into the file
@@ -294,7 +295,7 @@ class SqliteDatabase:
         try:
             self._writer.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
-            if _primary_code(error) in _PASSING_CODES:
+            if primary_code(error) in _PASSING_CODES:
                 return False
             raise self._give_up(error) from error
         return True
@@ -422,13 +423,16 @@ class SqliteDatabase:
         finally:
             unit.close()
 
-    def _list_all(self, connection: sqlite3.Connection, statements: list[Statement]) -> list[Outcome]:
-        outcomes = []
-        for statement in statements:
-            if self._is_held_up:
-                self._let_fold()
-            outcomes.append(self._read(connection, statement))
-        return outcomes
+    def _list_all(self, statements: list[Statement]) -> list[Outcome]:
+        return [self._list(statement) for statement in statements]
+
+    def _list(self, statement: Statement) -> Outcome:
+        """As `_read`, of what `close` does not wait for."""
+        if self._is_held_up and not self._is_closed:
+            self._let_fold()
+        if self._is_closed:
+            return Outcome(error=StorageError("the database is closed"))
+        return self._read(self._lister, statement)
 
     def _let_fold(self) -> None:
         """Wait until the log was folded, once for each time that it could not be: it begins anew while nobody reads it.
@@ -450,8 +454,10 @@ class SqliteDatabase:
         try:
             return Outcome(_rows(connection, statement))
         except sqlite3.Error as error:
-            if _primary_code(error) == sqlite3.SQLITE_READONLY:
+            if primary_code(error) == sqlite3.SQLITE_READONLY:
                 return Outcome(error=StatementError(f"read may not write: {_shown(statement)}"))
+            if primary_code(error) == sqlite3.SQLITE_INTERRUPT:  # by `close`
+                return Outcome(error=StorageError("the database is closed"))
             logger.exception("the database could not be read")
             return Outcome(error=StorageError("the database cannot be read at the moment"))
         except Exception as error:  # noqa: BLE001 - it is this reader's own
@@ -461,7 +467,7 @@ class SqliteDatabase:
         """Undo the transaction and, unless the cause passes by itself, write nothing any more."""
         with suppress(sqlite3.Error):
             self._writer.execute("ROLLBACK")
-        if _primary_code(error) in _PASSING_CODES:
+        if primary_code(error) in _PASSING_CODES:
             logger.warning("another program holds the database: %s", error)
             return StorageError("the database is held by another program")
         logger.error("the database failed and takes no writes: %s", error)
@@ -481,7 +487,7 @@ def _rows(connection: sqlite3.Connection, statement: Statement) -> list[Row]:
         cursor = connection.execute(statement.sql, statement.params)
         found = cursor.fetchall()
     except sqlite3.Error as error:
-        code = _primary_code(error)
+        code = primary_code(error)
         if code == sqlite3.SQLITE_CONSTRAINT:
             raise ConstraintError(f"{error}: {_shown(statement)}") from error
         if code in _STATEMENT_CODES or code is None:
@@ -494,17 +500,6 @@ def _rows(connection: sqlite3.Connection, statement: Statement) -> list[Row]:
         key, value = names
         return [{key: one, value: other} for one, other in found]
     return [dict(zip(names, row, strict=True)) for row in found]
-
-
-def is_of_the_disk(error: sqlite3.Error) -> bool:
-    """Whether the disk is full or failed, and nothing is known against the file."""
-    return _primary_code(error) in _DISK_CODES
-
-
-def _primary_code(error: sqlite3.Error) -> int | None:
-    """SQLite's primary result code; None where the Python module, not SQLite, refused."""
-    code: int | None = getattr(error, "sqlite_errorcode", None)
-    return None if code is None else code & 0xFF
 
 
 def _shown(statement: Statement) -> str:

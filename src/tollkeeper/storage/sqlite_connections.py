@@ -1,4 +1,4 @@
-"""How connections to an SQLite file are made: the one that writes, and those that read."""
+"""How connections to an SQLite file are made, the one that writes and those that read; what their errors are."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 BUSY_TIMEOUT_SECONDS: Final = 5.0
 _CACHED_STATEMENTS: Final = 512
+_DISK_CODES: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 _WAL_KEPT_SIZE_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -48,3 +49,14 @@ def _connect(path: Path) -> sqlite3.Connection:
     # What a savepoint or a statement may have to undo: else a file is made and deleted in every commit.
     connection.execute("PRAGMA temp_store = MEMORY")
     return connection
+
+
+def is_of_the_disk(error: sqlite3.Error) -> bool:
+    """Whether the disk is full or failed, and nothing is known against the file."""
+    return primary_code(error) in _DISK_CODES
+
+
+def primary_code(error: sqlite3.Error) -> int | None:
+    """SQLite's primary result code; None where the Python module, not SQLite, refused."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.file_lock import FileLock
 from tollkeeper.storage.migrations import SCHEMA_TABLE, Applied, Migration, missing_migrations
-from tollkeeper.storage.sqlite import SqliteDatabase, is_of_the_disk
-from tollkeeper.storage.sqlite_connections import connect_reader, connect_writer
+from tollkeeper.storage.sqlite import SqliteDatabase
+from tollkeeper.storage.sqlite_connections import connect_reader, connect_writer, is_of_the_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
