@@ -6,6 +6,7 @@ import asyncio
 import json
 import sqlite3
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
@@ -20,10 +21,12 @@ from tests.gateway.composed import settings_for
 from tests.storage.test_invariants import Books
 from tollkeeper.sandbox.evm_node import EvmNode
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.serving import inspection
 from tollkeeper.serving.inspection import REGISTRY, inspect_books, keep_inspecting
 from tollkeeper.serving.reconciling import not_compared
 from tollkeeper.settings import Role, Settings
-from tollkeeper.storage import open_database
+from tollkeeper.storage import Statement, open_database
+from tollkeeper.storage.snapshot import Snapshot
 
 # An interpreter is started for each: it is about starting.
 finished = partial(processes.finished, is_forked=False)
@@ -167,6 +170,25 @@ async def test_a_serving_process_counts_and_logs_what_differs(
         books.break_with("UPDATE single_calls SET state = 'DISPATCHED' WHERE id = 'call-1'")
         await counted(rule, None)
     assert "books_differ" in capsys.readouterr().out
+
+
+async def test_who_ends_waits_for_no_check(rpc_url: str, books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = Statement(
+        "WITH RECURSIVE n(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM n WHERE v < 300000000) SELECT max(v) FROM n"
+    )
+    begun, ended = threading.Event(), threading.Event()
+
+    def inspect(snapshot: Snapshot, *_: object, **__: object) -> None:
+        begun.set()
+        try:
+            snapshot.read(long)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(inspection, "inspect", inspect)
+    async with inspected(settings_for(rpc_url, books.path), books):
+        assert await asyncio.to_thread(begun.wait, 10)
+    assert await asyncio.to_thread(ended.wait, 5)
 
 
 # What a process that serves sets up, then a check of its books; its last line is how many bytes larger it was then.

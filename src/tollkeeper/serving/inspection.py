@@ -8,6 +8,7 @@ hold is logged and counted. A sale that breaks an invariant by itself is held un
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
@@ -24,6 +25,8 @@ from tollkeeper.storage.invariants import Bounds, forgotten, inspect, owed_fees,
 from tollkeeper.storage.snapshot import open_snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tollkeeper.core.differences import Difference
     from tollkeeper.settings import Settings
     from tollkeeper.storage.database import Database
@@ -53,11 +56,11 @@ def inspect_books(settings: Settings) -> list[Difference]:
     return _inspect(settings)[0].differences
 
 
-def _inspect(settings: Settings) -> tuple[Found, frozenset[str]]:
-    """The same with the sales that break one, and those that are held."""
+def _inspect(settings: Settings, is_over: Callable[[], bool] | None = None) -> tuple[Found, frozenset[str]]:
+    """The same with the sales that break one, and those that are held. `is_over` as of `open_snapshot`."""
     cap = settings.exposure
     bounds = Bounds(cap.payments, cap.value_micro, cap.gate_payments, cap.gate_value_micro)
-    with open_snapshot(settings.database_url) as snapshot:
+    with open_snapshot(settings.database_url, is_over) as snapshot:
         found = inspect(snapshot, clock_ms(), bounds, is_shared=settings.role is Role.SERVE)
         if settings.role is not Role.HUB:
             found.differences.extend(owed_fees(snapshot, clock_ms()))
@@ -70,11 +73,11 @@ def _inspect(settings: Settings) -> tuple[Found, frozenset[str]]:
         return found, held_sales(snapshot)
 
 
-def _measured(settings: Settings) -> tuple[Found, frozenset[str], float]:
+def _measured(settings: Settings, is_over: Callable[[], bool]) -> tuple[Found, frozenset[str], float]:
     """The same, and how many seconds of a core it used: what it waited for one, or for the disk, is nobody's work."""
     begun = time.thread_time()
     try:
-        found, held = _inspect(settings)
+        found, held = _inspect(settings, is_over)
     finally:
         give_back_freed()  # some megabytes, which nobody else would use until the next check
     return found, held, time.thread_time() - begun
@@ -106,15 +109,19 @@ async def keep_inspecting(settings: Settings, database: Database, interval_secon
     """Checks the books every minute, more rarely where that takes long, and holds what is broken, until cancelled."""
     pause = interval_seconds
     _CHECKED.set(time.time())
-    while True:
-        await asyncio.sleep(pause)
-        begun, used_seconds = time.monotonic(), 0.0
-        try:
-            found, held, used_seconds = await asyncio.to_thread(_measured, settings)
-            report(found.differences)
-            await _hold_sales(database, found.sales, held)
-        except StorageError as error:
-            _LOG.warning("books_not_checked", reason=error.message)
-        except Exception:  # noqa: BLE001 - logged; the next round tries again
-            _LOG.exception("books_not_checked")
-        pause = max(interval_seconds, _PAUSE_FACTOR * used_seconds, time.monotonic() - begun)
+    over = threading.Event()
+    try:
+        while True:
+            await asyncio.sleep(pause)
+            begun, used_seconds = time.monotonic(), 0.0
+            try:
+                found, held, used_seconds = await asyncio.to_thread(_measured, settings, over.is_set)
+                report(found.differences)
+                await _hold_sales(database, found.sales, held)
+            except StorageError as error:
+                _LOG.warning("books_not_checked", reason=error.message)
+            except Exception:  # noqa: BLE001 - logged; the next round tries again
+                _LOG.exception("books_not_checked")
+            pause = max(interval_seconds, _PAUSE_FACTOR * used_seconds, time.monotonic() - begun)
+    finally:
+        over.set()  # no program ends before its threads, and a check of large books takes minutes

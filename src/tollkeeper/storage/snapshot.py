@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.migrations import load_migrations
@@ -17,9 +17,11 @@ from tollkeeper.storage.opening import sqlite_path
 from tollkeeper.storage.sqlite_file import connect_to_look
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tollkeeper.storage.database import Row, Statement
+
+_STEPS_BETWEEN_LOOKS: Final = 1_000_000  # of SQLite's machine: some hundredths of a second
 
 
 class Snapshot:
@@ -39,14 +41,19 @@ class Snapshot:
 
 
 @contextmanager
-def open_snapshot(url: str) -> Iterator[Snapshot]:
-    """The database's last committed state. Raises: StorageError, also for a schema that is not this version's."""
+def open_snapshot(url: str, is_over: Callable[[], bool] | None = None) -> Iterator[Snapshot]:
+    """The database's last committed state. Raises: StorageError, also for a schema that is not this version's.
+
+    `is_over`: asked now and then while something is read, which is broken off where it says so (StorageError).
+    """
     path = sqlite_path(url)
     if not path.is_file():
         raise StorageError(f"{path} is not there")
     try:
         with closing(connect_to_look(path)) as connection:
             connection.execute("PRAGMA query_only = ON")
+            if is_over is not None:
+                connection.set_progress_handler(is_over, _STEPS_BETWEEN_LOOKS)
             connection.execute("BEGIN")
             applied = [version for (version,) in connection.execute("SELECT version FROM schema_migrations ORDER BY 1")]
             if applied != [migration.version for migration in load_migrations()]:
