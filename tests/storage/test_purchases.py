@@ -771,6 +771,17 @@ async def test_a_wallet_spends_its_oldest_purchase_at_the_gate_first(shop: Shop)
     await shop.ledger_agrees()
 
 
+async def test_what_a_wallet_spends_is_looked_for_where_no_spend_waits(shop: Shop) -> None:
+    gate = await shop.gate(2)
+    payer = (await shop.bought(gate)).payer
+    written: list[str] = []
+    shop.database._writer.set_trace_callback(written.append)  # type: ignore[attr-defined]  # noqa: SLF001
+    outcomes = [(await shop.purchases.spend_of_payer(payer, shop.wish(gate, None), NOW_MS)).outcome for _ in range(3)]
+    assert outcomes == [Spend.SPENT, Spend.SPENT, Spend.UNKNOWN]
+    assert any("single_calls" in statement for statement in written)
+    assert not [statement for statement in written if "payer = " in statement]
+
+
 async def test_a_wallet_whose_claim_was_parked_of_late_is_not_asked_to_pay_again(shop: Shop) -> None:
     gate = await shop.gate(2)
     parked = (await shop.claim(gate, 1)).purchase

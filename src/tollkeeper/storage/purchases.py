@@ -40,7 +40,7 @@ from tollkeeper.storage.interrupting import Interrupted, interrupt_calls
 from tollkeeper.storage.ledger import HeldSpend, Ledger
 from tollkeeper.storage.purchase_rows import Look, Purchase, SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.single_spends import SpendOfPayer, SpendOne
+from tollkeeper.storage.single_spends import SpendOfPayer, SpendOne, spend_oldest
 from tollkeeper.storage.spending import restore_call, void_with_gate
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Purchases:
 
     async def spend_of_payer(self, payer: str, wish: SpendRequest, now_ms: int) -> SpendResult:
         """Spends one credit that a wallet holds at the gate, the oldest first; UNKNOWN where it has none."""
-        return await self._charge(SpendOfPayer(payer, wish, now_ms))
+        return await spend_oldest(self._database, self._charge, payer, wish, now_ms)
 
     def restore(
         self, call_id: str, status: int, now_ms: int, *, is_ended: bool = False, unless: Unless | None = None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
 
-    from tollkeeper.storage.database import Row, Unit
+    from tollkeeper.storage.database import Row, Statement, Unit
 
     Unless: TypeAlias = Callable[[], Unit[bool]]
 
@@ -262,11 +262,16 @@ def _spend_alone(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
     return result
 
 
+def look_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Statement:
+    """Which purchase a wallet's call is spent from. It reads all that the wallet ever bought."""
+    since_ms = now_ms - PARKED_SHOWN_MS
+    return _Q.oldest_of_payer(payer=payer, gate_id=wish.gate_id, now_ms=now_ms, parked_since_ms=since_ms)
+
+
 def spend_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
     """Spend a credit of the oldest purchase that a wallet has at the gate; the caller is that wallet."""
-    since_ms = now_ms - PARKED_SHOWN_MS
     while True:
-        rows = yield _Q.oldest_of_payer(payer=payer, gate_id=wish.gate_id, now_ms=now_ms, parked_since_ms=since_ms)
+        rows = yield look_of_payer(payer, wish, now_ms)
         if not rows:
             return _UNKNOWN
         (result,) = yield from spend_all([HeldSpend(None, rows[0]["id"], wish)], now_ms)
