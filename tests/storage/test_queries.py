@@ -156,6 +156,15 @@ def test_loaded_sql_binds_in_the_database() -> None:
             dict.fromkeys(("before_ms", "now_ms", "limit"), 0),
             {"files_replaced (replaced_ms<?)", "sqlite_autoindex_paygates_1 (id=?)", "purchases_by_gate (gate_id=?)"},
         ),
+        (
+            "reconciliation.sql",
+            "settlements_in_blocks",
+            {"network": "base", "asset": "0x", "first": 0, "end": 0},
+            {
+                "settlements_by_block (network=? AND block_number>? AND block_number<?)",
+                "settlements_confirmed (network=?)",
+            },
+        ),
         ("gateway.sql", "forgotten_sales", {"since_ms": 0}, {"purchases_forgotten (forgotten_ms>?)"}),
         (
             "idempotency.sql",

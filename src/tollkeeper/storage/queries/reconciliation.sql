@@ -17,9 +17,17 @@ SELECT id, network, asset, payer, nonce, pay_to, value, state, transaction_hash,
 FROM settlements WHERE network = :network AND asset = :asset AND payer = :payer AND nonce = :nonce;
 
 -- name: settlements_in_blocks
+-- Those whose block is known by its hash, and the others, each by an index of its own; no bare asset, else all that was
+-- ever settled in it is looked at.
 SELECT id, network, asset, payer, nonce, pay_to, value, state, transaction_hash, foreign_hash, block_number
 FROM settlements
-WHERE network = :network AND asset = :asset AND state = 'CONFIRMED' AND block_number >= :first AND block_number < :end;
+WHERE network = :network AND asset || '' = :asset AND state = 'CONFIRMED' AND block_hash IS NOT NULL
+    AND block_number >= :first AND block_number < :end
+UNION ALL
+SELECT id, network, asset, payer, nonce, pay_to, value, state, transaction_hash, foreign_hash, block_number
+FROM settlements
+WHERE network = :network AND asset || '' = :asset AND state = 'CONFIRMED' AND block_hash IS NULL
+    AND block_number >= :first AND block_number < :end;
 
 -- name: sales
 SELECT id, network, asset, payer, nonce, pay_to, value_micro, state, failure, transaction_hash, confirmed, honoured_ms
