@@ -386,6 +386,7 @@ STARTING: Final = (
     "files_to_delete",
     "void_rest",
     "forget",
+    "_forget_sums",
     "by_slug",
 )
 # A PayGate's own, and what a facilitator settles that did not before: nothing was paid yet.
