@@ -62,6 +62,7 @@ class Creations:
 
     def check(self, key: CreationKey, now_ms: int) -> Unit[None]:
         """Goes before the create, in its unit. Raises: CreatedBeforeError, CONFLICT as `find`."""
+        yield _Q.forget_creation(scope=key.scope, key=key.key, since_ms=_since(now_ms))
         yield _Q.forget_creations(since_ms=_since(now_ms))
         rows = yield _Q.find_creation(scope=key.scope, key=key.key, since_ms=_since(now_ms))
         if rows:

@@ -42,12 +42,12 @@ def is_kept(name: str, key: str) -> Unit[bool]:
 
 def keep_key(name: str, key: str, now_ms: int) -> Unit[None]:
     """Keep `key` under a name that has none."""
-    yield _forgetting(now_ms)
+    yield from _forget(name, now_ms)
     yield _Q.keep_key(name=name, key=key, now_ms=now_ms)
 
 
 def _held(name: str, change: Statement, now_ms: int) -> Unit[str]:
-    yield _forgetting(now_ms)
+    yield from _forget(name, now_ms)
     rows = yield change
     if not rows:
         rows = yield _Q.find_key(name=name)
@@ -55,5 +55,7 @@ def _held(name: str, change: Statement, now_ms: int) -> Unit[str]:
     return held
 
 
-def _forgetting(now_ms: int) -> Statement:
-    return _Q.forget_keys(since_ms=now_ms - TRANSFER_KEYS_KEPT_SECONDS * 1000)
+def _forget(name: str, now_ms: int) -> Unit[None]:
+    since_ms = now_ms - TRANSFER_KEYS_KEPT_SECONDS * 1000
+    yield _Q.forget_key(name=name, since_ms=since_ms)
+    yield _Q.forget_keys(since_ms=since_ms)

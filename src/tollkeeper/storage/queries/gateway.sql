@@ -513,8 +513,14 @@ SELECT slug FROM paygates WHERE id = :id;
 -- name: find_creation
 SELECT fingerprint, answer FROM creations WHERE scope = :scope AND key = :key AND created_ms > :since_ms;
 
+-- name: forget_creation
+DELETE FROM creations WHERE scope = :scope AND key = :key AND created_ms <= :since_ms;
+
+-- Of the others a handful each, for whoever spends a credit waits: many may have come a day ago.
 -- name: forget_creations
-DELETE FROM creations WHERE created_ms <= :since_ms;
+DELETE FROM creations WHERE (scope, key) IN (
+    SELECT scope, key FROM creations WHERE created_ms <= :since_ms ORDER BY created_ms LIMIT 64
+);
 
 -- name: insert_creation
 INSERT INTO creations (scope, key, fingerprint, answer, created_ms)

@@ -17,5 +17,11 @@ RETURNING key;
 INSERT INTO transfer_keys (name, key, changed_ms) VALUES (:name, :key, :now_ms)
 ON CONFLICT (name) DO NOTHING;
 
+-- name: forget_key
+DELETE FROM transfer_keys WHERE name = :name AND changed_ms <= :since_ms;
+
+-- Of the others a handful each, for whoever spends a credit waits: many may have come on one day.
 -- name: forget_keys
-DELETE FROM transfer_keys WHERE changed_ms <= :since_ms;
+DELETE FROM transfer_keys WHERE name IN (
+    SELECT name FROM transfer_keys WHERE changed_ms <= :since_ms ORDER BY changed_ms LIMIT 64
+);
