@@ -425,6 +425,7 @@ async def test_a_refusal_names_the_transaction_that_used_the_transfer(bank: Bank
     refused = await ask(bank, transfer, await new_fee(bank))
     assert (refused.status, refused.error_code) == (400, "NONCE_ALREADY_USED")
     assert refused.json()["error"]["details"]["transaction"] == made.json()["transaction"]
+    assert "before you sign another" in refused.json()["error"]["message"]
     assert moved(bank) == (10_000, FEE_MICRO)
 
 

@@ -236,8 +236,11 @@ class DirectTransfers:
         verdict = await self.hub.verify(asked_of(wish.payment, self.wishes.own_terms(wish, wish.tender)))
         if not verdict.is_valid:
             reason = verdict.reason or "invalid_payment"
-            details = {"reason": reason, **({"transaction": verdict.transaction} if verdict.transaction else {})}
-            raise payment_error(code_of_reason(reason), f"the transfer would be refused: {reason}", details=details)
+            message, details = f"the transfer would be refused: {reason}", {"reason": reason}
+            if verdict.transaction:
+                message += "; its transaction may have made it: look at that before you sign another"
+                details["transaction"] = verdict.transaction
+            raise payment_error(code_of_reason(reason), message, details=details)
         if not self.wishes.supported().is_ours:
             await self.abroad.require_unmade(wish.payment, wish.tender, wish.pay_to)
 
