@@ -106,7 +106,7 @@ ACTS: Final[dict[str, tuple[Place, Act, tuple[str, ...]]]] = {
     ),
     "spend": (TOGETHER, spend, ("Spends",)),
     "spend by token": (TOGETHER, spend_by_token, ("SpendOne",)),
-    "spend of wallet": (TOGETHER, spend_of_wallet, ("SpendOfPayer",)),
+    "spend of wallet": (TOGETHER, spend_of_wallet, ("oldest_of_payer", "SpendOne")),
     "restore": (TOGETHER, restore, ("restore_call", "give_credit_back", "give_credits", "End of give_credits")),
     "restore held": (
         TOGETHER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,9 +133,9 @@ async def test_books_that_are_slow_to_read_are_checked_again_soon_where_that_is_
 ) -> None:
     """A machine that has no core for the check, or a disk that is busy, keeps no broken sale on sale for minutes."""
 
-    def slowly(url: str) -> AbstractContextManager[Snapshot]:
+    def slowly(url: str, is_over: Callable[[], bool]) -> AbstractContextManager[Snapshot]:
         time.sleep(1)
-        return open_snapshot(url)
+        return open_snapshot(url, is_over)
 
     monkeypatch.setattr(inspection, "open_snapshot", slowly)
     path = tmp_path / "books.db"
