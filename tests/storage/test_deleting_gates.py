@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tests.hub.faulty_database import FaultyDatabase, Kind, Moment, order
 from tests.storage.plans import plan_of
 from tests.storage.test_purchases import NOW_MS, Shop, key
+from tollkeeper.core.paygates import PayGate
 from tollkeeper.core.purchases import Spend
 from tollkeeper.gateway.following import key_of
 from tollkeeper.storage import StorageError, open_database
@@ -58,6 +60,13 @@ def sell_many(path: Path, sold: Purchase, count: int) -> None:
         )
 
 
+async def begin_to_delete(shop: Shop, gate: PayGate, orders: Path) -> None:
+    """Deletes a gate as far as the first commit, behind which it breaks off."""
+    order(orders, "_void", Moment.BEFORE, Kind.ERROR)
+    with pytest.raises(StorageError):
+        await shop.gates.delete(gate.id, NOW_MS)
+
+
 async def void_in(database: Database) -> int:
     """How many purchases are void, and their credits not live."""
     counting = (
@@ -94,19 +103,9 @@ async def test_what_is_to_be_void_with_its_gate_and_is_not_yet_is_spent_as_if_it
         sell_many(path, await shop.bought(gate), VOIDED_AT_ONCE - 1)
         used, whole = await shop.bought(gate, 2, OTHER), await shop.bought(gate, 3, ANOTHER)
 
-        async def spend(purchase: Purchase) -> Spend:
-            if proof == "header":
-                spending = shop.purchases.spend(key_of(purchase), shop.wish(gate), NOW_MS)
-            elif proof == "token":
-                spending = shop.purchases.spend_token(purchase.id, shop.wish(gate, None), NOW_MS)
-            else:
-                spending = shop.purchases.spend_of_payer(purchase.payer, shop.wish(gate, None), NOW_MS)
-            return (await spending).outcome
-
+        spend = partial(shop.spend_by, proof, gate)
         assert await spend(used) is Spend.SPENT
-        order(orders, "_void", Moment.BEFORE, Kind.ERROR)
-        with pytest.raises(StorageError):
-            await shop.gates.delete(gate.id, NOW_MS)
+        await begin_to_delete(shop, gate, orders)
         assert await void_in(database) == VOIDED_AT_ONCE
         nothing = Spend.UNKNOWN if proof == "wallet" else Spend.EXHAUSTED
         assert await spend(used) is nothing
@@ -132,9 +131,7 @@ async def test_a_claimer_who_comes_late_takes_the_one_call_that_is_due_of_what_i
         late = await shop.bought(gate, 2, OTHER)
         for _ in range(served):
             assert (await shop.purchases.spend(key_of(late), shop.wish(gate), NOW_MS)).outcome is Spend.SPENT
-        order(orders, "_void", Moment.BEFORE, Kind.ERROR)
-        with pytest.raises(StorageError):
-            await shop.gates.delete(gate.id, NOW_MS)
+        await begin_to_delete(shop, gate, orders)
         granted = await shop.purchases.grant(late, "0xhash", confirmed=True, wish=shop.wish(gate), now_ms=NOW_MS)
         assert granted.outcome is (Spend.STALE if served else Spend.SPENT)
         assert (await shop.purchases.spend(key_of(late), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED

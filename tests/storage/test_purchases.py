@@ -31,6 +31,7 @@ from tollkeeper.core.purchases import (
 )
 from tollkeeper.core.sealing import KeyRing, SealError
 from tollkeeper.core.wire import PaymentKey
+from tollkeeper.gateway.following import key_of
 from tollkeeper.storage import open_database
 from tollkeeper.storage.database import Database, Statement, Unit
 from tollkeeper.storage.holding import hold, release
@@ -112,6 +113,16 @@ class Shop:
         assert claim.purchase is not None
         await self.purchases.grant(claim.purchase, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)
         return claim.purchase
+
+    async def spend_by(self, proof: str, gate: PayGate, purchase: Purchase) -> Spend:
+        """Asks for a credit of a purchase by its header, its token or its wallet."""
+        if proof == "header":
+            spending = self.purchases.spend(key_of(purchase), self.wish(gate), NOW_MS)
+        elif proof == "token":
+            spending = self.purchases.spend_token(purchase.id, self.wish(gate, None), NOW_MS)
+        else:
+            spending = self.purchases.spend_of_payer(purchase.payer, self.wish(gate, None), NOW_MS)
+        return (await spending).outcome
 
     async def ledger_agrees(self) -> None:
         rows = await self.database.read(
@@ -277,16 +288,9 @@ async def test_a_purchase_none_of_whose_calls_was_answered_before_the_delete_is_
     purchase = await shop.bought(gate, 1)
     await shop.gates.delete(gate.id, NOW_MS)
 
-    async def spend() -> Spend:
-        if proof == "header":
-            return (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome
-        if proof == "token":
-            return (await shop.purchases.spend_token(purchase.id, shop.wish(gate, None), NOW_MS)).outcome
-        return (await shop.purchases.spend_of_payer(purchase.payer, shop.wish(gate, None), NOW_MS)).outcome
-
     nothing = Spend.UNKNOWN if proof == "wallet" else Spend.EXHAUSTED
     assert (await shop.purchases.spend(key(1), shop.wish(gate, b"other" * 6), NOW_MS)).outcome is Spend.WITHHELD
-    told = await asyncio.gather(*(spend() for _ in range(5)))
+    told = await asyncio.gather(*(shop.spend_by(proof, gate, purchase) for _ in range(5)))
     assert sorted(told, key=str) == sorted([Spend.SPENT, *[nothing] * 4], key=str)
     await shop.ledger_agrees()
 
