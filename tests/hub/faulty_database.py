@@ -19,7 +19,7 @@ from types import GeneratorType
 from typing import Any, Final, TypeVar
 
 from tollkeeper.storage import Database, StorageError
-from tollkeeper.storage.database import Job, Outcome, Row, Statement, Unit
+from tollkeeper.storage.database import Job, Outcome, Row, Statement, Unit, rows_of
 
 T = TypeVar("T")
 
@@ -145,9 +145,9 @@ class FaultyDatabase:
 
 
 def _name_of(unit: object, asker: str) -> str:
-    """A unit that several verbs share is private: it has the name of whoever asks for it."""
+    """A unit that several verbs share has the name of whoever asks for it: one that is private, or of one statement."""
     assert isinstance(unit, GeneratorType)
-    return asker if unit.__name__.startswith("_") else unit.__name__
+    return asker if unit.__name__.startswith("_") or unit.__name__ == rows_of.__name__ else unit.__name__
 
 
 def _name_of_job(job: Job) -> str:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 from tollkeeper.api import clock_ms
 from tollkeeper.core.errors import ApiError, ErrorType
 from tollkeeper.core.paygate_fields import CreditBinding
-from tollkeeper.core.purchases import Claim, Spend, Terms, attempts_exhausted, purchase_of_token, terms_for
+from tollkeeper.core.purchases import Claim, Spend, Terms, attempts_exhausted, terms_for
 from tollkeeper.core.statistics import CLIENT_GONE_STATUS
 from tollkeeper.core.tenders import require_valid_now
 from tollkeeper.edge.relay import RelayRequest
@@ -300,8 +300,7 @@ class Arriving(Asking):
         """
         if failed is None or self.opened.gate.credit_binding is not CreditBinding.TOKEN or self.wallet == failed.payer:
             return
-        token = self.call.head.header.get(b"x-credit-token", b"").decode("latin-1")
-        if purchase_of_token(self.shared.token_keys, token) == failed.id:
+        if self._named_by_token() == failed.id:
             return
         if shown_in := await self.shared.purchases.shown_in(failed):
             raise calls.next_try_withheld(failed.id, shown_in)

@@ -111,10 +111,14 @@ class Asking(Answering):
         if is_left or claim.state in {PurchaseState.CLAIMED, PurchaseState.PARKED}:
             calls.check_payer(wallet, claim.payer)
 
+    def _named_by_token(self) -> str | None:
+        """The id of the purchase whose credit token is shown."""
+        token = self.call.head.header.get(b"x-credit-token", b"").decode("latin-1")
+        return purchase_of_token(self.shared.token_keys, token)
+
     async def _claim_of_token(self) -> Purchase | None:
         """The claim whose credit token is shown."""
-        token = self.call.head.header.get(b"x-credit-token", b"").decode("latin-1")
-        purchase_id = purchase_of_token(self.shared.token_keys, token)
+        purchase_id = self._named_by_token()
         return None if purchase_id is None else await self.shared.purchases.by_id(purchase_id)
 
     def _may_spend(self, purchase: Purchase, presented: Presented | None) -> bool:

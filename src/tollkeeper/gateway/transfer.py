@@ -83,8 +83,10 @@ class DirectTransfers:
         is_charging = fees is not None and fees.is_paid_on(wish.asset.network)
         if not is_charging and (call_id := await self._charged_before(wish, header)) is not None:
             return await self._carry_out_charged(wish, call_id)
-        if fees is None or await self._is_begun_without_fee(wish, header):
+        if fees is None:
             return await self.carry_out(wish, *self.wishes.read_payment(wish, header))
+        if (begun := await self._begun_without_fee(wish, header)) is not None:
+            return await self.carry_out(wish, *begun)
         self.wishes.require_payable(wish.asset)
         return await self._carry_out_for_fee(wish, header, fees)
 
@@ -121,23 +123,24 @@ class DirectTransfers:
         call_id, is_charged = await self.charges.standing(presented, wish.tender.key)
         return call_id if is_charged else None
 
-    async def _is_begun_without_fee(self, wish: Wish, header: str) -> bool:
-        """Does our hub make the body's transfer with this payment, or did it, and no fee was paid with it?
+    async def _begun_without_fee(self, wish: Wish, header: str) -> tuple[Payment, Tender] | None:
+        """The payment, where our hub makes the body's transfer with it, or did, and no fee was paid with it; else None.
 
         What it never began costs a fee by now. Raises: SETTLEMENT_PENDING where it does not say.
         """
         try:
-            _, paid = self.wishes.read_payment(wish, header)
+            payment, paid = self.wishes.read_payment(wish, header)
         except ApiError:
-            return False
+            return None
         if not self.wishes.supported().is_ours or await self.charges.has_bought(paid.key):
-            return False
+            return None
         try:
             told = await self.hub.payment_status(paid.key)
         except HubUnreachableError:
             raise self._pending(paid.key, "") from None
-        is_begun = told is not None and told.status != "failed"
-        return is_begun and not await self.charges.has_bought(paid.key)  # as a fee that was claimed meanwhile
+        if told is None or told.status == "failed" or await self.charges.has_bought(paid.key):  # a fee meanwhile
+            return None
+        return payment, paid
 
     async def _carry_out_charged(self, wish: Wish, call_id: str) -> dict[str, Any]:
         """The same for a charge that was made before. Raises: CONFLICT where it was for another signature."""

@@ -30,6 +30,11 @@ class Statement:
 Unit: TypeAlias = Generator["Statement | Part", list[Row], T]
 
 
+def rows_of(statement: Statement) -> Unit[list[Row]]:
+    """The unit of one statement: its rows."""
+    return (yield statement)
+
+
 class StorageError(ApiError):
     """The database cannot answer: it is locked, full, broken, closing, or not ours to open. Rendered as 503.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tollkeeper.core.downloads import StoredFile
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.storage.database import rows_of
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -73,11 +74,7 @@ async def files_to_delete(database: Database, before_ms: int, now_ms: int) -> li
 async def keep_replaced(database: Database, file_id: str, before_ms: int, now_ms: int) -> None:
     """Lets a content that was replaced before that time be kept as if it were replaced now."""
     if await database.read(_Q.leaving(id=file_id, before_ms=before_ms)):
-        await database.run(_keep_replaced(file_id, before_ms, now_ms))
-
-
-def _keep_replaced(file_id: str, before_ms: int, now_ms: int) -> Unit[None]:
-    yield _Q.keep_replaced(id=file_id, before_ms=before_ms, now_ms=now_ms)
+        await database.run(rows_of(_Q.keep_replaced(id=file_id, before_ms=before_ms, now_ms=now_ms)))
 
 
 def forget_file(file_id: str, before_ms: int) -> Unit[None]:

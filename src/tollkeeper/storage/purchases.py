@@ -25,7 +25,7 @@ from tollkeeper.core.purchases import (
     Terms,
 )
 from tollkeeper.core.sealing import SealError, place
-from tollkeeper.storage.database import LostError
+from tollkeeper.storage.database import LostError, rows_of
 from tollkeeper.storage.first_purchase import (
     WITHOUT_LIMIT,
     Claimed,
@@ -312,7 +312,7 @@ class Purchases:
             is_followed_anew=int(is_followed_anew),
             now_ms=now_ms,
         )
-        return bool(await self._database.run(_rows(statement)))
+        return bool(await self._database.run(rows_of(statement)))
 
     async def shown_in(self, purchase: Purchase) -> str | None:
         """The transaction of any of its attempts that failed, and shows its payment to everybody; None without one."""
@@ -328,19 +328,19 @@ class Purchases:
         if rows:
             since_ms: int = rows[0]["untold_ms"]
             return since_ms
-        await self._database.run(_rows(_Q.mark_untold(id=purchase.id, attempt=purchase.attempt, now_ms=now_ms)))
+        await self._database.run(rows_of(_Q.mark_untold(id=purchase.id, attempt=purchase.attempt, now_ms=now_ms)))
         return now_ms
 
     async def park(self, purchase: Purchase, failure: str, now_ms: int) -> None:
         """Leaves a claim to the operator."""
         statement = _Q.park_purchase(id=purchase.id, attempt=purchase.attempt, failure=failure, now_ms=now_ms)
-        await self._database.run(_rows(statement))
+        await self._database.run(rows_of(statement))
 
     async def confirm(self, purchase: Purchase, now_ms: int, named: str = "", *, is_followed: bool = True) -> None:
         """Records that a trusted settlement proved true, in that transaction where one is known."""
         follow_ms = now_ms + FIRST_LOOK_MS if is_followed else None
         known = {"id": purchase.id, "transaction_hash": named, "follow_ms": follow_ms}
-        await self._database.run(_rows(_Q.confirm_purchase(**known, now_ms=now_ms)))
+        await self._database.run(rows_of(_Q.confirm_purchase(**known, now_ms=now_ms)))
 
     async def void(self, purchase: Purchase, now_ms: int) -> None:
         """Voids the credits not yet used of a settlement that proved failed; its revenue was none."""
@@ -356,7 +356,7 @@ class Purchases:
         False for one that has not failed, or is followed no more.
         """
         statement = _Q.reopen_failed(id=purchase.id, attempt=purchase.attempt, now_ms=now_ms)
-        return bool(await self._database.run(_rows(statement)))
+        return bool(await self._database.run(rows_of(statement)))
 
     async def end_calls(self, ended: dict[str, int], now_ms: int) -> None:
         """Writes how these calls ended (call id -> status), and what no spend took along.
@@ -438,11 +438,11 @@ class Purchases:
 
     async def follow_sooner(self, now_ms: int) -> None:
         """Makes sales due now whose next look was set before the clock was put back; they would wait until then."""
-        await self._database.run(_rows(_Q.correct_followed(now_ms=now_ms, longest_ms=FOLLOWED_MS)))
+        await self._database.run(rows_of(_Q.correct_followed(now_ms=now_ms, longest_ms=FOLLOWED_MS)))
 
     async def forgotten(self, purchase: Purchase, now_ms: int) -> bool:
         """Records that the hub which made a sale's payment knows nothing of it; False where it is recorded already."""
-        return bool(await self._database.run(_rows(_Q.mark_forgotten(id=purchase.id, now_ms=now_ms))))
+        return bool(await self._database.run(rows_of(_Q.mark_forgotten(id=purchase.id, now_ms=now_ms))))
 
     async def follow(self, looks: Sequence[Look]) -> None:
         """Records what was seen of sales' payments, in one commit."""
@@ -506,7 +506,3 @@ def _count_again(purchase_id: str, row: Row, now_ms: int) -> Unit[None]:
     standing = yield _Q.gate_standing(gate_id=row["gate_id"])
     if standing[0]["deleted_ms"] is not None:
         yield from void_with_gate(purchase_id, now_ms)
-
-
-def _rows(statement: Any) -> Unit[list[Row]]:  # noqa: ANN401 - a Statement
-    return (yield statement)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tollkeeper.core.statistics import Outcome, Outstanding, Span, Sums
+from tollkeeper.storage.database import rows_of
 from tollkeeper.storage.purchase_rows import in_whole
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tollkeeper.storage.database import Database, Row, Statement, Unit
+    from tollkeeper.storage.database import Database, Row, Unit
     from tollkeeper.storage.queries import Query
 
 _Q: Final = load_queries("statistics.sql")
@@ -170,7 +171,7 @@ class Statistics:
         """
         for _ in range(_PIECES_AT_ONCE):
             piece = _Q.forget_requests(before_ms=requests_before_ms, many=FORGOTTEN_AT_ONCE)
-            if len(await self._database.run(_rows(piece))) < FORGOTTEN_AT_ONCE:
+            if len(await self._database.run(rows_of(piece))) < FORGOTTEN_AT_ONCE:
                 break
         else:
             return True
@@ -184,7 +185,7 @@ class Statistics:
         old = [(row["gate_id"], row["hour_ms"], row["part"]) for row in found]
         for first in range(0, len(old), FORGOTTEN_AT_ONCE):
             piece = _ENCODE(old[first : first + FORGOTTEN_AT_ONCE]).decode()
-            await self._database.run(_rows(forget(old=piece)))
+            await self._database.run(rows_of(forget(old=piece)))
         return len(old) == FORGOTTEN_AT_ONCE * _PIECES_AT_ONCE
 
 
@@ -216,7 +217,3 @@ def _add(counted: Counted, *, is_again: bool) -> Unit[None]:
     if latencies:
         yield _WRITING.add_latencies(counted=_ENCODE(latencies).decode())
     yield _WRITING.insert_requests(logged=_ENCODE(counted.requests).decode())
-
-
-def _rows(statement: Statement) -> Unit[list[Row]]:
-    return (yield statement)
