@@ -90,10 +90,13 @@ def test_an_error_is_an_exception_that_says_its_message_and_keeps_its_headers() 
 
 
 @pytest.mark.parametrize("code", list(Code))
-def test_429_and_503_say_when_to_try_again_and_nothing_else_does(code: Code) -> None:
-    headers = ApiError(code, "why").headers
-    assert headers == ({"Retry-After": str(RETRY_AFTER_SECONDS)} if DOCUMENTED[code.value][1] in {429, 503} else {})
-    assert ApiError(code, "why", headers={"Retry-After": "9"}).headers == {"Retry-After": "9"}
+def test_429_and_503_say_when_to_try_again_and_401_how_to_log_in_and_nothing_else_does(code: Code) -> None:
+    bad = ' error="invalid_token"' if code is Code.INVALID_TOKEN else ""
+    try_again = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+    told = {401: {"WWW-Authenticate": f"Bearer{bad}"}, 429: try_again, 503: try_again}
+    expected = told.get(DOCUMENTED[code.value][1], {})
+    assert ApiError(code, "why").headers == expected
+    assert ApiError(code, "why", headers={"Retry-After": "9"}).headers == {**expected, "Retry-After": "9"}
 
 
 @pytest.mark.parametrize("code", REFUSED_PAYMENTS)
@@ -122,7 +125,7 @@ def test_what_is_no_payment_error_is_the_same_at_a_gate(code: Code) -> None:
 
 def test_a_wrong_signature_of_a_payment_is_a_payment_error_400_and_402_at_a_gate() -> None:
     error = payment_error(Code.INVALID_SIGNATURE, "why", details={"check": "signature"})
-    assert (error.type, error.status) == (ErrorType.PAYMENT, 400)
+    assert (error.type, error.status, error.headers) == (ErrorType.PAYMENT, 400, {})
     assert error.details == {"check": "signature"}
     assert error.at_gate().status == 402
 

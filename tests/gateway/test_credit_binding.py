@@ -302,7 +302,9 @@ async def test_who_shows_what_does_not_count_is_told_what_does(market: Market) -
 async def test_a_required_login_comes_before_any_proof(market: Market, stranger: Buyer, binding: str) -> None:
     gate = await market.gate(credits=4, creditBinding=binding, requireAuth=True)
     mine, theirs = await bearer(market), await bearer(market, stranger)
-    assert refused(await call(market, gate)) == (401, "AUTH_REQUIRED")
+    nobody = await call(market, gate)
+    assert refused(nobody) == (401, "AUTH_REQUIRED")
+    assert nobody.headers["www-authenticate"] == "Bearer"
     asked = await call(market, gate, **mine)
     assert asked.status == 402
     payment = market.buyer.sign(asked.json())

@@ -352,7 +352,9 @@ async def test_owned_gate_is_its_owners_alone(place: Place) -> None:
     for method, body in (("GET", None), ("PUT", {"title": "x"}), ("DELETE", None)):
         assert code_of(await place.ask(method, path, body, other)) == (403, "FORBIDDEN")
         assert code_of(await place.ask(method, path, body)) == (401, "AUTH_REQUIRED")
-        assert code_of(await place.ask(method, path, body, {"Authorization": "Bearer x"})) == (401, "INVALID_TOKEN")
+        refused = await place.ask(method, path, body, {"Authorization": "Bearer x"})
+        assert code_of(refused) == (401, "INVALID_TOKEN")
+        assert refused.headers["www-authenticate"] == 'Bearer error="invalid_token"'
     assert (await place.ask("GET", path, None, owner)).json()["title"] == ""
     assert [found["id"] for found in (await place.ask("GET", "/api/v1/paygates", None, owner)).json()["data"]] == [
         gate["id"]

@@ -93,6 +93,9 @@ TABLE: Final[dict[Code, tuple[ErrorType, int]]] = {
 
 
 RETRY_AFTER_SECONDS: Final = 2
+# How one shows who one is, which every 401 says (RFC 9110 11.6.1, RFC 6750 3).
+_BEARER: Final = "Bearer"
+_BAD_BEARER: Final = 'Bearer error="invalid_token"'
 
 
 class ApiError(Exception):
@@ -118,6 +121,8 @@ class ApiError(Exception):
         self.type, self.status = TABLE[code]
         if self.status in {429, 503}:
             self.headers = {"Retry-After": str(RETRY_AFTER_SECONDS), **self.headers}
+        elif self.status == 401:
+            self.headers = {"WWW-Authenticate": _BAD_BEARER if code is Code.INVALID_TOKEN else _BEARER, **self.headers}
 
     def body(self) -> dict[str, Any]:
         """The `error` object of specification 7."""
@@ -140,6 +145,7 @@ def payment_error(code: Code, message: str, *, details: dict[str, Any] | None = 
     error = ApiError(code, message, details=details)
     if error.type is not ErrorType.PAYMENT:
         error.type, error.status = ErrorType.PAYMENT, 400
+        error.headers.pop("WWW-Authenticate", None)
     return error
 
 

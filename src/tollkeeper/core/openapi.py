@@ -197,6 +197,8 @@ def _optional(headers: Mapping[str, Schema]) -> dict[str, Any]:
 
 def _refusal(status: int, codes: tuple[Code, ...], schema_name: str, may_have: Mapping[str, Schema]) -> dict[str, Any]:
     headers: dict[str, Any] = {**_EVERYBODYS, **_optional(may_have)}
+    if status == 401:
+        headers["WWW-Authenticate"] = {"required": True, "schema": {"type": "string", "pattern": "^Bearer"}}
     if status == 405:
         headers["Allow"] = {"required": True, "schema": {"type": "string"}}
     if status in {429, 503}:

@@ -46,7 +46,7 @@ class UnprovenRefusal(ApiError):  # noqa: N818 - a refusal
 
     def __init__(self, refused: ApiError) -> None:
         super().__init__(refused.code, refused.message, details=refused.details)
-        self.type, self.status = refused.type, refused.status
+        self.type, self.status, self.headers = refused.type, refused.status, refused.headers
 
 
 @dataclass(frozen=True, slots=True)
