@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,20 @@ from tollkeeper.storage.statistics import Counted, LoggedRequest, Statistics
 
 NOW_MS = 1_000 * DAY_MS
 PAYEE = "0x" + "77" * 20
+ENDLESS = Statement("WITH RECURSIVE n(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM n) SELECT max(v) FROM n")
+
+
+@dataclass
+class Counting:
+    """Of 402s at one gate."""
+
+    gate_id: int
+    hour_ms: int = NOW_MS
+    count: int = 0
+    is_counting: bool = False
+
+    def stop(self) -> None:
+        """It takes no notice."""
 
 
 @asynccontextmanager
@@ -168,3 +183,26 @@ async def test_the_writer_looks_at_no_gate_for_what_is_old(tmp_path: Path, monke
         assert not [step for step in steps if step.startswith("SCAN") and "VIRTUAL TABLE" not in step], steps
     finally:
         await database.close()
+
+
+async def test_what_happens_is_written_while_an_owner_lists_for_as_long_as_it_takes(tmp_path: Path) -> None:
+    """What is old is looked for among the lists: counts, rows, and credits that are owed, waited for whoever listed."""
+    database = open_database(str(tmp_path / "x.db"))
+    sealing = Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom)
+    purchases, gates = Purchases(database, sealing), PayGates(database, sealing, os.urandom)
+    traffic = Traffic(purchases, Statistics(database), lambda: NOW_MS, Kept())
+    new = parse_create({"price": "0.01", "targetUrl": "http://target/"}, CreateDefaults("base-sepolia", PAYEE))
+    tally = Counting((await gates.create(new, None, None, NOW_MS)).id)
+    listing = asyncio.create_task(database.read_long(ENDLESS))
+    running = asyncio.create_task(traffic.run())
+    try:
+        async with asyncio.timeout(30):
+            for name in ("a", "b", "c"):
+                traffic.log_at_once(tally, name, "GET")
+                while name not in await logged(database):  # noqa: ASYNC110 - a database is asked
+                    await asyncio.sleep(0.1)
+    finally:
+        running.cancel()
+        await database.close()
+        with pytest.raises(StorageError):
+            await listing

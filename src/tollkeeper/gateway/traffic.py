@@ -354,8 +354,8 @@ class Traffic:
     async def forget(self) -> None:
         """Deletes what of the log and of the hours' sums is older than its days, once an hour.
 
-        A part of it, where that is much: the rest follows with the next writings. Where the database does not, that is
-        told once and tried again.
+        A part of it, where that is much: the rest follows soon. Where the database does not, that is told once and
+        tried again.
         """
         now = time.monotonic()
         if now < self._next_forgetting:
@@ -376,7 +376,15 @@ class Traffic:
         self._is_forgetting_late = False
 
     async def run(self) -> None:
-        """Writes until cancelled; a writing that has begun is finished all the same."""
+        """Writes, and deletes what is old, until cancelled; a writing that has begun is finished all the same.
+
+        Beside each other: what is old is looked for among the lists, and an owner's may take long.
+        """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_writing())
+            group.create_task(self._keep_forgetting())
+
+    async def _keep_writing(self) -> None:
         counted_at = time.monotonic()
         while True:
             await asyncio.sleep(_ROWS_SECONDS if self._is_behind else INTERVAL_SECONDS)
@@ -386,9 +394,16 @@ class Traffic:
                 else:
                     counted_at = time.monotonic()
                     await asyncio.shield(_told(self._write(is_whole=False)))
-                    await self.forget()
             except Exception:  # noqa: BLE001 - logged; what was counted is tried again
                 _LOG.exception("flush_failed")
+
+    async def _keep_forgetting(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_SECONDS)
+            try:
+                await self.forget()
+            except Exception:  # noqa: BLE001 - logged; it is tried again
+                _LOG.exception("old_requests_not_deleted")
 
 
 async def _told(writing: Coroutine[None, None, None]) -> None:
