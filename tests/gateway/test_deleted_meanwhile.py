@@ -102,11 +102,21 @@ async def test_whoever_was_told_to_come_again_is_served_once_whenever_it_was_gra
     assert books_of(there) == [("VOID", 2)]
 
 
-@pytest.mark.parametrize("swept_as", ["VOID", "CLAIMED", "PARKED"])
+@pytest.mark.parametrize(
+    "swept_as",
+    [
+        "state = 'VOID'",
+        "state = 'CLAIMED'",
+        "state = 'PARKED'",
+        "failure = 'gate_deleted, held: i2'",
+        "failure = 'settlement_failed', follow_ms = 1",
+        "state = 'FAILED', failure = 'reverted', follow_ms = 1",
+    ],
+)
 async def test_a_deleted_gates_file_is_kept_while_a_call_of_it_is_due_and_a_day_longer(
     swept_as: str, tmp_path: Path, embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is known of its payment when the sweep comes."""
+    """Whatever is known of its payment when the sweep comes: also where that may turn out to be made, or is held."""
     monkeypatch.setattr(asking, "SETTLE_WAIT_SECONDS", 1)
     store, database, port = LocalFiles(tmp_path / "files", 0), tmp_path / "gateway.db", free_port()
     async with (
@@ -133,10 +143,10 @@ async def test_a_deleted_gates_file_is_kept_while_a_call_of_it_is_due_and_a_day_
         monkeypatch.undo()
         with closing(sqlite3.connect(database, timeout=20)) as books, books:
             books.execute("UPDATE files SET replaced_ms = replaced_ms - ?", (2 * DAY_MS,))
-            books.execute("UPDATE purchases SET state = ?", (swept_as,))
+            books.execute(f"UPDATE purchases SET {swept_as}")  # noqa: S608 - ours
         assert len(await swept(database, store, 0)) == 1
         with closing(sqlite3.connect(database, timeout=20)) as books, books:
-            books.execute("UPDATE purchases SET state = 'VOID'")
+            books.execute("UPDATE purchases SET state = 'VOID', failure = 'gate_deleted', follow_ms = NULL")
         async with selling():
             link = (await buyer.call(gate["accessUrl"], payment)).json()["downloadUrl"]
         assert len(await swept(database, store, DAY_MS - 60_000)) == 1

@@ -10,13 +10,16 @@ UPDATE files SET replaced_ms = :now_ms WHERE gate_id = :gate_id AND replaced_ms 
 -- name: file_by_id
 SELECT id, name, content_type, size_bytes, sha256 FROM files WHERE id = :id;
 
--- A deleted gate's content stays while a call of it is due, or may be yet: it is paid, or nobody knows, or not void yet (0069).
+-- A deleted gate's content stays while a call of it is due, or may be yet: it is paid or may be, or nobody knows, or is held,
+-- or not void yet (0069).
 -- name: files_to_delete
 -- CROSS JOIN: from the content's own gate, and not from all that was ever sold anywhere, for each content anew.
 SELECT f.id FROM files f WHERE f.replaced_ms < :before_ms AND NOT EXISTS (
     SELECT 1 FROM paygates g CROSS JOIN holdings p
     WHERE g.id = f.gate_id AND g.file_id = f.id AND g.deleted_ms IS NOT NULL AND p.gate_id = g.id
     AND (p.state IN ('CLAIMED', 'PARKED', 'LIVE')
+        OR (p.follow_ms IS NOT NULL AND (p.state = 'FAILED' OR p.failure = 'settlement_failed'))
+        OR (p.state = 'VOID' AND p.failure LIKE 'gate_deleted, %')
         OR (p.state = 'VOID' AND p.failure = 'gate_deleted' AND p.remaining = p.granted
             AND (p.expires_ms IS NULL OR p.expires_ms > :now_ms)))
 ) ORDER BY f.replaced_ms LIMIT :limit;
