@@ -27,7 +27,9 @@ from tollkeeper.gateway import asking
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import FileSettings, Role
+from tollkeeper.storage import paygates
 from tollkeeper.storage.files import LocalFiles
+from tollkeeper.storage.paygates import PayGates
 
 
 class Late:
@@ -100,6 +102,31 @@ async def test_whoever_was_told_to_come_again_is_served_once_whenever_it_was_gra
         served = [(await there.buyer.call(gate["accessUrl"], payment)).status for _ in range(2)]
     assert served == [200, 404]
     assert books_of(there) == [("VOID", 2)]
+
+
+async def test_a_gate_that_sold_much_is_gone_before_all_of_that_is_void(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That may take seconds, and a process that is killed meanwhile tells no other one to drop its copy."""
+    monkeypatch.setattr(paygates, "VOIDED_AT_ONCE", 1)
+    is_voiding, may_void, void = asyncio.Event(), asyncio.Event(), PayGates._void  # noqa: SLF001 - to hold it up
+
+    async def late(*asked: Any) -> int:
+        is_voiding.set()
+        await may_void.wait()
+        return await void(*asked)
+
+    monkeypatch.setattr(PayGates, "_void", late)
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate = await there.gate(credits=3)
+        payment = await there.payment(gate)
+        assert (await there.buyer.call(gate["accessUrl"], payment)).status == 200
+        deleting = asyncio.create_task(delete(there, gate))
+        await asyncio.wait_for(is_voiding.wait(), 20)
+        assert (await there.buyer.ask("GET", gate["accessUrl"])).status == 404
+        assert (await there.buyer.call(gate["accessUrl"], payment)).status == 404
+        may_void.set()
+        await deleting
 
 
 @pytest.mark.parametrize(

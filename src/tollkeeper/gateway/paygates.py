@@ -265,10 +265,12 @@ class Management:
     async def delete(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
         """Ends a gate; its slug answers 404 from then on."""
         gate, _ = await self.managed(bearer, gate_id)
+        # Before the rest is void, too: that takes seconds where much was sold, and this process may be gone by then.
+        changed = partial(self.gates.changed, gate.slug)
         try:
-            outstanding = await self.store.delete(gate_id, clock_ms())
+            outstanding = await self.store.delete(gate_id, clock_ms(), changed)
         finally:
-            await self.gates.changed(gate.slug)
+            await changed()
         return {"success": True, "message": "the PayGate is deleted", "outstandingCredits": outstanding}
 
     async def _found(self, gate_id: int) -> tuple[PayGate, bytes | None]:
