@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -14,6 +15,7 @@ import uvloop
 
 from tollkeeper.storage import ConstraintError, Statement, StatementError, StorageError, Unit, open_database
 from tollkeeper.storage.batching import WAITING_MAX
+from tollkeeper.storage.database import Outcome
 from tollkeeper.storage.migrations import Migration
 from tollkeeper.storage.sequences import next_id
 from tollkeeper.storage.sqlite import SqliteDatabase
@@ -349,6 +351,29 @@ async def test_closing_breaks_off_the_lists(tmp_path: Path) -> None:
     for reading in lists:
         with pytest.raises(StorageError, match="closed"):
             await reading
+
+
+async def test_closing_breaks_off_a_list_that_is_about_to_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = open_sqlite(tmp_path / "other", SCHEMA, migrate=True)
+    entered, gate, really_read = threading.Event(), threading.Event(), database._read  # noqa: SLF001 - to hold it up
+
+    def late(*asked: Any) -> Outcome:
+        entered.set()
+        assert gate.wait(10)
+        return really_read(*asked)
+
+    monkeypatch.setattr(database, "_read", late)
+    long = "WITH RECURSIVE n(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM n WHERE v < 100000000) SELECT max(v) FROM n"
+    listing = asyncio.create_task(database.read_long(Statement(long)))
+    await asyncio.to_thread(entered.wait, 10)
+    closing = asyncio.create_task(database.close())
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.wait_for(closing, 5)
+    with pytest.raises(StorageError, match="closed"):
+        await listing
 
 
 async def test_too_many_waiting_units_are_refused_and_the_accepted_ones_are_done(database: SqliteDatabase) -> None:

@@ -55,6 +55,7 @@ _LOG_PAGES_MAX: Final = 2000  # eight megabytes: whoever syncs meanwhile waits f
 _PAGES_OF_COMMIT: Final = 6
 _LEAST_SHARE: Final = 1 / 8
 _NOT_COPIED: Final = -1  # as SQLite says it, where another connection is copying
+_STEPS_BETWEEN_LOOKS: Final = 1_000_000  # of a list, whether it is closed: some hundredths of a second
 _FOLDED_SECONDS: Final = 1.0  # that a list waits for the log at most: the next commit folds it
 # Short units, other than spends, whose commits take longer are left to the thread: on a slow disk a loop that waits for
 # each does little else.
@@ -98,7 +99,8 @@ class SqliteDatabase:
         """`is_shared`: other programs may write to the file, and move its log into it."""
         self._writer = writer
         self._looker = looker  # for the loops
-        self._lister = lister  # for its thread; what it reads is broken off from here
+        self._lister = lister  # for its thread
+        lister.set_progress_handler(lambda: self._is_closed, _STEPS_BETWEEN_LOOKS)
         self._folder = folder  # for the writing thread too
         self._lock = lock
         self._is_shared = is_shared
@@ -221,9 +223,8 @@ class SqliteDatabase:
     async def close(self) -> None:
         """See `Database.close`."""
         if not self._is_closed:
-            self._is_closed = True
+            self._is_closed = True  # which breaks off lists: one may take longer than whoever stops us waits
             self._looker.close()
-            self._lister.interrupt()  # a list may take longer than whoever stops us waits
         await self._listing.close()
         await self._reading.close()
         await self._writing.close()  # the last to close, so that it folds the log into the file
