@@ -75,6 +75,15 @@ class Sale:
         data = cancellation_calldata(self.chain, self.buyer.wallet, nonce)
         return self.chain.transaction(faucet, USDC_ADDRESS, data, nonce=self.chain.nonce(faucet))[0]
 
+    def paid_otherwise(self) -> tuple[str, str]:
+        """The same by another transaction under its nonce, as one that pays more for its gas, and its name."""
+        payload = decode_payment_header(self.payment.encode()).payload
+        assert isinstance(payload, EvmPayload)
+        relayer = self.chain.wallets.relayer
+        data = transfer_calldata(payload.authorization, payload.signature)
+        nonce = self.chain.nonce(relayer) - 1
+        return self.chain.transaction(relayer, USDC_ADDRESS, data, nonce=nonce, max_priority_fee_per_gas=2_000_000)
+
     def carried_out(self, wallet: TestWallet, payload: EvmPayload, nonce: int) -> str:
         data = transfer_calldata(payload.authorization, payload.signature)
         raw, _ = self.chain.transaction(wallet, USDC_ADDRESS, data, nonce=nonce)
@@ -209,6 +218,32 @@ async def test_a_sale_that_is_void_for_its_payers_cancellation_comes_back_where_
         assert chain.balance(PAYEE) == before + 10_000
         assert answer.headers["x-credits-remaining"] == str(CREDITS - served - 1)
         assert (await sale.read())["counters"]["revenue"] == "0.01"
+        await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(sale.payment)])
+
+
+async def test_receipts_name_the_transaction_that_stands_where_another_one_makes_the_payment(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget
+) -> None:
+    """Of calls with the very bytes of one before, and of others, which remember the sale otherwise."""
+    chain = anvil_fiat_token
+    async with selling(tmp_path, chain, Facilitator.FOREIGN, target) as sale:
+
+        async def named() -> tuple[str, str]:
+            again = await sale.call()
+            other = await sale.buyer.call(sale.gate["accessUrl"] + "?other", sale.payment)
+            assert again.receipt is not None
+            assert other.receipt is not None
+            return again.receipt["transaction"], other.receipt["transaction"]
+
+        first = (await named())[0]
+        assert await named() == (first, first)
+        raw, stands = sale.paid_otherwise()
+        assert stands != first
+        sale.reorganise(2, raw)
+        async with asyncio.timeout(DECIDED_SECONDS):
+            while await named() != (stands, stands):  # noqa: ASYNC110 - a gateway is asked
+                await asyncio.sleep(4)  # each time takes two of its credits
+        assert await named() == (stands, stands)
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(sale.payment)])
 
 

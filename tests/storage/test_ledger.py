@@ -19,11 +19,11 @@ from tests.storage.reference_spending import spend_one
 from tests.storage.test_purchases import HEADER, NOW_MS, Shop, key
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.paygates import PayGate
-from tollkeeper.core.purchases import Claim, Spend, header_hash
+from tollkeeper.core.purchases import FIRST_LOOK_MS, Claim, PurchaseState, Spend, header_hash
 from tollkeeper.storage import ConstraintError, Statement, StorageError, Unit, open_database
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.ledger import BATCH_MAX, WAITING_MAX, HeldSpend, Ledger
-from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
+from tollkeeper.storage.purchase_rows import Look, SpendRequest, SpendResult
 from tollkeeper.storage.purchases import Purchase
 from tollkeeper.storage.spending import spend_all
 from tollkeeper.storage.sqlite import SqliteDatabase
@@ -637,3 +637,46 @@ async def test_a_sale_on_trust_names_the_transaction_by_which_it_was_confirmed(d
     await shop.purchases.confirm(claim.purchase, NOW_MS, "0xmined")
     assert [await named() for _ in range(3)] == ["0xmined"] * 3
     await shop.ledger_agrees()
+
+
+@pytest.mark.parametrize("comes_back", [False, True], ids=["stands", "comes-back"])
+async def test_a_sale_that_was_remembered_names_the_transaction_that_stands(
+    database: SqliteDatabase, *, comes_back: bool
+) -> None:
+    """By what the ledger remembers, and by what calls remember; in whichever process that is."""
+    shop = Shop(database)
+    gate = await shop.gate(granted=20)
+    purchase = (await shop.claim(gate)).purchase
+    assert purchase is not None
+    await shop.purchases.grant(purchase, "0xreplaced", confirmed=True, wish=None, now_ms=NOW_MS)
+    ledgers = Ledger(database), Ledger(database)
+
+    async def named(ledger: Ledger) -> str | None:
+        (answer,) = await spend_together(ledger, [HeldSpend(key(1), None, shop.wish(gate))])
+        assert isinstance(answer, SpendResult)
+        assert answer.outcome is Spend.SPENT
+        assert answer.purchase is not None
+        return answer.purchase.transaction_hash
+
+    assert [await named(ledger) for ledger in ledgers * 2] == ["0xreplaced"] * 4
+    if comes_back:
+        await shop.purchases.void(purchase, NOW_MS)
+        await shop.purchases.revive(purchase, "0xmined", NOW_MS)
+    else:
+        look = Look(purchase.id, 1, PurchaseState.LIVE, "0xmined", NOW_MS, NOW_MS + FIRST_LOOK_MS, is_renamed=True)
+        await shop.purchases.follow([look])
+    assert [await named(ledger) for ledger in ledgers * 3] == ["0xmined"] * 6
+    await shop.ledger_agrees()
+
+
+async def test_a_look_that_shows_what_was_known_leaves_a_sale_remembered(database: SqliteDatabase) -> None:
+    shop = Shop(database)
+    gate = await shop.gate(granted=9)
+    purchase = (await shop.claim(gate)).purchase
+    assert purchase is not None
+    await shop.purchases.grant(purchase, "0xABC", confirmed=True, wish=None, now_ms=NOW_MS)
+    for transaction in ("0xABC", "0xabc"):  # a facilitator may write it otherwise than a node
+        look = Look(purchase.id, 1, PurchaseState.LIVE, transaction, NOW_MS, NOW_MS + FIRST_LOOK_MS, is_renamed=True)
+        await shop.purchases.follow([look])
+    rows = await database.read(Statement("SELECT is_renamed FROM credits"))
+    assert [row["is_renamed"] for row in rows] == [0]

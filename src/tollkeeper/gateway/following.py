@@ -215,7 +215,8 @@ class Following:
     def _seen(
         self, purchase: Purchase, transaction: str, paid_ms: int, next_ms: int | None, *, is_told: bool = True
     ) -> Look:
-        return Look(purchase.id, purchase.attempt, purchase.state, transaction, paid_ms, next_ms, is_told)
+        is_renamed = transaction != (purchase.transaction_hash or "")
+        return Look(purchase.id, purchase.attempt, purchase.state, transaction, paid_ms, next_ms, is_told, is_renamed)
 
     async def _standing(self, purchase: Purchase, *, is_paid: bool) -> _Standing:
         """What is known of its payment now; `is_paid`: it was known to be paid before.

@@ -81,7 +81,7 @@ class Look:
     """A sale's payment as it was seen: in which transaction, since when it is known to be paid (Unix milliseconds).
 
     `attempt`, `state`: of the sale when it was looked at. `next_ms`: when to look again, None where its outcome stands.
-    `is_told`: the hub, or a node, told of the payment.
+    `is_told`: the hub, or a node, told of the payment. `is_renamed`: the sale may have named another transaction.
     """
 
     purchase_id: str
@@ -91,6 +91,7 @@ class Look:
     paid_ms: int
     next_ms: int | None
     is_told: bool = True
+    is_renamed: bool = False
 
 
 def in_whole(high: int, low: int) -> int:

@@ -465,6 +465,8 @@ async def _until_back(first: Callable[[], Awaitable[T]], again: Callable[[], Awa
 
 def _follow(looks: Sequence[Look]) -> Unit[None]:
     for look in looks:
+        if look.is_renamed:
+            yield _Q.rename_credits(id=look.purchase_id, transaction_hash=look.transaction_hash)
         yield _Q.follow_purchase(
             id=look.purchase_id,
             attempt=look.attempt,
@@ -484,6 +486,7 @@ def _void(purchase_id: str, now_ms: int) -> Unit[None]:
 
 def _revive(purchase_id: str, transaction_hash: str, now_ms: int) -> Unit[None]:
     yield _Q.reopen_void_credits(id=purchase_id, token_used=0, now_ms=now_ms)
+    yield _Q.rename_credits(id=purchase_id, transaction_hash=transaction_hash)
     rows = yield _Q.revive_purchase(
         id=purchase_id, transaction_hash=transaction_hash, follow_ms=now_ms + FIRST_LOOK_MS, now_ms=now_ms
     )

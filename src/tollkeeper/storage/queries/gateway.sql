@@ -404,6 +404,12 @@ UPDATE purchases SET transaction_hash = NULLIF(:transaction_hash, ''), paid_ms =
     forgotten_ms = CASE WHEN :is_told = 1 THEN NULL ELSE forgotten_ms END
 WHERE id = :id AND attempt = :attempt AND state = :state;
 
+-- name: rename_credits
+-- Of a sale that is about to name this transaction, where it named another one.
+UPDATE credits SET is_renamed = 1 WHERE is_renamed = 0 AND number = (
+    SELECT number FROM purchases WHERE id = :id AND lower(coalesce(transaction_hash, '')) <> lower(:transaction_hash)
+);
+
 -- name: mark_forgotten
 UPDATE purchases SET forgotten_ms = :now_ms WHERE id = :id AND forgotten_ms IS NULL
 RETURNING id;

@@ -36,11 +36,12 @@ RETURNING credits.number;
 SELECT id, version, deleted_ms FROM paygates WHERE id IN (SELECT value FROM json_each(:wanted));
 
 -- name: spend_known_credits
--- As `spend_credits`, for headers: :spent = {number of a purchase: credits, ...}
+-- As `spend_credits`, for headers: :spent = {number of a purchase: credits, ...}. What is remembered of a renamed one names
+-- another transaction than the one that stands.
 UPDATE credits SET remaining = credits.remaining - w.value
 FROM json_each(:spent) AS w
 WHERE credits.number = CAST(w.key AS BIGINT) AND credits.is_live = 1 AND credits.token_used = 0
-    AND credits.remaining >= w.value
+    AND credits.is_renamed = 0 AND credits.remaining >= w.value
     AND (credits.expires_ms IS NULL OR credits.expires_ms > :now_ms)
 RETURNING credits.number, credits.remaining;
 
