@@ -87,6 +87,38 @@ async def test_a_transfer_whose_gateway_was_killed_is_shown_by_the_next_one(
 
 
 @pytest.mark.timeout(180)
+async def test_a_callers_own_key_stands_for_its_transfer_though_its_gateway_was_killed_and_asks_for_a_fee_since(
+    tmp_path: Path, embedded_chain: ChainUnderTest, hub: HostileHub
+) -> None:
+    """Whoever signs anew under the key, trusting that it moves one thing once, is told that it did."""
+    fee_terms, own = {"TOLLKEEPER_TRANSFER_FEE": "0.002"}, {"Idempotency-Key": "order-4711"}
+    part = gateway_at(hub, tmp_path, embedded_chain, 1)
+    with ExitStack() as stack:
+        stack.callback(part.stop)
+        async with Buyer(derive_wallets().buyer) as buyer:
+            await asyncio.to_thread(part.start)
+            bank = Bank(part.url, hub, embedded_chain, buyer, "0x" + secrets.token_hex(20))
+            made, anew = bank.signed(), bank.signed()
+            killed = kill_while_transferring(part, hub, forwards=True)
+            with pytest.raises(aiohttp.ClientError):
+                await bank.ask(made, made, own)
+            await killed.wait()
+            part.site.environ |= fee_terms
+            await asyncio.to_thread(part.start)
+            fee = buyer.sign((await ask(bank, anew)).json())
+            refused = await ask(bank, anew, fee, own)
+            assert (refused.status, refused.error_code) == (409, "CONFLICT")
+            assert bank.received_micro() == 10_000
+    await assert_nothing_lost(
+        tmp_path,
+        embedded_chain,
+        paid=[made.authorization],
+        refused=[anew.authorization, authorization_in(fee)],
+        sites=[part.configured],
+    )
+
+
+@pytest.mark.timeout(180)
 async def test_the_fee_of_a_transfer_whose_gateway_was_killed_is_a_credit_once_it_failed(
     tmp_path: Path, embedded_chain: ChainUnderTest, hub: HostileHub
 ) -> None:

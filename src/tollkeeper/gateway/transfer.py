@@ -289,13 +289,19 @@ class DirectTransfers:
     async def _ask_by_own_key(
         self, wish: Wish, body: bytes, paid: PaymentKey, own_key: str
     ) -> tuple[int, dict[str, Any]] | None:
-        """Asks under the caller's own key. Raises: CONFLICT where it came with another request."""
-        await self.keys.require_own(own_key, paid.payer, paid.status_path)
+        """Asks under the caller's own key. Raises: CONFLICT where it came with another request.
+
+        It is the request's before the hub is asked, whose answer this process may not live to hear.
+        """
+        bound = own_key, paid.payer, paid.status_path
+        is_new = await self.keys.bind_own(*bound)
         answer = await self._ask(wish, body, own_key_at_hub(own_key, paid.payer))
+        if answer is None or answer[0] not in {_REFUSED, _CONFLICT}:  # it was started, or may have been
+            await self.keys.keep_own(*bound)  # whoever was refused under it meanwhile has let go of it
+        elif is_new:
+            await self.keys.let_go_of_own(*bound)
         if answer is not None and answer[0] == _CONFLICT:
             raise key_conflict()
-        if answer is None or answer[0] != _REFUSED:  # it was started, or may have been
-            await self.keys.keep_own(own_key, paid.payer, paid.status_path)
         return answer
 
     async def _ask_for_fee(

@@ -28,7 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.storage.transfer_keys import bind_key, is_kept, keep_key, key_of, renew_key
+from tollkeeper.storage.transfer_keys import bind_key, drop_key, is_kept, keep_key, key_of, renew_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -92,21 +92,25 @@ class TransferKeys:
         fresh = f"transfer-{self.new_id()}"
         return await self.database.run(renew_key(_digest(body), former, fresh, self.clock_ms()))
 
-    async def bind_own(self, own: str, payer: str, request: str) -> None:
-        """Lets a caller's own key stand for a request. Raises: CONFLICT where it stands for another."""
-        bound = await self.database.run(bind_key(own_key_at_hub(own, payer), request, self.clock_ms()))
-        if bound != request:
-            raise key_conflict()
+    async def bind_own(self, own: str, payer: str, request: str) -> bool:
+        """Lets a caller's own key stand for a request; whether it stood for none before.
 
-    async def require_own(self, own: str, payer: str, request: str) -> None:
-        """The same where the hub binds it: here it may stand for a pair, or for what another facilitator was asked."""
-        if await key_of(self.database, own_key_at_hub(own, payer)) not in {None, request}:
+        Raises: CONFLICT where it stands for another: at our hub a request, before it a pair, or what another
+        facilitator was asked.
+        """
+        name = own_key_at_hub(own, payer)
+        was_free = await key_of(self.database, name) is None
+        if await self.database.run(bind_key(name, request, self.clock_ms())) != request:
             raise key_conflict()
+        return was_free
 
     async def keep_own(self, own: str, payer: str, request: str) -> None:
-        """Keeps what the hub has bound, for when a fee is asked for: it is asked under the pair's name then."""
-        now_ms = self.clock_ms()
-        await self.database.run(keep_key(own_key_at_hub(own, payer), request, now_ms))
+        """The same of what the hub has bound: where a fee is asked for, it is asked under the pair's name."""
+        await self.database.run(keep_key(own_key_at_hub(own, payer), request, self.clock_ms()))
+
+    async def let_go_of_own(self, own: str, payer: str, request: str) -> None:
+        """Lets it stand for nothing again: the request was refused, and started nothing."""
+        await self.database.run(drop_key(own_key_at_hub(own, payer), request))
 
     async def bind_pair(self, call_id: str, payload: dict[str, Any]) -> None:
         """Lets a fee's charge be for this payload alone, before it is made. Raises: CONFLICT where it is another's."""

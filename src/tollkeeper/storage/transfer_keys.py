@@ -46,6 +46,11 @@ def keep_key(name: str, key: str, now_ms: int) -> Unit[None]:
     yield _Q.keep_key(name=name, key=key, now_ms=now_ms)
 
 
+def drop_key(name: str, key: str) -> Unit[None]:
+    """Keep this key under the name no more."""
+    yield _Q.drop_key(name=name, key=key)
+
+
 def _held(name: str, change: Statement, now_ms: int) -> Unit[str]:
     yield from _forget(name, now_ms)
     rows = yield change

@@ -17,6 +17,9 @@ RETURNING key;
 INSERT INTO transfer_keys (name, key, changed_ms) VALUES (:name, :key, :now_ms)
 ON CONFLICT (name) DO NOTHING;
 
+-- name: drop_key
+DELETE FROM transfer_keys WHERE name = :name AND key = :key;
+
 -- name: forget_key
 DELETE FROM transfer_keys WHERE name = :name AND changed_ms <= :since_ms;
 
