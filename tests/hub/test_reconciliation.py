@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import settings_for
@@ -22,6 +25,7 @@ from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.serving.reconciling import REGISTRY, compare_with_chain, keep_reconciling
 from tollkeeper.settings import Role
 from tollkeeper.storage.database import Row, Statement
+from tollkeeper.storage.reconciliation import Books
 from tollkeeper.storage.snapshot import Snapshot
 
 
@@ -251,3 +255,68 @@ async def test_the_job_reads_the_books_beside_the_loop_that_serves(
             await asyncio.sleep(0.02)
     job.cancel()
     assert threading.get_ident() not in readers
+
+
+async def test_who_ends_waits_for_no_read_of_large_books(
+    tmp_path: Path, hub: HubUnderTest, embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await settled(hub, embedded_chain)
+    long = Statement(
+        "WITH RECURSIVE n(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM n WHERE v < 300000000) SELECT max(v) FROM n"
+    )
+    begun = threading.Event()
+
+    def recipients(books: Books) -> list[str]:
+        begun.set()
+        books._snapshot.read(long)  # noqa: SLF001 - as it reads
+        return []
+
+    monkeypatch.setattr(Books, "recipients", recipients)
+    settings = settings_for(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB)
+    job = asyncio.create_task(keep_reconciling(settings, hub.database, 0.02, behind_blocks=0))
+    assert await asyncio.to_thread(begun.wait, 20)
+    before = time.monotonic()
+    job.cancel()
+    await asyncio.gather(job, return_exceptions=True)
+    assert time.monotonic() - before < 2
+
+
+async def test_books_that_take_long_are_compared_more_rarely(
+    tmp_path: Path, hub: HubUnderTest, embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await settled(hub, embedded_chain)
+    begun: list[float] = []
+
+    def next_block(_: Books) -> int:
+        begun.append(time.monotonic())
+        time.sleep(0.3)
+        return 2**40  # there is nothing new
+
+    monkeypatch.setattr(Books, "next_block", next_block)
+    settings = settings_for(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB)
+    job = asyncio.create_task(keep_reconciling(settings, hub.database, 0.01, behind_blocks=0))
+    async with asyncio.timeout(20):
+        while len(begun) < 3:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
+    job.cancel()
+    await asyncio.gather(job, return_exceptions=True)
+    assert begun[2] - begun[1] > 0.55
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("abcd"), st.sampled_from(["base", "other"]), st.sampled_from(["0x1", "0x2"]), st.booleans()
+        ),
+        max_size=12,
+    )
+)
+def test_recipients_are_those_who_were_paid_of_this_asset(rows: list[tuple[str, str, str, bool]]) -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE settlements (pay_to TEXT, network TEXT, asset TEXT, purchase_data TEXT)")
+        sold = [(*row[:3], "{}" if row[3] else None) for row in rows]
+        connection.executemany("INSERT INTO settlements VALUES (?, ?, ?, ?)", sold)
+        books = Books(Snapshot(connection), "base", "0x1")
+        here = [row for row in rows if row[1:3] == ("base", "0x1")]
+        assert sorted(books.recipients()) == sorted({row[0] for row in here})
+        assert books.sold_to() == {row[0] for row in here if row[3]}

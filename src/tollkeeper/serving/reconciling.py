@@ -10,6 +10,8 @@ hub tells of it once, when it reads the block.
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -154,11 +156,12 @@ async def keep_reconciling(
     interval_seconds: float = INTERVAL_SECONDS,
     behind_blocks: int = BEHIND_BLOCKS,
 ) -> None:
-    """Compares the blocks that are new and old enough, every minute, until cancelled."""
-    chains = compared_chains(settings)
+    """Compares the blocks that are new and old enough, every minute or, where that is slow, more rarely."""
+    chains, pause = compared_chains(settings), interval_seconds
     try:
         while True:
-            await asyncio.sleep(interval_seconds)
+            await asyncio.sleep(pause)
+            begun = time.monotonic()
             for chain in chains:
                 try:
                     await _go_on(chain, settings, database, behind_blocks)
@@ -166,6 +169,7 @@ async def keep_reconciling(
                     _LOG.warning("chain_not_compared", network=chain.name, reason=str(error))
                 except Exception:  # noqa: BLE001 - logged; the next round tries again
                     _LOG.exception("chain_not_compared", network=chain.name)
+            pause = max(interval_seconds, time.monotonic() - begun)
     finally:
         for chain in chains:
             with suppress(Exception):
@@ -176,19 +180,24 @@ async def _go_on(chain: ComparedChain, settings: Settings, database: Database, b
     await chain.open()
     end = await chain.newest() - behind_blocks + 1
     loop = asyncio.get_running_loop()
-    # The thread ends first: whoever is cancelled waits for its last read, and then closes what it reads.
-    with open_snapshot(settings.database_url) as snapshot, ThreadPoolExecutor(1) as aside:
-        books = Books(snapshot, chain.name, chain.asset)
-        start = await loop.run_in_executor(aside, books.next_block)
-        if start is None:
-            start = await loop.run_in_executor(aside, books.first_block)
-        if start is None:
-            start = end  # nothing was settled yet: from now on
-        blocks = range(max(0, start), min(end, start + _BLOCKS_AT_ONCE))
-        differences: list[Difference] = []
-        if blocks:
-            sold_to = await loop.run_in_executor(aside, books.sold_to)
-            differences = await _compare_settlements(chain, books, aside, sold_to, blocks)
+    over = threading.Event()
+    # The thread ends first: whoever is cancelled waits for its last read, which is broken off, and then closes what it
+    # reads.
+    with open_snapshot(settings.database_url, over.is_set) as snapshot, ThreadPoolExecutor(1) as aside:
+        try:
+            books = Books(snapshot, chain.name, chain.asset)
+            start = await loop.run_in_executor(aside, books.next_block)
+            if start is None:
+                start = await loop.run_in_executor(aside, books.first_block)
+            if start is None:
+                start = end  # nothing was settled yet: from now on
+            blocks = range(max(0, start), min(end, start + _BLOCKS_AT_ONCE))
+            differences: list[Difference] = []
+            if blocks:
+                sold_to = await loop.run_in_executor(aside, books.sold_to)
+                differences = await _compare_settlements(chain, books, aside, sold_to, blocks)
+        finally:
+            over.set()
     for difference in differences:
         _FOUND.labels(difference.rule).inc()
         _LOG.error("chain_differs", rule=difference.rule, subject=difference.subject, found=difference.found)

@@ -1,10 +1,28 @@
 -- The books as the chain is compared with them (security I6 to I8). Whether they agree is decided in `core`.
 
+-- Of millions of settlements, which have thousands of recipients: from each to the next one by a step into the index, and
+-- of what was paid to one no more than the first that fits (no bare network or asset, else all in it are looked at).
 -- name: recipients
-SELECT DISTINCT pay_to FROM settlements WHERE network = :network AND asset = :asset;
+WITH RECURSIVE paid (pay_to) AS (
+    SELECT min(pay_to) FROM settlements
+    UNION ALL SELECT (SELECT min(s.pay_to) FROM settlements s WHERE s.pay_to > paid.pay_to)
+    FROM paid WHERE paid.pay_to IS NOT NULL
+)
+SELECT pay_to FROM paid WHERE EXISTS (
+    SELECT 1 FROM settlements s
+    WHERE s.pay_to = paid.pay_to AND s.network || '' = :network AND s.asset || '' = :asset
+);
 
 -- name: recipients_of_sales
-SELECT DISTINCT pay_to FROM settlements WHERE network = :network AND asset = :asset AND purchase_data IS NOT NULL;
+WITH RECURSIVE paid (pay_to) AS (
+    SELECT min(pay_to) FROM settlements
+    UNION ALL SELECT (SELECT min(s.pay_to) FROM settlements s WHERE s.pay_to > paid.pay_to)
+    FROM paid WHERE paid.pay_to IS NOT NULL
+)
+SELECT pay_to FROM paid WHERE EXISTS (
+    SELECT 1 FROM settlements s
+    WHERE s.pay_to = paid.pay_to AND s.network || '' = :network AND s.asset || '' = :asset AND s.purchase_data IS NOT NULL
+);
 
 -- name: signers
 SELECT DISTINCT signer FROM signer_lanes WHERE network = :network;
