@@ -7,9 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tollkeeper.storage import Unit, open_database
+import pytest
+
+from tollkeeper.storage import StorageError, Unit, open_database, sqlite
 from tollkeeper.storage.database import Statement
 
+ENDLESS: Final = Statement("WITH RECURSIVE w(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM w) SELECT count(*) FROM w")
 PAGE_BYTES: Final = 4096
 ROWS: Final = 4_000
 # Some tenths of a second, as of what was committed when it began.
@@ -58,4 +61,22 @@ async def test_the_log_begins_anew_between_lists_that_follow_on_each_other(tmp_p
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+        await database.close()
+
+
+async def test_a_list_that_takes_too_long_is_refused_and_those_behind_it_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would hold up every list, and the log, for as long as it takes."""
+    monkeypatch.setattr(sqlite, "_LIST_SECONDS", 0.3)
+    database = open_database(str(tmp_path / "x.db"))
+    try:
+        async with asyncio.timeout(20):
+            endless = asyncio.create_task(database.read_long(ENDLESS))
+            await asyncio.sleep(0)
+            assert await database.read_long(Statement("SELECT 1 AS one")) == [{"one": 1}]
+            with pytest.raises(StorageError, match=r"longer than .* ask for less") as refused:
+                await endless
+            assert refused.value.status == 503
+    finally:
         await database.close()

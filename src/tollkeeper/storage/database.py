@@ -110,7 +110,10 @@ class Database(Protocol):
         """As `read`, for a look-up of a few rows by their key: the loop may be blocked for it."""
 
     async def read_long(self, statement: Statement) -> list[Row]:
-        """As `read`, for lists and sums that grow with what was sold or asked: no other reader waits for it."""
+        """As `read`, for lists and sums that grow with what was sold or asked: no other reader waits for it.
+
+        Raises: StorageError also where it takes longer than ten seconds: others list, too.
+        """
 
     async def run(self, unit: Unit[T]) -> T:
         """Drive `unit` in one transaction and return its result once that is durable.

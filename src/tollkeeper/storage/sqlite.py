@@ -35,7 +35,7 @@ from tollkeeper.storage.database import (
     StorageError,
     Unit,
 )
-from tollkeeper.storage.sqlite_connections import BUSY_TIMEOUT_SECONDS, is_of_the_disk, primary_code
+from tollkeeper.storage.sqlite_connections import BUSY_TIMEOUT_SECONDS, is_of_the_disk, limit_each, primary_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ _LOG_PAGES_MAX: Final = 2000  # eight megabytes: whoever syncs meanwhile waits f
 _PAGES_OF_COMMIT: Final = 6
 _LEAST_SHARE: Final = 1 / 8
 _NOT_COPIED: Final = -1  # as SQLite says it, where another connection is copying
-_STEPS_BETWEEN_LOOKS: Final = 1_000_000  # of a list, whether it is closed: some hundredths of a second
+_LIST_SECONDS: Final = 10.0  # in which the log cannot begin anew, and every other list waits
 _FOLDED_SECONDS: Final = 1.0  # that a list waits for the log at most: the next commit folds it
 # Short units, other than spends, whose commits take longer are left to the thread: on a slow disk a loop that waits for
 # each does little else.
@@ -78,6 +78,7 @@ _STATEMENT_CODES: Final = frozenset(
 )
 _PASSING_CODES: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _MEND_EVERY_SECONDS: Final = 2.0
+_TOO_LONG: Final = f"this takes longer than {_LIST_SECONDS:.0f} s to read: ask for less of it, or later"
 _NO_WRITES: Final = "the database takes no writes until its disk does again"
 _NO_WRITES_AT_ALL: Final = "the database takes no writes until the operator has restarted it"
 
@@ -100,7 +101,7 @@ class SqliteDatabase:
         self._writer = writer
         self._looker = looker  # for the loops
         self._lister = lister  # for its thread
-        lister.set_progress_handler(lambda: self._is_closed, _STEPS_BETWEEN_LOOKS)
+        self._begin_list = limit_each(lister, _LIST_SECONDS, lambda: self._is_closed)
         self._folder = folder  # for the writing thread too
         self._lock = lock
         self._is_shared = is_shared
@@ -428,11 +429,12 @@ class SqliteDatabase:
         return [self._list(statement) for statement in statements]
 
     def _list(self, statement: Statement) -> Outcome:
-        """As `_read`, of what `close` does not wait for."""
+        """As `_read`, of what `close` does not wait for, and nobody for longer than some seconds."""
         if self._is_held_up and not self._is_closed:
             self._let_fold()
         if self._is_closed:
             return Outcome(error=StorageError("the database is closed"))
+        self._begin_list()
         return self._read(self._lister, statement)
 
     def _let_fold(self) -> None:
@@ -457,8 +459,8 @@ class SqliteDatabase:
         except sqlite3.Error as error:
             if primary_code(error) == sqlite3.SQLITE_READONLY:
                 return Outcome(error=StatementError(f"read may not write: {_shown(statement)}"))
-            if primary_code(error) == sqlite3.SQLITE_INTERRUPT:  # by `close`
-                return Outcome(error=StorageError("the database is closed"))
+            if primary_code(error) == sqlite3.SQLITE_INTERRUPT:  # by `close`, else a list
+                return Outcome(error=StorageError("the database is closed" if self._is_closed else _TOO_LONG))
             logger.exception("the database could not be read")
             return Outcome(error=StorageError("the database cannot be read at the moment"))
         except Exception as error:  # noqa: BLE001 - it is this reader's own

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.storage.database import StorageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 BUSY_TIMEOUT_SECONDS: Final = 5.0
 _CACHED_STATEMENTS: Final = 512
 _DISK_CODES: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 _WAL_KEPT_SIZE_BYTES: Final = 64 * 1024 * 1024
+STEPS_BETWEEN_LOOKS: Final = 1_000_000  # of SQLite's machine: some hundredths of a second
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:
@@ -36,6 +39,21 @@ def connect_reader(path: Path) -> sqlite3.Connection:
     connection.execute("PRAGMA query_only = ON")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     return connection
+
+
+def limit_each(connection: sqlite3.Connection, seconds: float, is_over: Callable[[], bool]) -> Callable[[], None]:
+    """Has every statement broken off (SQLITE_INTERRUPT) that takes longer, or once it `is_over`.
+
+    What is returned is called before each.
+    """
+    until = 0.0
+
+    def begin() -> None:
+        nonlocal until
+        until = time.monotonic() + seconds
+
+    connection.set_progress_handler(lambda: is_over() or time.monotonic() > until, STEPS_BETWEEN_LOOKS)
+    return begin
 
 
 def _connect(path: Path) -> sqlite3.Connection:
