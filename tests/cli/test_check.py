@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from tollkeeper.serving import inspection
 from tollkeeper.serving.inspection import REGISTRY, inspect_books, keep_inspecting
 from tollkeeper.serving.reconciling import not_compared
 from tollkeeper.settings import Role, Settings
-from tollkeeper.storage import Statement, open_database
+from tollkeeper.storage import Statement, invariants, open_database
 from tollkeeper.storage.snapshot import Snapshot
 
 # An interpreter is started for each: it is about starting.
@@ -189,6 +190,38 @@ async def test_who_ends_waits_for_no_check(rpc_url: str, books: Books, monkeypat
     async with inspected(settings_for(rpc_url, books.path), books):
         assert await asyncio.to_thread(begun.wait, 10)
     assert await asyncio.to_thread(ended.wait, 5)
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_a_file_that_a_server_begins_to_write_while_it_is_checked_is_not_called_broken(
+    rpc_url: str, books: Books, monkeypatch: pytest.MonkeyPatch, *, goes_on: bool
+) -> None:
+    """Without a log nobody has the file, and it is read without locks; then its pages change below the check."""
+    books.break_with("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert not books.path.with_name(books.path.name + "-wal").exists()
+    asked = 0
+    opened: list[sqlite3.Connection] = []
+
+    def inspect(snapshot: Snapshot, *args: Any, **named: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            snapshot.read(Statement("SELECT count(*) FROM purchases"))
+            # As a server does that was started just now: tables that grew and moved, folded into the file.
+            database = sqlite3.connect(books.path, check_same_thread=False)
+            opened.append(database)
+            database.executescript(
+                "PRAGMA journal_mode = WAL; UPDATE paygates SET description = printf('%0200000d', 1);"
+                "UPDATE paygate_versions SET pay_to = zeroblob(100000); PRAGMA wal_checkpoint(TRUNCATE);"
+            )
+            if not goes_on:
+                database.close()
+        return invariants.inspect(snapshot, *args, **named)
+
+    monkeypatch.setattr(inspection, "inspect", inspect)
+    assert inspect_books(settings_for(rpc_url, books.path)) == []
+    assert asked == 2
+    opened[0].close()
 
 
 # What a process that serves sets up, then a check of its books; its last line is how many bytes larger it was then.

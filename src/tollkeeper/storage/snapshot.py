@@ -8,20 +8,19 @@ thread may read, one at a time.
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.migrations import load_migrations
 from tollkeeper.storage.opening import sqlite_path
-from tollkeeper.storage.sqlite_file import connect_to_look
+from tollkeeper.storage.sqlite_connections import STEPS_BETWEEN_LOOKS
+from tollkeeper.storage.sqlite_file import looking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tollkeeper.storage.database import Row, Statement
-
-_STEPS_BETWEEN_LOOKS: Final = 1_000_000  # of SQLite's machine: some hundredths of a second
 
 
 class Snapshot:
@@ -44,16 +43,18 @@ class Snapshot:
 def open_snapshot(url: str, is_over: Callable[[], bool] | None = None) -> Iterator[Snapshot]:
     """The database's last committed state. Raises: StorageError, also for a schema that is not this version's.
 
+    MovedError where that was read before a server began to write: whoever reads has to begin anew.
+
     `is_over`: asked now and then while something is read, which is broken off where it says so (StorageError).
     """
     path = sqlite_path(url)
     if not path.is_file():
         raise StorageError(f"{path} is not there")
     try:
-        with closing(connect_to_look(path)) as connection:
+        with looking(path) as connection:
             connection.execute("PRAGMA query_only = ON")
             if is_over is not None:
-                connection.set_progress_handler(is_over, _STEPS_BETWEEN_LOOKS)
+                connection.set_progress_handler(is_over, STEPS_BETWEEN_LOOKS)
             connection.execute("BEGIN")
             applied = [version for (version,) in connection.execute("SELECT version FROM schema_migrations ORDER BY 1")]
             if applied != [migration.version for migration in load_migrations()]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.storage.database import StorageError
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 _HEADER: Final = b"SQLite format 3\x00"
 # quick_check reads the whole file; above this size only header and schema are read, so that a start stays quick.
 _CHECKED_SIZE_BYTES: Final = 256 * 1024 * 1024
+
+
+class MovedError(StorageError):
+    """Somebody began to write to a file that nobody had open: what was read of it is worth nothing. Read it again."""
 
 
 def open_sqlite(
@@ -78,7 +82,7 @@ def applied_migrations(path: Path) -> list[Applied]:
     if not _has_content(path):
         return []
     try:
-        with closing(connect_to_look(path)) as connection:
+        with looking(path) as connection:
             if path.stat().st_size <= _CHECKED_SIZE_BYTES:
                 finding = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
                 if finding != "ok":
@@ -97,14 +101,38 @@ def applied_migrations(path: Path) -> list[Applied]:
         raise StorageError(f"{path} cannot be read as a database ({error}): {remedy}") from error
 
 
-def connect_to_look(path: Path) -> sqlite3.Connection:
+@contextmanager
+def looking(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection that leaves nothing behind; a log that a crash or a running process left is read with the file.
 
-    Any thread may use it, one at a time.
+    Any thread may use it, one at a time. Where there is no log nobody has the file open, and it is read without locks:
+    a server that is started then folds its log into it below our eyes.
+    Raises: MovedError in place of whatever was read, or raised, meanwhile.
     """
-    has_log = path.with_name(path.name + "-wal").exists()
+    log, before = path.with_name(path.name + "-wal"), _stamp(path)
+    has_log = log.exists()
     mode = "mode=ro" if has_log else "immutable=1"
-    return sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, check_same_thread=False)
+    uri = f"{path.absolute().as_uri()}?{mode}"
+    moved = MovedError(f"{path} was opened or closed by a server while it was read: try again")
+
+    def is_moved() -> bool:
+        return not log.exists() if has_log else _stamp(path) != before
+
+    with closing(sqlite3.connect(uri, uri=True, check_same_thread=False)) as connection:
+        try:
+            yield connection
+        except Exception:
+            if is_moved():
+                raise moved from None
+            raise
+        if is_moved():
+            raise moved
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """What no file has like before once somebody wrote to it."""
+    seen = path.stat()
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 def _has_content(path: Path) -> bool:
