@@ -102,7 +102,7 @@ async def test_a_killed_process_loses_no_answered_unit(tmp_path: Path, lines_bef
 
 async def test_after_a_failed_write_nothing_is_written_until_the_disk_takes_writes_again(tmp_path: Path) -> None:
     path = tmp_path / "db"
-    command = [sys.executable, "-c", WRITER, str(path), str(1344 * 1024)]  # more than the migrations write
+    command = [sys.executable, "-c", WRITER, str(path), str(1472 * 1024)]  # more than the migrations write
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     output, _ = await process.communicate()
     assert process.returncode == 0

@@ -105,6 +105,7 @@ async def test_a_database_of_before_keeps_every_purchase_credit_call_and_entry(t
     after = [rows(path, now) for now in read.values()]
     numbers = [row.pop("number") for row in after[0]]
     assert len(set(numbers)) == 5
+    assert [row.pop("is_used_up") for row in after[0]] == [0] * 5
     assert {row.pop(column) for row in after[0] for column in ("untold_ms", "forgotten_ms", "shown_in")} == {None}
     looks = [(row.pop("paid_ms"), row.pop("follow_ms")) for row in after[0]]
     assert looks == [(row["granted_ms"],) * 2 if _is_followed(row) else (None, None) for row in after[0]]
@@ -159,3 +160,16 @@ async def test_revenue_that_had_become_a_fraction_is_counted_anew(tmp_path: Path
     sold = 10 * much + 2 * 10_000  # and what is live from before
     (counted,) = rows(path, "SELECT revenue_high, revenue_micro, typeof(revenue_micro) AS kind FROM paygate_counters")
     assert counted == {"revenue_high": sold // 10**18, "revenue_micro": sold % 10**18, "kind": "integer"}
+
+
+async def test_what_was_used_up_before_is_left_out_of_a_wallets_look_and_what_was_not_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    await former(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE purchases SET remaining = 0 WHERE id = 'pur_2'")
+        connection.commit()
+    database = open_database(str(path))
+    assert {row["id"]: row["is_used_up"] for row in rows(path, "SELECT id, is_used_up FROM purchases")} == {
+        "pur_1": 0, "pur_2": 1, "pur_3": 0, "pur_4": 0, "pur_5": 0,
+    }  # fmt: skip
+    await database.close()

@@ -131,13 +131,14 @@ class Shop:
                 "SELECT purchase_id AS id, count(*) AS calls FROM calls WHERE state <> 'RESTORED' GROUP BY 1),"
                 " entered AS MATERIALIZED ("
                 "SELECT purchase_id AS id, sum(delta) AS total FROM credit_entries GROUP BY 1)"
-                " SELECT p.id, p.remaining, p.granted, coalesce(e.total, 0) AS ledger, coalesce(s.calls, 0) AS calls"
+                " SELECT p.*, coalesce(e.total, 0) AS ledger, coalesce(s.calls, 0) AS calls"
                 " FROM holdings p LEFT JOIN spent s ON s.id = p.id LEFT JOIN entered e ON e.id = p.id"
             )
         )
         for row in rows:
             assert row["remaining"] == row["ledger"]
             assert row["calls"] == row["granted"] - row["remaining"]
+            assert row["is_used_up"] == (row["granted"] > 0 and row["remaining"] == 0)
 
 
 @pytest.fixture
@@ -772,6 +773,20 @@ async def test_a_wallet_spends_its_oldest_purchase_at_the_gate_first(shop: Shop)
     assert [answer.outcome for answer in answers[4:]] == [Spend.IN_FLIGHT] * 2
     nobody = await shop.purchases.spend_of_payer("0x" + "99" * 20, shop.wish(gate, None), NOW_MS)
     assert nobody.outcome is Spend.UNKNOWN
+    await shop.ledger_agrees()
+
+
+async def test_a_credit_of_a_used_up_purchase_that_is_given_back_is_there_for_its_wallet(shop: Shop) -> None:
+    gate = await shop.gate(1)
+    payer = (await shop.bought(gate)).payer
+
+    async def spend(call_id: str) -> Spend:
+        wish = SpendRequest(gate.id, gate.version, None, call_id)
+        return (await shop.purchases.spend_of_payer(payer, wish, NOW_MS)).outcome
+
+    assert [await spend(call_id) for call_id in ("one", "two")] == [Spend.SPENT, Spend.UNKNOWN]
+    assert await shop.purchases.restore("one", 502, NOW_MS) == 1
+    assert [await spend(call_id) for call_id in ("three", "four")] == [Spend.SPENT, Spend.UNKNOWN]
     await shop.ledger_agrees()
 
 

@@ -459,9 +459,9 @@ SELECT count(*) AS total FROM holdings WHERE payer = :payer AND state IN ('LIVE'
 
 -- name: oldest_of_payer
 -- What a wallet's next call at a gate is spent from: the oldest purchase that holds a credit, or is due one though its gate
--- was deleted (and is yet to be void with it), else one still settling, else one that is held, or was parked since then: that may be paid for. Looked for among the wallet's, and not among all that the gate ever sold: hence no bare gate_id.
+-- was deleted (and is yet to be void with it), else one still settling, else one that is held, or was parked since then: that may be paid for. What is used up, which may be all that a wallet bought in years, is left out by the index.
 SELECT id, state FROM holdings
-WHERE payer = :payer AND gate_id + 0 = :gate_id AND (
+WHERE payer = :payer AND gate_id = :gate_id AND is_used_up = 0 AND (
     state = 'CLAIMED' OR (state = 'PARKED' AND updated_ms > :parked_since_ms) OR (
         (
             (state = 'LIVE' AND NOT EXISTS (SELECT 1 FROM paygates g WHERE g.id = :gate_id AND g.deleted_ms IS NOT NULL))
@@ -473,10 +473,10 @@ WHERE payer = :payer AND gate_id + 0 = :gate_id AND (
 ORDER BY state = 'PARKED', state = 'LIVE' AND failure IS NOT NULL, state = 'CLAIMED', granted_ms, id LIMIT 1;
 
 -- name: unpaid_of_payer
--- Void because their payment failed, which is still looked at. Found by the payer, as above.
+-- Void because their payment failed, which is still looked at. Found among the few of the payer's that failed so.
 SELECT * FROM holdings
-WHERE payer = :payer AND gate_id + 0 = :gate_id
-    AND state || '' = 'VOID' AND failure || '' = 'settlement_failed' AND follow_ms + 0 > 0
+WHERE failure = 'settlement_failed' AND payer = :payer AND gate_id + 0 = :gate_id
+    AND state || '' = 'VOID' AND follow_ms + 0 > 0
 ORDER BY granted_ms DESC, id DESC LIMIT :limit;
 
 -- name: call_state
