@@ -337,7 +337,7 @@ class Attempt:
     purchase: Purchase | None = None  # once it is claimed
 
     # Waits for its steps; of a refusal, or of too many attempts, also for the purchase (by the reading thread), for our
-    # hub's record of it (10 s to reach it, 10 s for its answer) and for a commit that takes a failure back.
+    # hub's record of it (10 s, with the time that it takes to reach it) and for a commit that takes a failure back.
 
     async def run(self) -> SpendResult:
         """Judge, claim, settle, grant: `buyer`'s own spend, or ASK_AGAIN. Raises: the refusal; SETTLEMENT_PENDING."""
@@ -365,9 +365,10 @@ class Attempt:
                 raise
             raise refusal.instead_of(failed) from None
 
-    # Terms: recipient and price, then time. Verify: waits for the facilitator's word (10 s to reach it, 10 s for its
-    # answer; if it refuses, or it is too late, as long for its record of the payment, or 3 s for what the chain shows),
-    # and, where the chain is looked at here, for the reading thread and a node (each question: `Rpc.budget_seconds`).
+    # Terms: recipient and price, then time. Verify: waits for the facilitator's word (10 s from when it is asked, what
+    # reaching it takes included; if it refuses, or it is too late, as long for its record of the payment, or 3 s for
+    # what the chain shows), and, where the chain is looked at here, for the reading thread and a node (each question:
+    # `Rpc.budget_seconds`).
 
     async def _judge(self) -> tuple[Terms, bytes, Refusal | None]:
         """The terms that it would buy, what the hub is asked, and a refusal of which the hub may think better.
@@ -427,8 +428,8 @@ class Attempt:
         finally:
             self.buyer.claiming.set_result(None)
 
-    # Settle: waits for the facilitator (35 s to reach it, 35 s for its answer), and some 30 s for its proof where that
-    # is found here. Grant and spend: waits for their commit, as the claim; anything but a success is the thread's.
+    # Settle: waits for the facilitator (35 s, as above), and some 30 s for its proof where that is found here. Grant
+    # and spend: waits for their commit, as the claim; anything but a success is the thread's.
 
     async def _settle(self, purchase: Purchase, request: SettleRequest) -> SpendResult:
         """Has the hub settle what was claimed, and grants what it buys. Raises: the refusal, or SETTLEMENT_PENDING."""

@@ -260,7 +260,7 @@ class HubClient:
         return Supported(assets, confirms=self._confirms, is_ours=self._is_ours, signers=signers)
 
     async def verify(self, asked: bytes) -> Verdict:
-        """The facilitator's word on what `asked_of` made. Raises: UNAVAILABLE where none comes (10 s, once reached)."""
+        """The facilitator's word on what `asked_of` made. Raises: UNAVAILABLE where none comes within 10 s."""
         try:
             status, data = await self._transport.request(
                 "POST", "/verify", _JSON_HEADERS, b"{%b}" % asked, VERIFY_TIMEOUT_SECONDS
@@ -307,7 +307,7 @@ class HubClient:
         return replace(plain, headers=plain.headers | self._sign("POST", plain.path, plain.headers, plain.body))
 
     async def settle(self, request: SettleRequest) -> SettleAnswer:
-        """Sends the attempt (again, with the same bytes) and judges the answer, for which it has 35 s, once reached."""
+        """Sends the attempt (again, with the same bytes) and judges the answer, which may take 35 s."""
         try:
             status, data = await self._transport.request(
                 "POST", request.path, request.headers, request.body, SETTLE_TIMEOUT_SECONDS

@@ -60,7 +60,7 @@ class HttpTransport:
         name = new_request_id().encode()
         own = [(b"content-length", b"%d" % len(body)), (CORRELATION_ID, name)]
         head = encode_request_head(method, path_and_query, [*lines, *own])
-        # Reaching it and its answer have this time each: no timer besides the one of all relays.
+        # From now on, what reaching it takes included: no timer besides the one of all relays.
         limits = ForwardLimits(timeout_seconds, timeout_seconds, ANSWER_SIZE_BYTES, ANSWER_SIZE_BYTES)
         answer = _Answer(name, forwarder.pool.renew)
         relay = forwarder.relay(RelayRequest(base, method, head + body, b"", 0), answer, limits=limits)
