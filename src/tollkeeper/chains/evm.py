@@ -156,9 +156,7 @@ class EvmChain:
     @property
     def missing_nodes(self) -> int:
         """So many nodes fewer answer than outcomes need, or than they would need where none is out of reach."""
-        wanted = 1 if self._witnesses is None else self._witnesses.needed
-        answering = [node for node in self.rpc.nodes.all if not node.barred and not node.failures]
-        return max(0, wanted - len(answering))
+        return 0 if self._witnesses is None else self.rpc.nodes.missing(self._witnesses.needed)
 
     async def open(self) -> None:
         """Asks every node who it is, and enables the network or disables it and says why in `problem`.
@@ -186,10 +184,10 @@ class EvmChain:
                 silent = error
                 continue
             if isinstance(judged, str):
-                self._mark(node, judged)
+                node.judged(self.network.name, judged)
             else:
                 found = found or judged
-                self._mark(node, "")
+                node.judged(self.network.name, "")
             node.height = _height(answers)
         self.rpc.nodes.compare_heights()
         if found is not None:
@@ -199,11 +197,6 @@ class EvmChain:
             raise silent
         else:
             self._refuse(self.rpc.nodes.all[0].barred)
-
-    def _mark(self, node: Node, problem: str) -> None:
-        if problem and problem != node.barred:
-            _LOG.error("node_refused", network=self.network.name, node=node.position, reason=problem)
-        node.barred = problem
 
     def _refuse(self, problem: str) -> None:
         if not self.is_refused or problem != self.problem:

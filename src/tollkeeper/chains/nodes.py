@@ -44,6 +44,12 @@ class Node:
     is_behind: bool = False
     doubted_until: float = 0.0
 
+    def judged(self, network: str, problem: str) -> None:
+        """It said who it is; `problem`: why it must not be asked on this network, empty where it may."""
+        if problem and problem != self.barred:
+            _LOG.error("node_refused", network=network, node=self.position, reason=problem)
+        self.barred = problem
+
     def answered(self) -> None:
         """It gave an answer that could be read."""
         if self.failures:
@@ -76,6 +82,10 @@ class Nodes:
     def is_out_of_reach(self, node: Node, now: float) -> bool:
         """Does it not answer, and for so long that nothing is to be expected of it?"""
         return node.silent_since is not None and now - node.silent_since >= self.out_of_reach_seconds
+
+    def missing(self, needed: int) -> int:
+        """How many fewer answer than are needed."""
+        return max(0, needed - sum(not node.barred and not node.failures for node in self.all))
 
     def well(self, now: float) -> list[Node]:
         """Those that do not rest, in the order in which they are asked."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tollkeeper.chains.receipts import Expected, Verdict, counted, require_agreement
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable, is_limit
 from tollkeeper.core.evm import AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC
-from tollkeeper.core.receipt_logs import Log, Transfer, shows_transfer
+from tollkeeper.core.receipt_logs import Log, Transfer, shows_transfer, topic_of
 from tollkeeper.core.reconciliation import ChainPayment
 from tollkeeper.core.wire import PaymentKey
 
@@ -64,7 +64,7 @@ async def read_payments(chain: EvmChain, recipients: Sequence[str], blocks: rang
     for start in range(blocks.start, blocks.stop, BLOCKS_AT_ONCE):
         part = range(start, min(start + BLOCKS_AT_ONCE, blocks.stop))
         for first in range(0, len(recipients), _ADDRESSES_AT_ONCE):
-            topics = [_topic(address) for address in recipients[first : first + _ADDRESSES_AT_ONCE]]
+            topics = [topic_of(address) for address in recipients[first : first + _ADDRESSES_AT_ONCE]]
             for log in await _transfers(chain, topics, part):
                 hashes[_text(log, "transactionHash")] = None
     wanted = list(hashes)
@@ -181,10 +181,6 @@ def _text(log: object, name: str) -> str:
         msg = "the node's log cannot be read"
         raise RpcUnavailable(msg)
     return value.lower()
-
-
-def _topic(address: str) -> str:
-    return "0x" + "0" * 24 + address[2:]
 
 
 def _address(topic: str) -> str:

@@ -42,9 +42,9 @@ def shows_transfer(logs: Sequence[Log], transfer: Transfer) -> bool:
 
     Raises: ValueError for a log that no token can have written.
     """
-    payer = _topic(transfer.payer)
+    payer = topic_of(transfer.payer)
     used = (AUTHORIZATION_USED_TOPIC, payer, transfer.nonce)
-    moved = (TRANSFER_TOPIC, payer, _topic(transfer.pay_to))
+    moved = (TRANSFER_TOPIC, payer, topic_of(transfer.pay_to))
     kinds = {AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC}
     events = [log for log in logs if log.address == transfer.asset and log.topics and log.topics[0] in kinds]
     if any(len(log.topics) != 3 for log in events):  # what kind it is, and its two indexed members
@@ -71,5 +71,6 @@ def _is_followed(events: Sequence[Log], index: int) -> bool:
     return any(log.topics[:2] == (TRANSFER_TOPIC, events[index].topics[1]) for log in behind)
 
 
-def _topic(address: str) -> str:
+def topic_of(address: str) -> str:
+    """An address as logs name it among their topics."""
     return "0x" + "0" * 24 + address[2:]

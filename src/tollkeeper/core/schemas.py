@@ -83,9 +83,9 @@ def header(name: str, description: str = "", schema: Schema = HEADER_TEXT) -> Pa
     return Parameter(name, "header", schema, description)
 
 
-def in_path(name: str, schema: Schema, description: str = "") -> Parameter:
+def in_path(name: str, schema: Schema) -> Parameter:
     """A part of the path."""
-    return Parameter(name, "path", schema, description, required=True)
+    return Parameter(name, "path", schema, required=True)
 
 
 def limit(*, required: bool = False) -> Parameter:
@@ -155,7 +155,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         {"signature": {"type": "string", "pattern": "^0x([0-9a-fA-F]{2})+$"}, "authorization": ref("Authorization")}
     ),
     "SolanaPayload": record({"transaction": {"type": "string", "maxLength": 2048}}),
-    "TransferDone": answered(
+    "Settled": answered(
         {
             "success": FLAG,
             "status": {"enum": ["success", "failed"]},

@@ -272,7 +272,7 @@ TRANSFER: Final = Operation(
         }
     },
     answers={
-        200: Answer("What became of it", {JSON: ref("TransferDone")}, {"X-Payment-Response": TEXT}),
+        200: Answer("What became of it", {JSON: ref("Settled")}, {"X-Payment-Response": TEXT}),
         402: Answer("Payment required", {JSON: {"anyOf": [ref("Challenge"), ref("ShapeA"), ref("ShapeB")]}}),
     },
     codes=(

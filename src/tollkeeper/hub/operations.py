@@ -130,17 +130,6 @@ SCHEMAS: Final[dict[str, Schema]] = {
         },
         optional=["invalidMessage", "details", "checks", "transaction"],
     ),
-    "Settled": answered(
-        {
-            "success": FLAG,
-            "status": {"enum": ["success", "failed"]},
-            "transaction": {"type": "string", "description": "Empty where there is none."},
-            "network": TEXT,
-            "amount": BASE_UNITS,
-            "payer": nullable(SHOWN_ADDRESS),
-            "errorReason": nullable(TEXT),
-        }
-    ),
     "Transaction": record(_TRANSACTION, optional=["purchaseData"]),
     "OneTransaction": answered(_TRANSACTION, optional=["purchaseData"]),
     "History": answered(

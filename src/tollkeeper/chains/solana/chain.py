@@ -178,10 +178,7 @@ class SolanaChain:
     @property
     def missing_nodes(self) -> int:
         """So many nodes fewer answer than outcomes need, or than they would need where none is out of reach."""
-        if self._witnesses is None:
-            return 0
-        answering = [node for node in self.rpc.nodes.all if not node.barred and not node.failures]
-        return max(0, self._witnesses.needed - len(answering))
+        return 0 if self._witnesses is None else self.rpc.nodes.missing(self._witnesses.needed)
 
     async def open(self) -> None:
         """Asks every node who it is, and enables the network or disables it and says why in `problem`.
@@ -200,7 +197,7 @@ class SolanaChain:
             except RpcUnavailable as error:
                 silent = error
                 continue
-            self._mark(node, problem)
+            node.judged(self.network.name, problem)
             problems.append(problem)
             node.height = None if isinstance(answers, RpcUnavailable) else number_or_none(answers[2])
         self.rpc.nodes.compare_heights()
@@ -211,11 +208,6 @@ class SolanaChain:
             raise silent
         else:
             self._refuse(problems[0])
-
-    def _mark(self, node: Node, problem: str) -> None:
-        if problem and problem != node.barred:
-            _LOG.error("node_refused", network=self.network.name, node=node.position, reason=problem)
-        node.barred = problem
 
     def _refuse(self, problem: str) -> None:
         if not self.is_refused or problem != self.problem:

@@ -21,7 +21,6 @@ from tollkeeper.core.errors import ApiError
 from tollkeeper.core.reconciliation import ChainPayment
 from tollkeeper.core.solana import payment_key, read_transfer
 from tollkeeper.core.solana.message import MalformedTransaction
-from tollkeeper.core.solana.programs import associated_token_account
 from tollkeeper.core.wire import SolanaPayload
 
 if TYPE_CHECKING:
@@ -59,8 +58,8 @@ async def read_payments(
     behind one address there may be several.
     """
     asset = asset_of(chain)
-    accounts = {_account(asset, wallet): wallet for wallet in {*known, *sold_to}}
-    looked_at = [*senders, *(_account(asset, wallet) for wallet in sold_to)]
+    accounts = {asset.account_of(wallet): wallet for wallet in {*known, *sold_to}}
+    looked_at = [*senders, *(asset.account_of(wallet) for wallet in sold_to)]
     wanted: dict[str, None] = {}
     for address in looked_at:
         for one in await _listed(chain, address, slots):
@@ -106,10 +105,6 @@ async def payments_of(chain: SolanaChain, signature: str) -> list[ChainPayment]:
     if sighting.verdict is not Verdict.TRANSFERRED or not sighting.deep:  # what shows it may have made up how it ended
         return []
     return list(payments_in(asset, signature, answer, {}))
-
-
-def _account(asset: SolanaAsset, wallet: str) -> str:
-    return associated_token_account(wallet, asset.address, asset.token_program)
 
 
 class Listed(NamedTuple):
