@@ -137,28 +137,27 @@ def bearer_token(headers: Mapping[str, str]) -> str | None:
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 
-async def read_body(
-    chunks: AsyncIterator[bytes], headers: Iterable[tuple[bytes, bytes]], limit_bytes: int = JSON_BODY_SIZE_BYTES
-) -> bytes:
+async def read_body(chunks: AsyncIterator[bytes], headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """The whole body of a request with these headers.
 
     Raises: PAYLOAD_TOO_LARGE, without reading on; a caller who waits to be asked for so long a body never is.
     """
     for name, value in headers:
-        if name == b"content-length" and int(value) > limit_bytes:
-            raise _too_large(limit_bytes)
+        if name == b"content-length" and int(value) > JSON_BODY_SIZE_BYTES:
+            raise _too_large()
     parts: list[bytes] = []
     size_bytes = 0
     async for chunk in chunks:
         size_bytes += len(chunk)
-        if size_bytes > limit_bytes:
-            raise _too_large(limit_bytes)
+        if size_bytes > JSON_BODY_SIZE_BYTES:
+            raise _too_large()
         parts.append(chunk)
     return b"".join(parts)
 
 
-def _too_large(limit_bytes: int) -> ApiError:
-    return ApiError(Code.PAYLOAD_TOO_LARGE, "the request body is too large", details={"limitBytes": limit_bytes})
+def _too_large() -> ApiError:
+    details = {"limitBytes": JSON_BODY_SIZE_BYTES}
+    return ApiError(Code.PAYLOAD_TOO_LARGE, "the request body is too large", details=details)
 
 
 def parse_json_object(data: bytes) -> dict[str, Any]:

@@ -140,7 +140,7 @@ async def test_a_signer_that_runs_low_is_told_once_and_one_without_money_is_a_pr
         with capture_logs() as logs:
             await hub.complete()
         told.append([line["event"] for line in logs if "gas" in line["event"]])
-        problems = await hub.hub.problems()
+        problems = hub.hub.shortages()
         assert problems == ([] if settlements else [f"{NETWORK}: the signer {relayer} has no gas money"])
         answer = await hub.settle(new_payment(embedded_chain))
         assert answer.status == (200 if settlements else 503)

@@ -206,7 +206,7 @@ async def test_a_node_that_turns_to_another_chain_is_not_asked_and_the_last_one_
     await hub_of_three.complete()
     refused = await hub_of_three.settle(new_payment(embedded_chain))
     assert refused.reason == "invalid_network"
-    assert await hub_of_three.hub.problems() == [f"{NETWORK}: the node's chain id is 1, not 84532"]
+    assert await hub_of_three.hub.unreadiness() == [f"{NETWORK}: the node's chain id is 1, not 84532"]
     nodes[2].calm()
     await hub_of_three.complete()
     assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
@@ -222,7 +222,7 @@ async def test_a_token_that_changed_its_name_is_noticed(hub_of_three: HubUnderTe
         node.falsify = other_separator
     hub_of_three.completer.check_interval_seconds = 0
     await hub_of_three.complete()
-    (problem,) = await hub_of_three.hub.problems()
+    (problem,) = await hub_of_three.hub.unreadiness()
     assert "does not reproduce" in problem
     assert (await hub_of_three.get("/supported")).body["kinds"] == []
 

@@ -380,7 +380,7 @@ async def test_a_fee_payer_without_money_settles_nothing(world: SolanaHub) -> No
     body = world.payment()
     for answer in (await world.verify(body), await world.settle(body)):
         assert (answer.status, answer.code) == (503, "UNAVAILABLE")
-    assert any("gas money" in problem for problem in await world.hub.hub.problems())
+    assert any("gas money" in problem for problem in world.hub.hub.shortages())
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
@@ -399,7 +399,7 @@ async def test_no_question_about_a_transaction_that_we_would_not_sign_says_that_
     assert wrong == (["computePriceMax"] if is_ours else ["feePayer"])
     assert not [line for line in logs if line["event"] == "signer_without_gas"]
     assert (await world.hub.get("/supported")).body["kinds"] == before
-    assert await world.hub.hub.problems() == []
+    assert (await world.hub.hub.unreadiness(), world.hub.hub.shortages()) == ([], [])
 
 
 @pytest.mark.parametrize("spare", [0, 50_000 - 1, 50_000])
@@ -414,7 +414,7 @@ async def test_what_exempts_a_fee_payer_from_rent_is_not_its_to_spend(world: Sol
         assert (settled.status, settled.code) == (503, "UNAVAILABLE")
         assert verified.status == (200 if spare else 503)  # by its own fee, which is smaller, it would pass
         assert await world.status(body) == "unknown"
-        assert any("gas money" in problem for problem in await world.hub.hub.problems())
+        assert any("gas money" in problem for problem in world.hub.hub.shortages())
     else:
         assert (verified.body["isValid"], settled.body["success"]) == (True, True)
         assert world.node.chain.balance(fee_payer) == RENT_EXEMPT_LAMPORTS + spare - FEE_LAMPORTS

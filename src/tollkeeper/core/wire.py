@@ -283,11 +283,12 @@ def encode_header(body: dict[str, Any]) -> str:
     return base64.b64encode(json.dumps(body, separators=(",", ":")).encode()).decode()
 
 
-def parse_requirements(body: dict[str, Any], path: str = "paymentRequirements.") -> Requirements:
+def parse_requirements(body: dict[str, Any]) -> Requirements:
     """PaymentRequirements as a resource server sends them; only what a settlement needs is required.
 
     Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_AMOUNT.
     """
+    path = "paymentRequirements."
     extra = body.get("extra")
     if extra is not None and not isinstance(extra, dict):
         raise invalid(f"{path}extra", f"{path}extra must be an object")

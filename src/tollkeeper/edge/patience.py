@@ -47,9 +47,9 @@ class Watched(Protocol):
 class Sweep:
     """Looks at every watched connection each `seconds`; runs only while there are some. For one event loop."""
 
-    def __init__(self, seconds: float, unsent_max_bytes: int = UNSENT_SIZE_BYTES) -> None:
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self.unsent_max_bytes = unsent_max_bytes
+        self.unsent_max_bytes = UNSENT_SIZE_BYTES
         self._watched: dict[Watched, None] = {}  # the oldest first
         self._timer: asyncio.TimerHandle | None = None
         self._last_seconds = 0.0

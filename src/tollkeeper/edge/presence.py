@@ -113,8 +113,8 @@ class Attendance:
 class ReadAhead:
     """What all connections of a listener may read of uploads beyond what their targets take."""
 
-    def __init__(self, left_bytes: int = AHEAD_ALL_BYTES) -> None:
-        self._left_bytes = left_bytes
+    def __init__(self) -> None:
+        self._left_bytes = AHEAD_ALL_BYTES
 
     def lend(self, lent_bytes: int) -> int:
         """So many bytes more for a call that was lent `lent_bytes` so far."""

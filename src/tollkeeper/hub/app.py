@@ -120,10 +120,6 @@ class Hub:
             await account.chain.close()
         await self.membership.close()
 
-    async def problems(self) -> list[str]:
-        """Everything that keeps the hub from its work now."""
-        return [*await self.unreadiness(), *self.shortages()]
-
     def shortages(self) -> list[str]:
         """What an operator should know, though the hub works: signers without money, settlements set aside."""
         told = [

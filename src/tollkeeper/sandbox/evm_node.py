@@ -20,11 +20,10 @@ from tollkeeper.sandbox.rpc_server import RpcServer
 from tollkeeper.sandbox.wallets import derive_wallets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
     from types import TracebackType
 
-    from tollkeeper.sandbox.evm_engine import EngineName, GenesisAccount
+    from tollkeeper.sandbox.evm_engine import EngineName
     from tollkeeper.sandbox.wallets import TestWallets
 
 _MINT_GAS: Final = 150_000
@@ -42,22 +41,19 @@ class EvmNode:
         *,
         engine: EngineName | None = None,
         wallets: TestWallets | None = None,
-        genesis: Mapping[str, GenesisAccount] | None = None,
         port: int = 0,
         block_time_seconds: float | None = None,
-        clock_ms: Callable[[], int] = _wall_clock_ms,
     ) -> None:
         """Build the chain; `start` serves it.
 
         `block_time_seconds` None mines every transaction at once; otherwise a block comes that often, empty or not.
-        `genesis` None is the sandbox's own for these wallets.
         """
         self.wallets = wallets or derive_wallets()
         self.chain = EmbeddedChain(
             open_engine(BASE_SEPOLIA_CHAIN_ID, engine),
             chain_id=BASE_SEPOLIA_CHAIN_ID,
-            genesis=sandbox_genesis(self.wallets) if genesis is None else genesis,
-            clock_ms=clock_ms,
+            genesis=sandbox_genesis(self.wallets),
+            clock_ms=_wall_clock_ms,
         )
         self.app = evm_rpc_app(self.chain)
         self.url = ""
@@ -65,7 +61,7 @@ class EvmNode:
         self._block_time_seconds = block_time_seconds
         self._miner: asyncio.Task[None] | None = None
 
-    def mint(self, holder: str, amount_micro: int, *, token: str = USDC_ADDRESS) -> str:
+    def mint(self, holder: str, amount_micro: int) -> str:
         """Give a holder test USDC, by a transaction of the faucet's. Returns its hash."""
         data = bytes.fromhex("40c10f19") + bytes(12) + bytes.fromhex(holder[2:]) + amount_micro.to_bytes(32, "big")
         raw, _ = sign_transaction(
@@ -75,7 +71,7 @@ class EvmNode:
                 max_priority_fee_per_gas=0,
                 max_fee_per_gas=2 * self.chain.base_fee_per_gas,
                 gas=_MINT_GAS,
-                to=token,
+                to=USDC_ADDRESS,
                 value=0,
                 data=data,
             ),

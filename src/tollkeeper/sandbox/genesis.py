@@ -24,10 +24,10 @@ _BALANCES_SLOT: Final = 1
 _TOTAL_SUPPLY_SLOT: Final = 2
 
 
-def sandbox_genesis(wallets: TestWallets, *, token_name: str = TOKEN_NAME) -> dict[str, GenesisAccount]:
+def sandbox_genesis(wallets: TestWallets) -> dict[str, GenesisAccount]:
     """The token with both buyers' 1,000 USDC; ether for the relayer and the faucet, a little for the others."""
     balances = {wallet.address: BUYER_BALANCE_MICRO for wallet in (wallets.buyer, wallets.second_buyer)}
-    genesis = {USDC_ADDRESS: planted_token(balances, name=token_name)}
+    genesis = {USDC_ADDRESS: planted_token(balances)}
     for wallet in (wallets.relayer, wallets.faucet):
         genesis[wallet.address] = GenesisAccount(Account(balance=RELAYER_BALANCE_WEI), {})
     return genesis

@@ -17,7 +17,7 @@ from tollkeeper.storage.database import (
     Unit,
     Value,
 )
-from tollkeeper.storage.opening import database_version, open_database, pending
+from tollkeeper.storage.opening import open_database, pending
 from tollkeeper.storage.queries import Queries, Query, load_queries
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "StorageError",
     "Unit",
     "Value",
-    "database_version",
     "load_queries",
     "open_database",
     "pending",

@@ -171,7 +171,6 @@ class ClaimPurchase(msgspec.Struct, frozen=True, array_like=True, tag=31, kw_onl
             valid_before_seconds=claimed.valid_before_seconds,
             header_hash=claimed.header_hash,
             expires_ms=None,
-            claimed_ms=claimed.now_ms,
             attempt_ms=claimed.now_ms,
         )
 

@@ -26,12 +26,6 @@ def open_database(url: str, *, migrate: bool = True, sharing: Sharing | None = N
     return open_sqlite(sqlite_path(url), load_migrations(), migrate=migrate, sharing=sharing)
 
 
-def database_version(url: str) -> int:
-    """The number of the last applied migration, 0 where there is none. Changes nothing. Raises: StorageError."""
-    applied = applied_migrations(sqlite_path(url))
-    return applied[-1].version if applied else 0
-
-
 def pending(url: str) -> tuple[Migration, ...]:
     """The migrations that opening would apply. Changes nothing. Raises: StorageError."""
     return missing_migrations(load_migrations(), applied_migrations(sqlite_path(url)))

@@ -46,7 +46,6 @@ class Purchase(msgspec.Struct, frozen=True, kw_only=True):
     valid_before_seconds: int | None
     header_hash: bytes
     expires_ms: int | None
-    claimed_ms: int
     attempt_ms: int
 
     @property
@@ -125,6 +124,5 @@ def purchase_from(row: Row, **changed: Any) -> Purchase:  # noqa: ANN401 - colum
         valid_before_seconds=row["valid_before_seconds"],
         header_hash=row["header_hash"],
         expires_ms=row["expires_ms"],
-        claimed_ms=row["claimed_ms"],
         attempt_ms=row["attempt_ms"],
     )
