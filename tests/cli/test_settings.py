@@ -55,6 +55,25 @@ def problems(environ: dict[str, str], *, role: Role = Role.SERVE, file: Path | N
     return {finding.name: finding.problem for finding in caught.value.findings}
 
 
+@pytest.mark.parametrize("section", ["[networks.base-seplia]", "[networks.mars]\nrpc_url = 'https://node.example.org'"])
+@pytest.mark.parametrize("role", [Role.SERVE, Role.GATEWAY])
+def test_a_section_of_no_network_is_not_passed_over(config: Callable[[str], Path], section: str, *, role: Role) -> None:
+    """A gateway needs nothing in a section, so a misspelled one would enable nothing and say so to nobody."""
+    file = config(f"[networks.base-sepolia]\n{section}\n")
+    name = section.partition("]")[0][1:]
+    assert problems(ENOUGH, role=role, file=file)[name] == "there is no such network"
+
+
+@pytest.mark.parametrize(("role", "remedy"), [(Role.SERVE, "set rpc_url"), (Role.GATEWAY, "write a section")])
+def test_a_gateway_is_told_to_enable_a_network_by_its_section_alone(*, role: Role, remedy: str) -> None:
+    without = {name: text for name, text in ENOUGH.items() if "RPC_URL" not in name}
+    with pytest.raises(SettingsError) as caught:
+        load_settings(role, None, environ=without)
+    told = {finding.name.partition(" ")[0]: finding.remedy for finding in caught.value.findings}
+    assert told["networks"].startswith(remedy)
+    assert told["TOLLKEEPER_DEFAULT_NETWORK"].startswith(remedy)
+
+
 def test_a_transfer_fee_needs_somebody_to_pay_it_to() -> None:
     fee = {"TOLLKEEPER_TRANSFER_FEE": "0.002"}
     assert "nobody" in problems({**ENOUGH, **fee})["TOLLKEEPER_TRANSFER_FEE"]
@@ -282,6 +301,7 @@ def test_everything_that_is_wrong_is_said_at_once(config: Callable[[str], Path])
         "prot",
         "debug",
         "networks",
+        "networks.mars",
         "networks.mars.rpc_url",
         "TOLLKEEPER_LOG_LEVEL",
         "public_url (TOLLKEEPER_PUBLIC_URL)",

@@ -324,11 +324,17 @@ def _networks(sources: Sources, role: Role) -> dict[str, NetworkSettings]:
             networks[name] = settings
         if not urls and name in sources.sections and role is not Role.GATEWAY:
             sources.report(node, "it is not set", f"give the URL of a JSON-RPC node of {name}")
+    known = f"one of {', '.join(NETWORKS)}"
+    unknown = sorted(sources.sections - NETWORKS.keys())
+    sources.findings += [Finding(f"networks.{name}", "there is no such network", known) for name in unknown]
     if not networks:
-        sources.findings.append(
-            Finding("networks", "no network is enabled", "set rpc_url in a section such as [networks.base-sepolia]")
-        )
+        sources.findings.append(Finding("networks", "no network is enabled", _enabling("base-sepolia", role)))
     return networks
+
+
+def _enabling(network: str, role: Role) -> str:
+    """What enables it: a gateway may have a node, and needs none."""
+    return ("write a section" if role is Role.GATEWAY else "set rpc_url of") + f" [networks.{network}]"
 
 
 def _evm_network(sources: Sources, network: Network, urls: tuple[str, ...]) -> NetworkSettings:
@@ -374,7 +380,7 @@ def _default_network(sources: Sources, role: Role, networks: Mapping[str, Networ
     if sources.text("default_network") is None:
         sources.report("default_network", "it is not set", "name the network that new gates are paid on")
     elif network is not None and network.name not in networks:
-        sources.report("default_network", f"{network.name} is not enabled", f"set rpc_url of [networks.{network.name}]")
+        sources.report("default_network", f"{network.name} is not enabled", _enabling(network.name, role))
     return network
 
 
