@@ -99,11 +99,15 @@ def test_a_body_and_headers_reach_the_target(stack: Stack, tmp_path: Path) -> No
         (("--test-wallet", "--header", "X"), 2, "Name: value"),
         (("--test-wallet", "--header", "X: a\nY: b"), 2, "--header: a header has no control characters"),
         (("--test-wallet", "--data", "@/nowhere/at/all"), 2, "--data: /nowhere/at/all cannot be read (No such file"),
-        (("--test-wallet", "--max", "0.01"), 1, "it costs 0.02 USDC, which is more than the limit of 0.01"),
+        (("--test-wallet", "--max", "0.01"), 1, "it costs 0.02 USDC, which is more than --max allows (0.01)"),
         (("--key-file", "{solana_key}"), 1, "not by this wallet there: name another wallet, or by --network"),
         (("--test-wallet", "--network", SOLANA), 1, "name a node that tells it"),
         (("--test-wallet", "--network", SOLANA, "--rpc-url", "{hub}/supported"), 1, "405|METHOD_NOT_ALLOWED"),
-        (("--test-wallet", "--network", SOLANA, "--rpc-url", "http://127.0.0.1:9"), 1, "no answer"),
+        (
+            ("--test-wallet", "--network", SOLANA, "--rpc-url", "http://127.0.0.1:9"),
+            1,
+            "127.0.0.1:9 cannot be reached (Connection refused)",
+        ),
         (("--test-wallet", "--network", SOLANA, "--rpc-url", "{evm}"), 1, "the gateway refused|no Solana node"),
     ],
 )
@@ -116,6 +120,21 @@ def test_what_cannot_be_paid_is_refused_before_anything_is_signed(
     assert done.returncode == code, done.stderr
     assert any(one in done.stderr.replace("\n", " ") for one in said.split("|")), done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://127.0.0.1:9/x", "127.0.0.1:9 cannot be reached (Connection refused)"),
+        ("http://nope.invalid/x", "the name nope.invalid cannot be resolved"),
+        ("https://{there}/x", "it does not speak TLS as it should"),
+    ],
+)
+def test_why_there_is_no_answer_is_said_in_words(stack: Stack, url: str, why: str) -> None:
+    url = url.format(there=stack.gateway_url.removeprefix("http://"))
+    done = finished("pay", url, "--test-wallet")
+    assert done.returncode == 1
+    assert f"no answer from {url}: {why}" in done.stderr.replace("\n", " ")
 
 
 def test_what_is_no_url_is_said_at_once() -> None:

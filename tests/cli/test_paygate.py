@@ -137,7 +137,11 @@ def test_a_target_needs_no_wallet_where_the_gateway_asks_for_none(stack: Stack) 
         (("--price", "0.5", "--file", "{file}"), 2, "needs --key-file"),
         (("--price", "0.5", "--file", "{file}", "--key-file", "{file}"), 2, "--key-file"),
         (("--price", "free", "--file", "{file}", "--key-file", "{key}"), 1, "INVALID_AMOUNT"),
-        (("--price", "0.5", "--target", "http://x/", "--gateway", "http://127.0.0.1:9"), 1, "no answer"),
+        (
+            ("--price", "0.5", "--target", "http://x/", "--gateway", "http://127.0.0.1:9"),
+            1,
+            "127.0.0.1:9 cannot be reached",
+        ),
         (("--price", "0.5", "--target", "http://x/", "--gateway", "127.0.0.1:8402"), 2, "does not begin with http://"),
         (("--price", "0.5", "--target", "http://x/", "--gateway", "{target}"), 1, "does not answer as a gateway does"),
         (

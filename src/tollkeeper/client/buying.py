@@ -24,7 +24,7 @@ from tollkeeper.client.payments import (
     solana_payment_for,
     solana_terms,
 )
-from tollkeeper.client.requests import RefusedError, open_session, reason_of
+from tollkeeper.client.requests import RefusedError, open_session, reason_of, why
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.networks import Family, Network, normalise
 from tollkeeper.core.usdc import format_usdc
@@ -200,7 +200,7 @@ def choose(challenge: Mapping[str, Any], wish: Wish) -> tuple[dict[str, Any], Wa
         if key is not None and wish.network in {None, network}:
             if amount > wish.max_micro:
                 limit = format_usdc(wish.max_micro)
-                raise RefusedError(f"it costs {format_usdc(amount)} USDC, which is more than the limit of {limit}")
+                raise RefusedError(f"it costs {format_usdc(amount)} USDC, which is more than --max allows ({limit})")
             return dict(entry), key
     if not seen:
         raise RefusedError("the 402 asks for nothing that could be paid in USDC")
@@ -255,7 +255,7 @@ async def _call(session: aiohttp.ClientSession, wish: Wish, headers: Mapping[str
             names = {name.lower(): value for name, value in answer.headers.items()}
             return Called(answer.status, names, await answer.read())
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise RefusedError(f"no answer from {wish.url}: {str(error) or type(error).__name__}") from error
+        raise RefusedError(f"no answer from {wish.url}: {why(error)}") from error
 
 
 def _object(body: bytes) -> dict[str, Any]:

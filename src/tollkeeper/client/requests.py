@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 import aiohttp
@@ -33,12 +34,24 @@ async def ask(
         async with session.request(method, url, allow_redirects=False, **options) as answer:
             body = msgspec.json.decode(await answer.read())
     except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
-        raise RefusedError(f"no answer that could be read from {url}: {str(error) or type(error).__name__}") from error
+        raise RefusedError(f"no answer that could be read from {url}: {why(error)}") from error
     if not isinstance(body, dict) or not 200 <= answer.status < 300:
         raise RefusedError(f"the gateway refused: {reason_of(body) or f'status {answer.status}'}")
     if has and has not in body:
         raise RefusedError(f"{url} does not answer as a gateway does: is that one's URL?")
     return body
+
+
+def why(error: Exception) -> str:
+    """Why no answer came, in words."""
+    match error:
+        case aiohttp.ClientSSLError():
+            return f"it does not speak TLS as it should, or nobody vouches for it ({error.strerror or error})"
+        case aiohttp.ClientConnectorDNSError():
+            return f"the name {error.host} cannot be resolved"
+        case aiohttp.ClientConnectorError(errno=int(number)) if number:
+            return f"{error.host}:{error.port} cannot be reached ({os.strerror(number)})"
+    return str(error) or type(error).__name__
 
 
 def reason_of(body: object) -> str:

@@ -39,7 +39,8 @@ def is_preflight(call: InboundCall) -> bool:
 def check_method(gate: PayGate, call: InboundCall) -> None:
     """Raises: METHOD_NOT_ALLOWED."""
     if not gate.allows(call.method):
-        raise ApiError(Code.METHOD_NOT_ALLOWED, "this PayGate does not take this method", headers={"Allow": gate.allow})
+        message = f"this PayGate does not take this method, but {gate.allow}"
+        raise ApiError(Code.METHOD_NOT_ALLOWED, message, headers={"Allow": gate.allow})
 
 
 def check_size(call: InboundCall, limit_bytes: int) -> None:
