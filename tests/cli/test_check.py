@@ -18,7 +18,7 @@ import pytest
 
 from tests.cli import processes
 from tests.cli.processes import configured
-from tests.gateway.composed import settings_for
+from tests.gateway.composed import composed, settings_for
 from tests.storage.test_invariants import Books
 from tollkeeper.sandbox.evm_node import EvmNode
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
@@ -192,6 +192,25 @@ async def test_who_ends_waits_for_no_check(rpc_url: str, books: Books, monkeypat
     assert await asyncio.to_thread(ended.wait, 5)
 
 
+async def test_who_is_stopped_in_the_middle_of_a_check_leaves_one_file(
+    rpc_url: str, books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever copies it then has all of it."""
+    long = Statement(
+        "WITH RECURSIVE n(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM n WHERE v < 300000000) SELECT max(v) FROM n"
+    )
+    begun = threading.Event()
+
+    def inspect(snapshot: Snapshot, *_: object, **__: object) -> None:
+        begun.set()
+        snapshot.read(long)
+
+    monkeypatch.setattr(inspection, "inspect", inspect)
+    async with composed(rpc_url, books.path, inspection_seconds=0.01):
+        assert await asyncio.to_thread(begun.wait, 10)
+    assert not books.path.with_name(books.path.name + "-wal").exists()
+
+
 @pytest.mark.parametrize("goes_on", [True, False])
 async def test_a_file_that_a_server_begins_to_write_while_it_is_checked_is_not_called_broken(
     rpc_url: str, books: Books, monkeypatch: pytest.MonkeyPatch, *, goes_on: bool
@@ -228,7 +247,7 @@ async def test_a_file_that_a_server_begins_to_write_while_it_is_checked_is_not_c
 _CHECKS = """
 import asyncio, sys
 from pathlib import Path
-from tests.gateway.composed import settings_for
+from tests.gateway.composed import composed, settings_for
 from tollkeeper.serving.heap import set_up_heap
 from tollkeeper.serving.inspection import keep_inspecting
 from tollkeeper.serving import inspection

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 INTERVAL_SECONDS: Final = 60.0
 # A check of large books reads all of them: it never uses more than this share of one core, nor of the time a half.
 _PAUSE_FACTOR: Final = 30
+_BROKEN_OFF_SECONDS: Final = 5.0  # mostly some hundredths; a sort is not broken off
 _LOGGED_MAX: Final = 20
 _LOG = structlog.get_logger("tollkeeper.serving.inspection")
 REGISTRY: Final = CollectorRegistry()  # told by the process that checks, and by no other
@@ -113,13 +114,15 @@ async def keep_inspecting(settings: Settings, database: Database, interval_secon
     """Checks the books every minute, more rarely where that takes long, and holds what is broken, until cancelled."""
     pause = interval_seconds
     _CHECKED.set(time.time())
-    over = threading.Event()
+    over, checking = threading.Event(), asyncio.get_running_loop().create_future()
+    checking.set_result(None)
     try:
         while True:
             await asyncio.sleep(pause)
             begun, used_seconds = time.monotonic(), 0.0
             try:
-                found, held, used_seconds = await asyncio.to_thread(_measured, settings, over.is_set)
+                checking = asyncio.ensure_future(asyncio.to_thread(_measured, settings, over.is_set))
+                found, held, used_seconds = await asyncio.shield(checking)
                 report(found.differences)
                 await _hold_sales(database, found.sales, held)
             except StorageError as error:
@@ -129,3 +132,5 @@ async def keep_inspecting(settings: Settings, database: Database, interval_secon
             pause = max(interval_seconds, _PAUSE_FACTOR * used_seconds, time.monotonic() - begun)
     finally:
         over.set()  # no program ends before its threads, and a check of large books takes minutes
+        # While anybody reads the file whoever closes it cannot fold its log into it, and leaves two files behind.
+        await asyncio.wait([checking], timeout=_BROKEN_OFF_SECONDS)
