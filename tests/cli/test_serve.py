@@ -56,6 +56,29 @@ def test_serve_starts_from_what_init_wrote(config: Path) -> None:
         assert process.lines()[-1]["event"] == "stopped"
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_ring_that_lacks_the_key_of_what_is_stored_is_told_and_no_fault(config: Path, workers: str) -> None:
+    """Of a backup from before two rotations: the operator may put the key back behind the start (guide, 3)."""
+    assert finished("db", "migrate", "--config", config).returncode == 0
+    former = finished("keys", "list", "--config", config).stdout.split()[0]
+    assert finished("keys", "rotate", "--config", config).returncode == 0
+    ring = config.parent / "keys" / "encryption.keys"
+    kept = ring.read_text()
+    ring.write_text("other:" + "5e" * 32 + "\n")
+    checked = finished("config", "check", "--config", config)
+    assert checked.returncode == 0
+    assert "1 values in the database are sealed under keys that it lacks" in checked.stdout.replace("\n", " ")
+    serve = ("serve", "--config", config, "--port", "0", "--workers", workers)
+    with running(*serve) as process:
+        assert process.wait_for_event("retired_keys_do_not_open")["retired"] == [former]
+        assert ask(f"{url_of(process)}/healthz").status == 200
+    ring.write_text(kept)
+    assert "sealed under keys that it lacks" not in finished("config", "check", "--config", config).stdout
+    with running(*serve) as process:
+        url_of(process)
+        assert not [line for line in process.lines() if line["event"] == "retired_keys_do_not_open"]
+
+
 def test_a_program_in_a_script_s_background_is_interrupted_all_the_same(config: Path) -> None:
     """Shells start it with SIGINT ignored."""
     under = ("env", "--ignore-signal=INT")

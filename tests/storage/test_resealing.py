@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 
 import pytest
 
-from tollkeeper.core.sealing import KeyRing, SealError, place
+from tollkeeper.core.sealing import KeyRing, place
 from tollkeeper.storage import open_database
 from tollkeeper.storage.database import Database, Statement, Unit
 from tollkeeper.storage.migrations import load_migrations
@@ -84,7 +84,7 @@ async def test_pages_move_all_and_a_second_time_nothing(database: Database, tmp_
     with open_snapshot(url(tmp_path)) as snapshot:
         assert sealed_under(snapshot, ["former", "current"]) == ({"former": 0, "current": 123}, 0)
     alone = Sealing(KeyRing("current", {"current": CURRENT}), os.urandom)
-    assert sorted(await retired_token_keys(database, alone)) == sorted(token_keys.values())
+    assert sorted((await retired_token_keys(database, alone))[0]) == sorted(token_keys.values())
 
 
 class ChangedMeanwhile:
@@ -109,7 +109,7 @@ async def test_a_value_that_was_changed_between_reading_and_moving_is_left_alone
     change = Statement("UPDATE retired_keys SET token_key = :sealed", {"sealed": sealed})
     resealing = Resealing(cast("Database", ChangedMeanwhile(database, change)), ring("current"))
     assert (await resealing.page(RETIRED, RETIRED.first)).moved == 0
-    assert await retired_token_keys(database, ring()) == (b"new",)
+    assert await retired_token_keys(database, ring()) == ((b"new",), ())
 
 
 async def test_a_value_that_does_not_open_stays_and_is_counted(database: Database, tmp_path: Path) -> None:
@@ -118,13 +118,12 @@ async def test_a_value_that_does_not_open_stays_and_is_counted(database: Databas
     assert await move_all(Resealing(database, ring("current"))) == 1
     with open_snapshot(url(tmp_path)) as snapshot:
         assert sealed_under(snapshot, ["former", "current"]) == ({"former": 0, "current": 1}, 1)
-    with pytest.raises(SealError):
-        await retired_token_keys(database, ring())
+    assert await retired_token_keys(database, ring()) == ((b"y",), ("gone",))
 
 
 async def test_what_made_tokens_is_kept_once_until_it_is_revoked(database: Database) -> None:
     for _ in range(2):
         await database.run(retire(ring(), {"key": b"x"}, 1))
-    assert await retired_token_keys(database, ring()) == (b"x",)
+    assert await retired_token_keys(database, ring()) == ((b"x",), ())
     await database.run(revoke(["key"]))
-    assert await retired_token_keys(database, ring()) == ()
+    assert await retired_token_keys(database, ring()) == ((), ())

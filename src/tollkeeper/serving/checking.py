@@ -1,7 +1,7 @@
 """`tollkeeper config check`: the effective configuration without its secrets, and what is wrong or unwise about it.
 
-Looks at settings, key files, the database's schema, where files are kept and, of whom new gates pay, a node; changes
-nothing.
+Looks at settings, key files, the database's schema and what sealed it, where files are kept and, of whom new gates pay,
+a node; changes nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from tollkeeper.serving.default_payee import judge_default_payee
 from tollkeeper.serving.file_stores import judge_file_store, shown_place
 from tollkeeper.settings import Finding, Role, inspect_settings
 from tollkeeper.storage import StorageError, pending
+from tollkeeper.storage.resealing import sealed_under
+from tollkeeper.storage.snapshot import open_snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +44,8 @@ class Report:
 def check_configuration(role: Role, config: Path | None) -> Report:
     """Everything there is to say about a configuration. Raises: SettingsError where its file cannot be read at all."""
     settings, unusable = inspect_settings(role, config)
-    errors, warnings = [*unusable, *_database_findings(settings)], _warnings(settings)
+    errors, sealed = _database_findings(settings)
+    errors, warnings = [*unusable, *errors], [*_warnings(settings), *sealed]
     if settings.role is not Role.HUB:
         for wrong, unwise in (judge_default_payee(settings), judge_file_store(settings.files)):
             errors += wrong
@@ -189,13 +192,19 @@ def _ids(ring: KeyRing | None) -> str:
     return _NOT_SET if ring is None else f"{', '.join(ring.keys)} (current: {ring.current})"
 
 
-def _database_findings(settings: Settings) -> list[Finding]:
+def _database_findings(settings: Settings) -> tuple[list[Finding], list[Finding]]:
+    """Of a database that lacks migrations nothing is read: a start applies them."""
     try:
-        missing = pending(settings.database_url)
+        if pending(settings.database_url) or settings.encryption_keys is None:
+            return [], []
+        with open_snapshot(settings.database_url) as snapshot:
+            _, unknown = sealed_under(snapshot, [*settings.encryption_keys.keys])
     except StorageError as error:
-        return [Finding("database_url", error.message)]
-    del missing  # a start applies them
-    return []
+        return [Finding("database_url", error.message)], []
+    if not unknown:
+        return [], []
+    problem = f"{unknown} values in the database are sealed under keys that it lacks"
+    return [], [Finding("encryption_keys_file", problem, "put those keys back, below the first")]
 
 
 def _warnings(settings: Settings) -> list[Finding]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.serving.keys import token_keys
 from tollkeeper.storage.database import LostError
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from tollkeeper.storage.database import Database
 
 _AGAIN_SECONDS: Final = 0.1
+_LOG = structlog.get_logger("tollkeeper.serving")
 
 
 class LiveKeys:
@@ -45,15 +48,21 @@ class LiveKeys:
         self.tokens[:] = [*made, *(key for key in self.tokens if key not in made)]
 
     async def settle(self, database: Database) -> None:
-        """Returns when nothing that this process seals by a former ring can come any more. Raises: StorageError."""
+        """Returns when nothing that this process seals by a former ring can come any more. Raises: StorageError.
+
+        What retired keys made counts from then on, but for what the ring does not open: whoever put a backup in place
+        may put its key back yet, and everything else goes on.
+        """
         async with self._settling:
             while True:
                 try:
                     await database.run(units_before())
-                    retired = await retired_token_keys(database, self.sealing)
+                    retired, closed = await retired_token_keys(database, self.sealing)
                 except LostError:
                     await asyncio.sleep(_AGAIN_SECONDS)
                 else:
                     break
+            if closed:
+                _LOG.error("retired_keys_do_not_open", retired=closed)
             made = token_keys(self.sealing.ring)
             self.tokens[:] = [*made, *(key for key in retired if key not in made)]

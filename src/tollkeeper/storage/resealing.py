@@ -132,7 +132,16 @@ def retired_ids(snapshot: Snapshot) -> list[str]:
     return [row["id"] for row in snapshot.read(_Q.retired_keys())]
 
 
-async def retired_token_keys(database: Database, sealing: Sealing) -> tuple[bytes, ...]:
-    """What made the credit tokens of retired keys. Raises: StorageError, SealError."""
-    rows = await database.read(_Q.retired_keys())
-    return tuple(sealing.unseal(row["token_key"], place("retired_keys", row["id"], "token_key")) for row in rows)
+async def retired_token_keys(database: Database, sealing: Sealing) -> tuple[tuple[bytes, ...], tuple[str, ...]]:
+    """What made the credit tokens of retired keys, and the ids of those of which it does not open.
+
+    Raises: StorageError.
+    """
+    opened: list[bytes] = []
+    closed: list[str] = []
+    for row in await database.read(_Q.retired_keys()):
+        try:
+            opened.append(sealing.unseal(row["token_key"], place("retired_keys", row["id"], "token_key")))
+        except SealError:
+            closed.append(row["id"])
+    return tuple(opened), tuple(closed)
