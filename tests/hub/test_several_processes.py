@@ -222,7 +222,7 @@ def test_a_database_that_one_process_opened_is_not_opened_by_another(tmp_path: P
     root = Path(__file__).parents[2]
     ended = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode != 0
-    assert "one process writes a database" in ended.stderr
+    assert "one process writes a database; end that one first" in ended.stderr
     asyncio.run(opened.close())
 
 

@@ -115,8 +115,12 @@ class FileLock:
     def _in_use(self) -> StorageError:
         written = self._written()
         if self._terms is None and len(written) > 1:
-            return StorageError(f"{self._path} is in use by programs that share it (process {written[0]} began)")
-        reason = "one process writes a database" if self._terms is None else "which does not share it"
+            return StorageError(
+                f"{self._path} is in use by programs that share it (process {written[0]} began); end them first"
+            )
+        reason = (
+            "one process writes a database; end that one first" if self._terms is None else "which does not share it"
+        )
         return StorageError(f"{self._path} is in use by process {written[0]}: {reason}")
 
     def _locked(self, kind: int) -> bool:
