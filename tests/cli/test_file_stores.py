@@ -124,7 +124,13 @@ def test_a_bucket_that_can_be_used_is_nothing_to_tell(tmp_path: Path, s3_url: st
 
 def test_a_bucket_that_is_not_there_is_told(tmp_path: Path, s3_url: str) -> None:
     (line,) = told(tmp_path, files="s3://other/sold", **access_to(s3_url))
-    assert line.startswith("warning: files: s3://other/sold cannot be used: ")
+    told_so = "warning: files: s3://other/sold cannot be used: objects in the bucket cannot be written (NoSuchBucket)"
+    assert line.startswith(told_so)
+
+
+def test_a_store_that_is_not_there_is_told(tmp_path: Path) -> None:
+    (line,) = told(tmp_path, files="s3://files/sold", **access_to("http://127.0.0.1:9"))
+    assert "objects in the bucket cannot be written (the store cannot be reached)" in line
 
 
 @pytest.mark.parametrize(

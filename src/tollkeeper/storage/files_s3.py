@@ -43,6 +43,8 @@ _DELETED_AT_ONCE: Final = 1000
 _ANSWER_SECONDS: Final = 30
 _RETRIED_SECONDS: Final = 20
 _PROBE: Final = b"x"
+_CODE: Final = re.compile(r"<Code>([A-Za-z]{1,64})</Code>")  # in what a store answers to a request that it refuses
+_NO_BUCKET: Final = "NoSuchBucket"
 _CUT_OTHERWISE: Final = "the object is not a part as this program cuts them"
 
 
@@ -219,13 +221,23 @@ def _part_name(file_id: str, number: int) -> str:
 def _asking(done: str) -> Iterator[None]:
     """Raises FileStoreError for whatever the library raises where objects are `done`: a panic of it, too.
 
-    Without its message, which quotes what the store says, at times a request's signature.
+    Without its message, which quotes what the store says, at times a request's signature. A bucket that is not there
+    is no word on an object.
     """
     try:
         yield
     except FileStoreError:
         raise
-    except (NotFoundError, FileNotFoundError):
-        raise FileMissingError("there is no such object") from None
     except Exception as error:  # noqa: BLE001 - no module names the class of a panic
-        raise FileStoreError(f"objects in the bucket cannot be {done} ({type(error).__name__})") from None
+        why = _why(error)
+        if isinstance(error, (NotFoundError, FileNotFoundError)) and why != _NO_BUCKET:
+            raise FileMissingError("there is no such object") from None
+        raise FileStoreError(f"objects in the bucket cannot be {done} ({why})") from None
+
+
+def _why(error: Exception) -> str:
+    """The store's own code for it, which quotes nothing; else what the library calls it."""
+    said = str(error)
+    if (code := _CODE.search(said)) is not None:
+        return code[1]
+    return "the store cannot be reached" if "kind: Connect" in said else type(error).__name__
