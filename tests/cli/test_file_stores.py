@@ -94,6 +94,19 @@ def test_a_directory_that_may_not_be_written_to_is_told(shared_path: Path) -> No
     assert told_to_nobody(place) == [f"{place} cannot be used: this user may not read and write in {place}"]
 
 
+def test_a_database_that_could_not_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    config = configured(tmp_path)
+    names = {
+        "TOLLKEEPER_HUB_URL": "http://127.0.0.1:9",
+        "TOLLKEEPER_DATABASE_URL": f"sqlite:///{tmp_path}/file/x/gateway.db",
+    }
+    check = finished("config", "check", "--for", "gateway", "--config", config, environ=names)
+    assert check.returncode == 3
+    assert f"error: database_url: {tmp_path}/file is no directory" in check.stdout
+    assert "can start with this" not in check.stdout
+
+
 def test_a_directory_that_may_not_even_be_looked_at_is_told(shared_path: Path) -> None:
     locked = shared_path / "locked"
     (locked / "files").mkdir(parents=True)

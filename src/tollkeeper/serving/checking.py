@@ -17,9 +17,10 @@ from tollkeeper.core.settling import Depths
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.serving.default_payee import judge_default_payee
-from tollkeeper.serving.file_stores import judge_file_store, shown_place
+from tollkeeper.serving.file_stores import judge_file_store, shown_place, unusable
 from tollkeeper.settings import Finding, Role, inspect_settings
 from tollkeeper.storage import StorageError, pending
+from tollkeeper.storage.opening import sqlite_path
 from tollkeeper.storage.resealing import sealed_under
 from tollkeeper.storage.snapshot import open_snapshot
 
@@ -195,6 +196,8 @@ def _ids(ring: KeyRing | None) -> str:
 def _database_findings(settings: Settings) -> tuple[list[Finding], list[Finding]]:
     """Of a database that lacks migrations nothing is read: a start applies them."""
     try:
+        if problem := unusable(sqlite_path(settings.database_url).parent):
+            return [Finding("database_url", problem)], []
         if pending(settings.database_url) or settings.encryption_keys is None:
             return [], []
         with open_snapshot(settings.database_url) as snapshot:

@@ -67,15 +67,28 @@ async def _probe(store: FileStore) -> None:
 
 def _judge_directories(place: Path, min_free_bytes: int) -> list[Finding]:
     for directory in LocalFiles(place, min_free_bytes).directories:
-        # `os.path` takes what this user may not look at for absent, and then what is above it may not be written to.
-        there = next(path for path in (directory, *directory.absolute().parents) if os.path.lexists(path))
-        if not os.path.isdir(there):  # noqa: PTH112
-            return [_cannot_be_used(place, f"{there} is no directory")]
-        if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
-            return [_cannot_be_used(place, f"this user may not read and write in {there}")]
+        if problem := unusable(directory):
+            return [_cannot_be_used(place, problem)]
+        there = _nearest(directory)
         if (free := shutil.disk_usage(there).free) < min_free_bytes:
             return [_cannot_be_used(place, f"{free >> 20} MB are free, less than files_min_free_mb")]
     return []
+
+
+def unusable(directory: Path) -> str:
+    """Why nothing can be kept there, be it that it cannot be made; empty where it can."""
+    there = _nearest(directory)
+    if not os.path.isdir(there):  # noqa: PTH112
+        return f"{there} is no directory"
+    if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
+        return f"this user may not read and write in {there}"
+    return ""
+
+
+def _nearest(directory: Path) -> Path:
+    """It, or what there is above it."""
+    # `os.path` takes what this user may not look at for absent, and then what is above it may not be written to.
+    return next(path for path in (directory, *directory.absolute().parents) if os.path.lexists(path))
 
 
 def _cannot_be_used(place: Path | Bucket, problem: str, later: str = _LATER) -> Finding:
