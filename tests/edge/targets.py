@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 
 from cryptography import x509
@@ -166,6 +168,19 @@ async def forwarder(resolver: Resolver | None = None, tls: ssl.SSLContext | None
     finally:
         made.close()
         await asyncio.sleep(0)
+
+
+@contextlib.contextmanager
+def nothing_more_can_be_opened(pid: int) -> Iterator[None]:
+    """By that process; what is open stays so."""
+    are_open = Path(f"/proc/{pid}/fd")
+    lowest = next(number for number in count() if not (are_open / str(number)).is_symlink())
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (lowest, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
 
 def certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import os
 import resource
 import socket
 import ssl
@@ -26,6 +27,7 @@ from tests.edge.targets import (
     answers,
     certificate,
     forwarder,
+    nothing_more_can_be_opened,
     serves,
     sized,
     target,
@@ -37,6 +39,7 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import gateway_headers
 from tollkeeper.edge.addresses import Resolver
 from tollkeeper.edge.forwarding import Forwarder
+from tollkeeper.edge.pool import NothingSentError
 from tollkeeper.edge.relay import ForwardLimits
 from tollkeeper.edge.spool import THREADS, Spool, SpooledBody, SpoolRoom
 from tollkeeper.edge.unread import Unread
@@ -738,6 +741,26 @@ async def test_a_kept_tls_connection_is_for_the_name_that_it_was_verified_for(tm
         assert (await forward(edge, good, b"")).body == b"x"
         assert len(there.heads) == 2
         assert all(b"host: good.example:%d" % there.port in head for head in there.heads)
+
+
+async def test_trust_that_cannot_be_read_when_it_is_first_needed_is_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, _ = certificate(tmp_path, "good.example")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "good.example.pem"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
+
+    async def here(_host: str, _port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    async with (
+        target(serves(sized(b"one")), tls=server) as there,
+        forwarder(Resolver(allow_private=True, lookup=here)) as edge,
+    ):
+        asked = ForwardRequest(TargetUrl("https", "good.example", there.port, "/", ""), "GET", [])
+        with nothing_more_can_be_opened(os.getpid()), pytest.raises(NothingSentError):
+            await forward(edge, asked, b"")
+        assert (await forward(edge, asked, b"")).body == b"one"
 
 
 @pytest.mark.parametrize("case", ["another name", "an unknown issuer", "no TLS"])

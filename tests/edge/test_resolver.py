@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Awaitable, Iterator
 
 import pytest
 
 from tests.edge.forwarded import ForwardRequest, forward
-from tests.edge.targets import forwarder, serves, sized, target
+from tests.edge.targets import forwarder, nothing_more_can_be_opened, serves, sized, target
 from tollkeeper.core.addresses import TargetUrl
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.edge.addresses import CACHE_SECONDS, CACHED_HOSTS_MAX, Lookup, OwnPlace, Resolver, is_of_this_machine
@@ -229,6 +230,18 @@ async def test_silent_name_servers_of_called_gates_do_not_stop_calls_of_others(
     answered.set()
     assert await resolver.resolve("silent.example", 80) == ["8.8.8.8"]
     resolver.close()
+
+
+async def test_where_nothing_more_can_be_opened_no_target_is_to_blame() -> None:
+    resolver = Resolver(allow_private=False, own=OwnPlace("gateway.example", 443, 8402), lookup=Names(["8.8.8.8"]))
+    with nothing_more_can_be_opened(os.getpid()), pytest.raises(NothingSentError):
+        await resolver.resolve("good.example", 8402)
+    assert await resolver.resolve("good.example", 8402) == ["8.8.8.8"]
+    by_the_system = Resolver(allow_private=True)
+    with nothing_more_can_be_opened(os.getpid()), pytest.raises(NothingSentError):
+        await by_the_system.resolve("localhost", 80)
+    assert await by_the_system.resolve("localhost", 80)
+    by_the_system.close()
 
 
 async def test_a_lookup_that_nobody_waits_for_any_more_is_not_begun(

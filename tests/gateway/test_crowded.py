@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
-from itertools import count
+from contextlib import AsyncExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.edge.targets import nothing_more_can_be_opened
 from tests.edge.test_calls import until
 from tests.faults.shop import Shop, url_of
 from tests.gateway.recording_target import Received, Writer, recording_target
@@ -34,19 +32,6 @@ def is_connected_to(url: str) -> bool:
     port = f":{urlsplit(url).port:04X}"
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return any(line[2].endswith(port) and line[9] != "0" for line in lines)  # its other end, its inode
-
-
-@contextmanager
-def nothing_more_can_be_opened(pid: int) -> Iterator[None]:
-    """By that process; what is open stays so."""
-    are_open = {int(one.name) for one in Path(f"/proc/{pid}/fd").iterdir()}
-    lowest = next(number for number in count() if number not in are_open)
-    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (lowest, before[1]))
-    try:
-        yield
-    finally:
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
 
 async def test_strangers_who_only_connect_stop_no_paid_call(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:

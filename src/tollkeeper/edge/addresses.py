@@ -25,7 +25,7 @@ from tollkeeper.core.addresses import (
 )
 from tollkeeper.core.errors import ApiError, Code, invalid
 from tollkeeper.edge.lookups import Lookups, NotAskedError
-from tollkeeper.edge.pool import NothingSentError
+from tollkeeper.edge.pool import NothingSentError, require_descriptor
 
 Lookup = Callable[[str, int], Awaitable[list[str]]]  # (host, port) -> addresses as text; raises OSError
 
@@ -87,7 +87,7 @@ class Resolver:
         """Every address of `host`, each one allowed.
 
         Raises UPSTREAM_BLOCKED if one is not allowed, UPSTREAM_UNREACHABLE if there is none or nobody answers,
-        NothingSentError where others' lookups left no room for this one.
+        NothingSentError where others' lookups left no room for this one, or nothing more can be opened.
         """
         return self._elsewhere(host, port, await self._resolve(host, port, is_check=False))
 
@@ -147,20 +147,25 @@ class Resolver:
         try:
             return await asyncio.wait_for(asking, LOOKUP_TIMEOUT_SECONDS)
         except (OSError, UnicodeError):  # asyncio's TimeoutError is an OSError
+            require_descriptor()
             raise _unresolved() from None
         except NotAskedError:
             raise NothingSentError("the target's host name cannot be resolved now; send the same again") from None
 
 
 def is_of_this_machine(address: str) -> bool:
-    """Whether `address` is one of this machine's own. Asks the routing table, sends nothing."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as unsent:
-        try:
+    """Whether `address` is one of this machine's own. Asks the routing table, sends nothing.
+
+    Raises: NothingSentError where it cannot be asked.
+    """
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as unsent:
             unsent.connect((address, 9))
-        except OSError:
-            return False  # there is no way to it, so it is not here
-        # What is sent to an own address is sent from it.
-        return parse_address(str(unsent.getsockname()[0])) == parse_address(address)
+            # What is sent to an own address is sent from it.
+            return parse_address(str(unsent.getsockname()[0])) == parse_address(address)
+    except OSError:
+        require_descriptor()
+        return False  # there is no way to it, so it is not here
 
 
 def _unresolved() -> ApiError:

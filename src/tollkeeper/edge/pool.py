@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import resource
 import ssl
 import sys
@@ -52,10 +53,23 @@ class NothingSentError(ApiError):
 
 
 def target_tls_context() -> ssl.SSLContext:
-    """The system's trust, verified names, HTTP/1.1 only."""
+    """The system's trust, verified names, HTTP/1.1 only.
+
+    Raises: NothingSentError where it cannot be read now: the context would trust nobody, and not say so.
+    """
+    require_descriptor()
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+def require_descriptor() -> None:
+    """For what fails without saying that nothing more can be opened. Raises: NothingSentError where that is so."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as fault:
+        if fault.errno in _OURS:
+            raise NothingSentError from None
 
 
 def places_for_targets() -> int:
