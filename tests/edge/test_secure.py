@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import fcntl
 import gc
 import os
@@ -12,6 +13,7 @@ import struct
 import termios
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -53,11 +55,16 @@ class Cipher:
         """A request's head."""
         text = b""
         while not text.endswith(b"\r\n\r\n"):
+            text += await self.text()
+        return text
+
+    async def text(self) -> bytes:
+        """What comes next."""
+        while True:
             try:
-                text += self.tls.read(65536)
+                return self.tls.read(65536)
             except ssl.SSLWantReadError:
                 await self._more()
-        return text
 
     def records(self, *texts: bytes) -> bytes:
         """Each of `texts` in records of its own."""
@@ -133,6 +140,8 @@ class Listener(asyncio.Protocol):
 
     def rest(self) -> None:
         self.rests += 1
+
+    def in_record(self, *, is_begun: bool) -> None: ...
 
     def data_received(self, data: bytes) -> None:
         self.heard += data
@@ -275,6 +284,93 @@ async def test_a_kept_connection_that_is_spoken_to_is_dropped(tmp_path: Path) ->
         async with asyncio.timeout(5):
             await heard.wait()
         assert edge.pool.idle_count == edge.pool.open_count == 0
+
+
+@pytest.mark.parametrize("begun_bytes", [1, 5, 6, -1])
+async def test_the_beginning_of_a_record_behind_an_answer_spoils_the_connection(
+    begun_bytes: int, tmp_path: Path
+) -> None:
+    """Its end would come with the next exchange, as the answer to that."""
+    asked: list[bytes] = []
+
+    async def says(cipher: Cipher) -> None:
+        asked.append(await cipher.request())
+        answer, unasked = cipher.records(sized(b"one")), cipher.records(sized(b"for nobody"))
+        await cipher.connection.send(answer + unasked[:begun_bytes])
+        asked.append(await cipher.request())
+        await cipher.connection.send(unasked[begun_bytes:])
+
+    async with _behind(says, tmp_path) as (edge, url):
+        assert [(await forward(edge, _asked(url), b"")).body for _ in range(3)] == [b"one"] * 3
+    assert len(asked) == 3
+
+
+async def test_the_beginning_of_a_record_on_an_idle_connection_closes_it(tmp_path: Path) -> None:
+    is_idle, heard = asyncio.Event(), asyncio.Event()
+
+    async def says(cipher: Cipher) -> None:
+        await cipher.request()
+        await cipher.connection.send(cipher.records(sized(b"one")))
+        await is_idle.wait()
+        await cipher.connection.send(cipher.records(sized(b"for nobody"))[:-1])
+        await cipher.connection.wait_closed()
+        heard.set()
+
+    async with _behind(says, tmp_path) as (edge, url):
+        assert (await forward(edge, _asked(url), b"")).body == b"one"
+        assert edge.pool.idle_count == 1
+        is_idle.set()
+        async with asyncio.timeout(5):
+            await heard.wait()
+        assert edge.pool.idle_count == edge.pool.open_count == 0
+
+
+_MALLINFO2_FIELDS = (
+    *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+    *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+)
+
+
+class _Mallinfo2(ctypes.Structure):
+    """What glibc knows of its heap; OpenSSL's memory is none of Python's."""
+
+    _fields_: ClassVar = [(name, ctypes.c_size_t) for name in _MALLINFO2_FIELDS]
+
+
+def _allocated_bytes() -> int:
+    ask = ctypes.CDLL(None).mallinfo2
+    ask.restype = _Mallinfo2
+    gc.collect()
+    known = ask()
+    return int(known.uordblks + known.hblkhd)
+
+
+async def test_a_kept_connection_holds_little_of_what_it_carried(tmp_path: Path) -> None:
+    """A mebibyte each way, and then it waits for use."""
+    count, large = 12, bytes(1024 * 1024)
+    ciphers: list[Cipher] = []
+
+    async def says(cipher: Cipher) -> None:
+        ciphers.append(cipher)  # what the target's side holds stays
+        left_bytes = len(large)
+        while left_bytes > 0:
+            left_bytes -= len(await cipher.text())
+        await cipher.connection.send(cipher.records(sized(large)))
+        await cipher.connection.wait_closed()
+
+    async with _behind(says, tmp_path) as (edge, url):
+        for answer in await asyncio.gather(*(forward(edge, _asked(url, "POST"), large) for _ in range(count))):
+            assert answer.body == large
+            answer.close()
+        del answer
+        assert edge.pool.idle_count == count
+        await asyncio.sleep(0.2)
+        kept_bytes = _allocated_bytes()
+        edge.pool.renew()
+        await until(lambda: not edge.pool.open_count)
+        await asyncio.sleep(0.2)
+        assert (kept_bytes - _allocated_bytes()) / count < 100 * 1024
+    assert len(ciphers) == count
 
 
 async def test_a_connection_that_ended_leaves_nothing_behind(tmp_path: Path) -> None:

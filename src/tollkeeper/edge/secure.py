@@ -1,21 +1,24 @@
 """TLS to a target, between the network and the protocol that speaks over it (security A-42, performance 19).
 
 An event loop's own TLS serves every kind of protocol and connection, and costs a small exchange twice what the cipher
-takes. Here a read becomes one piece of plain text and a write one piece of cipher text, and that is all. Certificates,
-names and versions are for the context to judge (`pool.target_tls_context`).
+takes. Here what was read becomes one piece of plain text, and what is written goes on a record at a time, and that is
+all. Certificates, names and versions are for the context to judge (`pool.target_tls_context`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol, cast
 
 from tollkeeper.edge.turns import PARTS_AT_ONCE
 from tollkeeper.edge.unread import rest_of
 
 _RECORD_SIZE_BYTES: Final = 16 * 1024  # no TLS record holds more plain text
+_RECORD_HEAD_BYTES: Final = 5
+_CIPHERED_SIZE_BYTES: Final = _RECORD_SIZE_BYTES + 2048  # nor more cipher text (RFC 5246 6.2.3)
+_RECORD_KINDS: Final = range(20, 25)
 
 
 class SecureSpeaker(Protocol):
@@ -26,6 +29,12 @@ class SecureSpeaker(Protocol):
 
     def rest(self) -> None:
         """Let others have their turn of the event loop before more is read."""
+
+    def in_record(self, *, is_begun: bool) -> None:
+        """From now on something is there behind all that was handed on, of a record whose end did not come; or no more.
+
+        Said before what was read with it.
+        """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`. Follows the handshake."""
@@ -49,6 +58,9 @@ class SecureSpeaker(Protocol):
 class Secured(asyncio.Protocol):
     """The client's side of TLS on one connection.
 
+    OpenSSL is given a record at a time and gives one back, since its buffers keep the size that they once had: a
+    connection that is kept would hold what a whole read took. It also leaves no record half read where nobody sees it.
+
     `established` is the handshake's: its result, an SSLError, or a ConnectionError where the connection ended before.
     """
 
@@ -59,19 +71,21 @@ class Secured(asyncio.Protocol):
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
         self._is_established = False
+        self._begun = b""  # of a record whose head is not all there
+        self._left_bytes = 0  # to come of a record whose head is there; what is there OpenSSL has, and has not read
+        self._is_in_record = False  # as the speaker knows it
         self._fault: Exception | None = None  # why the connection ends, where the network does not say
         self._network: asyncio.Transport
 
     def write(self, text: bytes) -> None:
         """Send `text`. Where TLS takes nothing, as within a second handshake, the connection ends."""
+        parts = (text,) if len(text) <= _RECORD_SIZE_BYTES else _records_of(text)
         try:
-            sent = self._tls.write(text)
-            while sent < len(text):  # a record at a time
-                sent += self._tls.write(memoryview(text)[sent:])
+            for part in parts:
+                self._tls.write(part)
+                self._network.write(self._outgoing.read())
         except ssl.SSLError as fault:
             self._break(fault)
-            return
-        self._network.write(self._outgoing.read())
 
     # What the network calls
 
@@ -82,22 +96,21 @@ class Secured(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        incoming = self._incoming
-        incoming.write(data)
-        if not self._is_established:
-            self._shake_hands()
+        if self._begun:
+            data, self._begun = self._begun + data, b""
+        if self._left_bytes or not self._is_established or _end_of_record(data, 0) != len(data):
+            self._read_on(data)
             return
+        self._incoming.write(data)
         try:
             text = self._tls.read(_RECORD_SIZE_BYTES)
         except ssl.SSLError as fault:
-            self._stop_reading(fault)
+            self._hand_on([], fault.with_traceback(None), is_over=False)
             return
-        if incoming.pending or not text:
-            self._read_on(text)
-            return
-        if self._outgoing.pending:
-            self._flush()
-        self._speaker.data_received(text)
+        if not text or self._is_in_record or self._outgoing.pending:
+            self._hand_on([text], None, is_over=not text)
+        else:
+            self._speaker.data_received(text)
 
     def eof_received(self) -> None:
         """See `asyncio.Protocol`. Before TLS's own end somebody on the way may have cut the rest (RFC 9112, 9.8)."""
@@ -126,33 +139,60 @@ class Secured(asyncio.Protocol):
 
     # Reading
 
-    def _read_on(self, text: bytes) -> None:
-        """Several records came, or the beginning of one, or the last: `text` is the first's, empty for TLS's end."""
-        texts = [text]
+    def _read_on(self, data: bytes) -> None:
+        """Several records came, or a part of one, or such of a handshake."""
+        texts: list[bytes] = []
         fault: ssl.SSLError | None = None
-        try:
-            while texts[-1] and self._incoming.pending:
+        is_over = False
+        for _ in self._whole_records(data):
+            if not self._is_established:
+                self._shake_hands()
+                if self._fault is not None:
+                    return
+                continue
+            try:
                 texts.append(self._tls.read(_RECORD_SIZE_BYTES))
-        except ssl.SSLError as stopped:
-            # Without its traceback: that names this frame, and so would keep what was read until the collector comes.
-            fault = stopped.with_traceback(None)
+                is_over = not texts[-1]
+            except ssl.SSLWantReadError:
+                pass  # it was no text: a new key, a ticket, a part of a handshake
+            except ssl.SSLError as stopped:
+                # Without its traceback: that names this frame, and would keep what was read until the collector comes.
+                fault = stopped.with_traceback(None)
+            if is_over or fault is not None:
+                break
+        if self._is_established:
+            self._hand_on(texts, fault, is_over=is_over)
+
+    def _whole_records(self, data: bytes) -> Iterator[None]:
+        """Gives OpenSSL what came; once for each record that is whole by that."""
+        view, at = memoryview(data), 0
+        while at < len(data):
+            end = at + self._left_bytes if self._left_bytes else _end_of_record(data, at)
+            if not end:
+                self._begun = data[at:]
+                return
+            self._incoming.write(view[at:end])
+            self._left_bytes = max(0, end - len(data))
+            at = end
+            if not self._left_bytes:
+                yield
+
+    def _hand_on(self, texts: list[bytes], fault: ssl.SSLError | None, *, is_over: bool) -> None:
+        """What was read; then what stops the reading: a `fault`, or TLS's end."""
+        is_begun = bool(self._begun or self._left_bytes)
+        if is_begun is not self._is_in_record:
+            self._is_in_record = is_begun
+            self._speaker.in_record(is_begun=is_begun)
         if len(texts) > PARTS_AT_ONCE:
             self._speaker.rest()
+        self._flush()  # what answers a new key, or the alert
         if whole := b"".join(texts):
             self._speaker.data_received(whole)
-        if fault is not None:
-            self._stop_reading(fault)
-            return
-        self._flush()
-        if not texts[-1] and not self._network.is_closing():
+        if fault is not None and not isinstance(fault, ssl.SSLWantReadError):
+            self._break(fault)
+        elif is_over and self._fault is None and not self._network.is_closing():
             self._speaker.eof_received()
             self._network.close()
-
-    def _stop_reading(self, fault: ssl.SSLError) -> None:
-        """Nothing more can be read now, or at all."""
-        self._flush()  # what answers a new key, or the alert
-        if not isinstance(fault, ssl.SSLWantReadError):
-            self._break(fault)
 
     def _shake_hands(self) -> None:
         try:
@@ -170,8 +210,6 @@ class Secured(asyncio.Protocol):
         self._speaker.write_through(self.write)
         if not self.established.done():
             self.established.set_result(None)
-        if self._incoming.pending:
-            self.data_received(b"")
 
     def _flush(self) -> None:
         if self._outgoing.pending and not self._network.is_closing():
@@ -183,6 +221,23 @@ class Secured(asyncio.Protocol):
             self._network.abort()
         else:
             self._network.close()
+
+
+def _records_of(text: bytes) -> Iterator[memoryview]:
+    """`text` in parts of which each is a record."""
+    view = memoryview(text)
+    for at in range(0, len(text), _RECORD_SIZE_BYTES):
+        yield view[at : at + _RECORD_SIZE_BYTES]
+
+
+def _end_of_record(data: bytes, at: int) -> int:
+    """Where the record ends that begins there; 0 where its head is not all there, and all of what is no record."""
+    if len(data) - at < _RECORD_HEAD_BYTES:
+        return 0
+    size_bytes = data[at + 3] << 8 | data[at + 4]
+    if data[at] not in _RECORD_KINDS or data[at + 1] != 3 or size_bytes > _CIPHERED_SIZE_BYTES:
+        return len(data)  # OpenSSL says what is wrong with it
+    return at + _RECORD_HEAD_BYTES + size_bytes
 
 
 async def connect_secure(

@@ -73,6 +73,7 @@ class TargetConnection(asyncio.Protocol):
         "_headers",
         "_heard",
         "_informational",
+        "_is_in_record",
         "_is_parsed",
         "_is_plain",
         "_left_bytes",
@@ -119,6 +120,7 @@ class TargetConnection(asyncio.Protocol):
         self._has_served = False
         self._reading_paused = False
         self._is_plain = True  # its socket's bytes are those of the exchange
+        self._is_in_record = False  # of TLS: more has come than was handed on
         self._came: list[bytes] = []  # of the body, and not yet handed on
         self._reset("")
 
@@ -128,17 +130,12 @@ class TargetConnection(asyncio.Protocol):
         self._method = method
         self._is_parsed = False  # the parser has seen bytes of this exchange, or must be shown all of them
         self._headers: list[Header] = []
-        self._head_bytes = 0
-        self._chatter = 0
-        self._informational = 0
+        self._head_bytes = self._chatter = self._informational = 0
         self._framing: ResponseFraming | None = None
         self._head: ResponseHead | None = None  # the response's own
-        self._complete = False
         self._left_bytes = 0  # to come of a body of known length: taken past the parser
-        self._request_sent = False
-        self._reusable = False
+        self._request_sent = self._heard = self._complete = self._reusable = False
         self._promised_seconds: int | None = None  # by the target's Keep-Alive header
-        self._heard = False
 
     # What a driver calls
 
@@ -156,8 +153,7 @@ class TargetConnection(asyncio.Protocol):
 
     def send(self, exchange: Exchange, method: str, request: bytes) -> None:
         """`begin`, `write` and `end_request` at once, for a request that is there to its last byte."""
-        write = self.sends(exchange, method)
-        write(request)
+        self.sends(exchange, method)(request)
 
     def sends(self, exchange: Exchange, method: str) -> Callable[[bytes], None]:
         """As `send`, for whoever writes the request himself, by what this returns and before anything else happens."""
@@ -304,6 +300,12 @@ class TargetConnection(asyncio.Protocol):
         self._write = write
         self._is_plain = False
 
+    def in_record(self, *, is_begun: bool) -> None:
+        """See `secure.SecureSpeaker`. What nobody asked for spoils the connection however little of it is there."""
+        self._is_in_record = is_begun
+        if is_begun and self._exchange is None and self._has_served:
+            self.transport.abort()
+
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
         exchange = self._exchange
@@ -420,7 +422,7 @@ class TargetConnection(asyncio.Protocol):
         self._exchange = None
         self._has_served = True
         try:
-            if self._reading_paused or self.transport.get_write_buffer_size():
+            if self._reading_paused or self._is_in_record or self.transport.get_write_buffer_size():
                 self._hand_on(known.keep_alive_seconds)
             else:
                 keep = self._on_idle
@@ -445,8 +447,7 @@ class TargetConnection(asyncio.Protocol):
                 self.data_received(data)
         self._unread.forget(self.socket_number)
         self._on_lost(self)
-        end = self.eof_received if exc is None else self._end_early
-        end()
+        (self.eof_received if exc is None else self._end_early)()
         self._parser = None  # it knows this connection: without a cycle both go at once
 
     def pause_writing(self) -> None:
@@ -476,11 +477,10 @@ class TargetConnection(asyncio.Protocol):
     def _hand_on(self, promised_seconds: int | None) -> None:
         """Give the connection back, unless what is left of it could be taken for the next exchange's."""
         transport = self.transport
-        if transport.get_write_buffer_size() or transport.is_closing():
+        if self._is_in_record or transport.get_write_buffer_size() or transport.is_closing():
             transport.abort()
             return
-        if self._reading_paused:
-            self.resume_reading()
+        self.resume_reading()
         self._on_idle(self, promised_seconds)
 
     def _end_early(self) -> None:
