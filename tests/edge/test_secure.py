@@ -373,6 +373,41 @@ async def test_a_kept_connection_holds_little_of_what_it_carried(tmp_path: Path)
     assert len(ciphers) == count
 
 
+def _openssl() -> ctypes.CDLL:
+    """The library that Python's `ssl` is linked to."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return ctypes.CDLL(next(line.split()[-1] for line in maps if "libssl" in line))
+
+
+async def test_a_target_that_asks_for_new_keys_and_takes_none_is_not_answered_for_ever(tmp_path: Path) -> None:
+    """Each of its requests has an answer, which would wait in memory as long as the call does."""
+    ask_for_keys = _openssl().SSL_key_update
+    ask_for_keys.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    is_over = asyncio.Event()
+
+    async def says(cipher: Cipher) -> None:
+        connection = cipher.connection
+        await connection.reader.read(1)
+        connection.writer.transport.pause_reading()  # type: ignore[attr-defined]  # asyncio's name for less
+        await connection.send(cipher.records(OK + b"content-length: 100000\r\n\r\n"))
+        own = cipher.tls._sslobj  # type: ignore[attr-defined]  # noqa: SLF001 - Python itself cannot ask
+        of_openssl = ctypes.c_void_p.from_address(id(own) + object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p))
+        for _ in range(100):
+            for _ in range(100):
+                cipher.tls.write(b"x")
+                assert ask_for_keys(of_openssl, 1) == 1
+            await connection.send(cipher.records(b"x"))
+        await is_over.wait()
+
+    async with _behind(says, tmp_path) as (edge, url):
+        with pytest.raises(ApiError) as refusal:
+            async with asyncio.timeout(10):
+                await forward(edge, _asked(url, "POST"), bytes(16 * 1024 * 1024))
+        is_over.set()
+        assert refusal.value.code is Code.UPSTREAM_INVALID
+        assert edge.pool.open_count == 0
+
+
 async def test_a_connection_that_ended_leaves_nothing_behind(tmp_path: Path) -> None:
     async def says(cipher: Cipher) -> None:
         await cipher.request()

@@ -19,6 +19,7 @@ _RECORD_SIZE_BYTES: Final = 16 * 1024  # no TLS record holds more plain text
 _RECORD_HEAD_BYTES: Final = 5
 _CIPHERED_SIZE_BYTES: Final = _RECORD_SIZE_BYTES + 2048  # nor more cipher text (RFC 5246 6.2.3)
 _RECORD_KINDS: Final = range(20, 25)
+_ANSWERED_SIZE_BYTES: Final = 64 * 1024  # of what TLS answers by itself, for a target that takes nothing
 
 
 class SecureSpeaker(Protocol):
@@ -74,6 +75,8 @@ class Secured(asyncio.Protocol):
         self._begun = b""  # of a record whose head is not all there
         self._left_bytes = 0  # to come of a record whose head is there; what is there OpenSSL has, and has not read
         self._is_in_record = False  # as the speaker knows it
+        self._is_held = False  # the target takes no more for now
+        self._answered_bytes = 0  # while it takes none
         self._fault: Exception | None = None  # why the connection ends, where the network does not say
         self._network: asyncio.Transport
 
@@ -131,10 +134,12 @@ class Secured(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
+        self._is_held, self._answered_bytes = True, 0
         self._speaker.pause_writing()
 
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
+        self._is_held = False
         self._speaker.resume_writing()
 
     # Reading
@@ -213,7 +218,12 @@ class Secured(asyncio.Protocol):
 
     def _flush(self) -> None:
         if self._outgoing.pending and not self._network.is_closing():
-            self._network.write(self._outgoing.read())
+            if self._is_held:
+                self._answered_bytes += self._outgoing.pending
+            if self._answered_bytes > _ANSWERED_SIZE_BYTES:
+                self._break(ssl.SSLError("the target asks TLS for answers, and takes none"))
+            else:
+                self._network.write(self._outgoing.read())
 
     def _break(self, fault: ssl.SSLError) -> None:
         self._fault = fault.with_traceback(None)  # else as above
