@@ -67,6 +67,9 @@ class Target(asyncio.Protocol):
     def rest(self) -> None:
         """See `secure.SecureSpeaker`; here nobody else waits."""
 
+    def in_record(self, *, is_begun: bool) -> None:
+        """See `secure.SecureSpeaker`; here nobody sends what was not asked for."""
+
     def ask(self, caller: Caller, data: bytes) -> None:
         """Send these bytes; the answer goes to `caller`."""
         self._caller = caller

@@ -323,6 +323,9 @@ class Target(asyncio.Protocol):
     def rest(self) -> None:
         """See `secure.SecureSpeaker`; here nobody else waits."""
 
+    def in_record(self, *, is_begun: bool) -> None:
+        """See `secure.SecureSpeaker`; here nobody sends what was not asked for."""
+
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
         place, caller = self._place, self.caller
