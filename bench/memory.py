@@ -1,4 +1,4 @@
-"""`memory`: what `tollkeeper serve` holds in memory over many paid calls: 200,000, or as many as are asked for.
+"""`memory`: what `tollkeeper serve` holds in memory over many paid calls: a million, or as many as are asked for.
 
 The calls are those of `held-credits`. `reference` is the resident size after the first tenth of them, when caches and
 pools are as large as they get, `ours` the size after the last; `ratio` is reference over ours: below 1, it grew.
@@ -15,7 +15,7 @@ from bench.scene import PURCHASES, scene
 from bench.start import resident_mb
 from bench.wrk import calls, request
 
-CALLS: Final = 200_000
+CALLS: Final = 1_000_000
 STEP_SECONDS: Final = 2
 STEPS: Final = 10
 
