@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tollkeeper.storage import Statement, StorageError, Unit, open_database
+from tollkeeper.storage import Statement, StorageError, Unit, open_database, pending
 from tollkeeper.storage.opening import sqlite_path
 from tollkeeper.storage.sequences import next_id
+from tollkeeper.storage.snapshot import open_snapshot
 
 
 def count(name: str, times: int) -> Unit[None]:
@@ -113,6 +114,24 @@ async def test_one_process_writes_a_database(tmp_path: Path) -> None:
     finally:
         await database.close()
     await open_database(str(path)).close()
+
+
+async def test_a_link_names_the_file_that_it_leads_to(tmp_path: Path) -> None:
+    """SQLite keeps a log beside the file itself: there it is looked for, and there is the one lock of all names."""
+    (tmp_path / "far").mkdir()
+    path, link = tmp_path / "far" / "db", tmp_path / "link"
+    link.symlink_to(path)
+    database = open_database(str(link))  # which is not there yet
+    try:
+        await database.run(next_id("things"))
+        with open_snapshot(str(link)) as snapshot:
+            assert [row["value"] for row in snapshot.read(Statement("SELECT value FROM sequences"))] == [1]
+        for same in (path, link):
+            with pytest.raises(StorageError, match="is in use by process"):
+                open_database(str(same))
+    finally:
+        await database.close()
+    assert not pending(str(link))
 
 
 async def test_a_newer_version_is_refused_untouched(tmp_path: Path) -> None:

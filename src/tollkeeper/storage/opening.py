@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -32,8 +33,11 @@ def pending(url: str) -> tuple[Migration, ...]:
 
 
 def sqlite_path(url: str) -> Path:
-    """The file that a URL names. Raises: StorageError for another engine or no path."""
+    """The file that a URL names, by a link or itself. Raises: StorageError for another engine or no path.
+
+    SQLite keeps the log beside the file, whatever it is opened by: there it is looked for, and there the lock is.
+    """
     path = url.removeprefix(_SQLITE)
     if "://" in path or not path or "\0" in path:
         raise StorageError(f"not a database URL: write sqlite:///{{path}}, not {url.rpartition('@')[2]!r}")
-    return Path(path)
+    return Path(os.path.realpath(path) if os.path.islink(path) else path)  # noqa: PTH114 - for it raises nothing
