@@ -237,6 +237,10 @@ async def test_where_nothing_more_can_be_opened_no_target_is_to_blame() -> None:
     with nothing_more_can_be_opened(os.getpid()), pytest.raises(NothingSentError):
         await resolver.resolve("good.example", 8402)
     assert await resolver.resolve("good.example", 8402) == ["8.8.8.8"]
+    saved = "https://good.example:8402/"
+    with nothing_more_can_be_opened(os.getpid()), pytest.raises(NothingSentError):  # 503: nothing is wrong with it
+        await resolver.check_target(saved)
+    assert (await resolver.check_target(saved)).host == "good.example"
     by_the_system = Resolver(allow_private=True)
     with nothing_more_can_be_opened(os.getpid()), pytest.raises(NothingSentError):
         await by_the_system.resolve("localhost", 80)
@@ -250,8 +254,9 @@ async def test_a_lookup_that_nobody_waits_for_any_more_is_not_begun(
     monkeypatch.setattr("tollkeeper.edge.addresses.LOOKUP_TIMEOUT_SECONDS", 0.03)
     resolver = Resolver(allow_private=False)
     urls = [f"http://silent{n}.example/" for n in range(5 * OTHER_THREADS)]
-    for code in await asyncio.gather(*(code_of(resolver.check_target(url)) for url in urls)):
-        assert code is Code.INVALID_PARAMETER
+    codes = await asyncio.gather(*(code_of(resolver.check_target(url)) for url in urls))
+    assert set(codes) == {Code.INVALID_PARAMETER, Code.UNAVAILABLE}  # nothing is known of a name that was not asked for
+    assert codes.count(Code.INVALID_PARAMETER) == OTHER_THREADS
     monkeypatch.setattr("tollkeeper.edge.addresses.LOOKUP_TIMEOUT_SECONDS", 5)
     answered.set()
     assert (await resolver.check_target("http://good.example/")).host == "good.example"

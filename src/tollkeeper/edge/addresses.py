@@ -25,7 +25,7 @@ from tollkeeper.core.addresses import (
 )
 from tollkeeper.core.errors import ApiError, Code, invalid
 from tollkeeper.edge.lookups import Lookups, NotAskedError
-from tollkeeper.edge.pool import NothingSentError, require_descriptor
+from tollkeeper.edge.pool import OURS, NothingSentError, require_descriptor
 
 Lookup = Callable[[str, int], Awaitable[list[str]]]  # (host, port) -> addresses as text; raises OSError
 
@@ -92,11 +92,16 @@ class Resolver:
         return self._elsewhere(host, port, await self._resolve(host, port, is_check=False))
 
     async def check_target(self, url: str) -> TargetUrl:
-        """`url` taken apart and its host resolved, as on create and update. Raises INVALID_PARAMETER."""
+        """`url` taken apart and its host resolved, as on create and update.
+
+        Raises INVALID_PARAMETER; NothingSentError as `resolve`, which says nothing of the URL.
+        """
         target = check_target_url(url, allow_private=self.allow_private)
         try:
             addresses = await self._resolve(target.host, target.port, is_check=True)
             self._elsewhere(target.host, target.port, addresses)
+        except NothingSentError:
+            raise
         except ApiError as refusal:
             raise invalid(FIELD, f"{FIELD}: {refusal.message}") from None
         return target
@@ -163,8 +168,9 @@ def is_of_this_machine(address: str) -> bool:
             unsent.connect((address, 9))
             # What is sent to an own address is sent from it.
             return parse_address(str(unsent.getsockname()[0])) == parse_address(address)
-    except OSError:
-        require_descriptor()
+    except OSError as fault:
+        if fault.errno in OURS:
+            raise NothingSentError from None
         return False  # there is no way to it, so it is not here
 
 

@@ -38,7 +38,7 @@ ADDRESSES_MAX: Final = 4
 SILENT_SECONDS: Final = 30.0  # so long an address that did not answer at all is tried behind a target's others
 _QUIET_SECONDS: Final = 10.0  # between two warnings
 # That this process, or the machine, can open nothing more is not the target's fault.
-_OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC})
+OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC})
 
 log = structlog.get_logger("tollkeeper.edge")
 
@@ -68,7 +68,7 @@ def require_descriptor() -> None:
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as fault:
-        if fault.errno in _OURS:
+        if fault.errno in OURS:
             raise NothingSentError from None
 
 
@@ -183,7 +183,7 @@ class TargetPool:
             except ssl.SSLError:  # not a matter of the address
                 raise ApiError(Code.UPSTREAM_UNREACHABLE, "the target's TLS handshake failed") from None
             except OSError as fault:  # asyncio's TimeoutError is one
-                if fault.errno in _OURS:
+                if fault.errno in OURS:
                     raise NothingSentError from None
                 if isinstance(fault, TimeoutError) and len(tried) > 1:
                     self._note_silent(address)
