@@ -94,6 +94,17 @@ def test_a_directory_that_may_not_be_written_to_is_told(shared_path: Path) -> No
     assert told_to_nobody(place) == [f"{place} cannot be used: this user may not read and write in {place}"]
 
 
+def test_a_link_to_a_database_that_is_yet_to_be_made_is_followed(tmp_path: Path) -> None:
+    link, path = tmp_path / "gateway.db", tmp_path / "disk" / "of" / "its" / "own.db"
+    link.symlink_to(path)
+    config = configured(tmp_path)
+    names = {"TOLLKEEPER_HUB_URL": "http://127.0.0.1:9", "TOLLKEEPER_DATABASE_URL": f"sqlite:///{link}"}
+    for command in ("config check", "db migrate"):
+        done = finished(*command.split(), "--for", "gateway", "--config", config, environ=names)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(found.name for found in path.parent.iterdir()) == ["own.db", "own.db.lock"]
+
+
 def test_a_database_that_could_not_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     config = configured(tmp_path)

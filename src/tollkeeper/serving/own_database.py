@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tollkeeper.storage import StorageError, open_database
+from tollkeeper.storage.opening import sqlite_path
 
 if TYPE_CHECKING:
     from tollkeeper.settings import Settings
@@ -21,7 +21,7 @@ def open_own_database(settings: Settings, sharing: Sharing | None = None) -> Sql
 
 def make_directory(settings: Settings) -> None:
     """Makes the database's directory where it is not there. Raises: StorageError."""
-    directory = Path(settings.database_url.removeprefix("sqlite:///")).parent
+    directory = sqlite_path(settings.database_url).parent
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
