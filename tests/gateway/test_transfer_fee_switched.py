@@ -225,6 +225,31 @@ async def test_a_payer_s_key_whose_transfer_was_refused_is_free_when_a_fee_is_as
         assert told(await ask(bank, transfer, await new_fee(bank), own)) == MADE
 
 
+async def test_a_payer_s_key_that_came_twice_at_once_stands_for_what_was_made_when_a_fee_is_asked_for(
+    switching: Switching,
+) -> None:
+    """With and without `confirm`, which are two requests: the later one is a conflict, and takes nothing back."""
+    own, is_told, asked = {"Idempotency-Key": "order-4711"}, asyncio.Event(), iter((True, False))
+
+    async def in_turn(_request: web.Request, forward: Forward) -> web.StreamResponse:
+        if not next(asked):
+            await is_told.wait()
+        return await forward()
+
+    async with switching.started(OFF) as bank:
+        transfer = bank.signed()
+        payment = encode_payment_header(Payment(1, "exact", "base-sepolia", transfer))
+        bank.hub.settling = transfers_only(in_turn)
+        both = [asyncio.create_task(ask(bank, transfer, payment, own, confirm=confirm)) for confirm in (False, True)]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        is_told.set()
+        assert sorted(told(one)[::2] for one in await asyncio.gather(*both)) == [(200, None), (409, "CONFLICT")]
+        bank.hub.settling = pass_on
+    async with switching.started(CHARGING) as bank:
+        assert told(await ask(bank, bank.signed(), await new_fee(bank), own)) == (409, None, "CONFLICT")
+        assert moved(bank) == (10_000, 0)
+
+
 @pytest.mark.parametrize("is_fresh", [False, True], ids=["the body's own", "a fresh one"])
 @pytest.mark.parametrize(
     ("charging", "refusal"), [(CHARGING, "PAYMENT_INVALID"), (ON_SOLANA, "INVALID_NETWORK")], ids=["on", "elsewhere"]

@@ -298,7 +298,7 @@ class DirectTransfers:
         answer = await self._ask(wish, body, own_key_at_hub(own_key, paid.payer))
         if answer is None or answer[0] not in {_REFUSED, _CONFLICT}:  # it was started, or may have been
             await self.keys.keep_own(*bound)  # whoever was refused under it meanwhile has let go of it
-        elif is_new:
+        elif is_new and answer[0] == _REFUSED:  # of a conflict the same payment's other request may be the cause
             await self.keys.let_go_of_own(*bound)
         if answer is not None and answer[0] == _CONFLICT:
             raise key_conflict()
