@@ -134,6 +134,7 @@ BROKEN: list[tuple[str, str]] = [
     ("i2_remaining_is_the_ledger", "DELETE FROM call_journal"),
     ("i2_remaining_is_the_ledger", "UPDATE call_journal SET spent = json_set(spent, '$.\"again\"', 1)"),
     ("i2_granted_is_what_was_bought", "UPDATE credits SET granted = granted + 1 WHERE number = 1"),
+    ("i2_what_is_marked_used_up_holds_nothing", "UPDATE purchases SET is_used_up = 1 WHERE number = 1"),
     ("i2_credits_are_live_where_their_purchase_is", "UPDATE credits SET is_live = 0 WHERE number = 1"),
     ("i2_credits_are_live_where_their_purchase_is", "UPDATE credits SET is_live = 1 WHERE number = 2"),
     ("i2_credits_are_live_where_their_purchase_is", "DELETE FROM credits WHERE number = 1"),

@@ -30,6 +30,11 @@ WHERE coalesce(c.is_live, 0) <> CASE WHEN p.state = 'LIVE' AND p.failure IS NULL
 UNION ALL SELECT 'credits ' || c.number, 'of no purchase'
 FROM credits c LEFT JOIN purchases p ON p.number = c.number WHERE p.number IS NULL;
 
+-- What is left out of its wallet's look while it holds something. The other way round costs a look and hides nothing.
+-- name: i2_what_is_marked_used_up_holds_nothing
+SELECT p.id AS subject, 'remaining ' || c.remaining AS found
+FROM credits c CROSS JOIN purchases p ON p.number = c.number WHERE c.remaining > 0 AND p.is_used_up = 1;
+
 -- That every spend has its call, and every call its spend (I3), needs no check: what is written of a call is its spend's entry.
 -- Of calls in the journal no index keeps two of one id away. The last 2,000 rows are looked at (some 100,000 calls): whatever
 -- asks for a call once more does so within seconds, and a look at all of them would have to sort them.
