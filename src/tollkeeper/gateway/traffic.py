@@ -398,12 +398,15 @@ class Traffic:
                 _LOG.exception("flush_failed")
 
     async def _keep_forgetting(self) -> None:
+        pause = INTERVAL_SECONDS
         while True:
-            await asyncio.sleep(INTERVAL_SECONDS)
+            await asyncio.sleep(pause)
+            begun = time.monotonic()
             try:
                 await self.forget()
             except Exception:  # noqa: BLE001 - logged; it is tried again
                 _LOG.exception("old_requests_not_deleted")
+            pause = max(INTERVAL_SECONDS, time.monotonic() - begun)  # others list, too
 
 
 async def _told(writing: Coroutine[None, None, None]) -> None:
