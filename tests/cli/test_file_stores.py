@@ -152,11 +152,6 @@ def test_a_bucket_that_is_not_there_is_told(tmp_path: Path, s3_url: str) -> None
     assert line.startswith(told_so)
 
 
-def test_a_store_that_is_not_there_is_told(tmp_path: Path) -> None:
-    (line,) = told(tmp_path, files="s3://files/sold", **access_to("http://127.0.0.1:9"))
-    assert "objects in the bucket cannot be written (the store cannot be reached)" in line
-
-
 @pytest.mark.parametrize(
     ("method", "told_of_it"),
     [("PUT", "written"), ("LIST", "listed"), ("HEAD", "read"), ("GET", "read"), ("POST", "deleted")],

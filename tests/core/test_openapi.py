@@ -22,7 +22,7 @@ FULL = Operation(
     request={JSON: ref("Thing")},
     bearer=Bearer.REQUIRED,
     answers={200: Answer("Done"), 402: Answer("Pay.", {JSON: ref("Part")})},
-    codes=(Code.NOT_FOUND, Code.METHOD_NOT_ALLOWED, Code.UNAVAILABLE),
+    codes=(Code.AUTH_REQUIRED, Code.NOT_FOUND, Code.METHOD_NOT_ALLOWED, Code.UNAVAILABLE),
     also={402: (Code.PAYMENT_INVALID,), 404: (Code.CONFLICT,)},
     links={"make": {"id": "$response.body#/id"}},
 )
@@ -65,6 +65,7 @@ def test_every_refusal_is_told_by_its_status_with_its_codes() -> None:
     assert refusals[404] == ("NOT_FOUND", "CONFLICT")
     responses = FULL.body()["responses"]
     assert responses["404"]["description"] == "NOT_FOUND, CONFLICT"
+    assert responses["401"]["headers"]["WWW-Authenticate"]["required"]
     assert responses["405"]["headers"]["Allow"]["required"]
     assert responses["503"]["headers"]["Retry-After"]["required"]
     assert responses["402"]["description"] == "Pay. Or PAYMENT_INVALID"

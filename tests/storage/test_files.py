@@ -16,6 +16,7 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
+from tests.ports import free_port
 from tests.storage.s3_server import gated, s3_server
 from tollkeeper.storage import files_s3
 from tollkeeper.storage.files import FileMissingError, FileStore, FileStoreError, FileStoreFullError, LocalFiles
@@ -264,6 +265,13 @@ async def test_an_object_that_lost_its_end_is_an_error_never_a_short_read(tmp_pa
     os.truncate(tmp_path / "objects" / file_id, 4)
     with pytest.raises(FileStoreError, match="size"):
         await joined(store.read(file_id, 0, 10))
+
+
+async def test_a_store_that_cannot_be_reached_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_s3, "_RETRIED_SECONDS", 1)
+    nowhere = s3_store(f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(FileStoreError, match=r"^objects .* written \(the store cannot be reached\)$"):
+        await nowhere.check()
 
 
 async def test_an_s3_store_that_is_not_there_or_refuses_is_an_error_of_the_store(s3_url: str) -> None:
