@@ -205,15 +205,15 @@ def test_loaded_sql_binds_in_the_database() -> None:
         *(
             (
                 "reconciliation.sql",
-                name,
-                {"network": "base", "asset": "0x"},
+                "recipients",
+                {"network": "base", "asset": "0x", "of_sales": of_sales},
                 {
                     "settlements_by_recipient",
                     "settlements_by_recipient (pay_to>?)",
                     "settlements_by_recipient (pay_to=?)",
                 },
             )
-            for name in ("recipients", "recipients_of_sales")
+            for of_sales in (0, 1)
         ),
         ("gateway.sql", "forgotten_sales", {"since_ms": 0}, {"purchases_forgotten (forgotten_ms>?)"}),
         (

@@ -44,11 +44,11 @@ class Books:
 
     def recipients(self) -> list[str]:
         """Everybody who was paid, or was to be."""
-        return [row["pay_to"] for row in self._snapshot.read(_Q.recipients(**self._where))]
+        return [row["pay_to"] for row in self._snapshot.read(_Q.recipients(**self._where, of_sales=0))]
 
     def sold_to(self) -> frozenset[str]:
         """Those of them that a gate sells for."""
-        return frozenset(row["pay_to"] for row in self._snapshot.read(_Q.recipients_of_sales(**self._where)))
+        return frozenset(row["pay_to"] for row in self._snapshot.read(_Q.recipients(**self._where, of_sales=1)))
 
     def signers(self) -> frozenset[str]:
         """Every account that ever signed settlements on the network."""

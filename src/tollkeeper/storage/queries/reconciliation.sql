@@ -11,17 +11,7 @@ WITH RECURSIVE paid (pay_to) AS (
 SELECT pay_to FROM paid WHERE EXISTS (
     SELECT 1 FROM settlements s
     WHERE s.pay_to = paid.pay_to AND s.network || '' = :network AND s.asset || '' = :asset
-);
-
--- name: recipients_of_sales
-WITH RECURSIVE paid (pay_to) AS (
-    SELECT min(pay_to) FROM settlements
-    UNION ALL SELECT (SELECT min(s.pay_to) FROM settlements s WHERE s.pay_to > paid.pay_to)
-    FROM paid WHERE paid.pay_to IS NOT NULL
-)
-SELECT pay_to FROM paid WHERE EXISTS (
-    SELECT 1 FROM settlements s
-    WHERE s.pay_to = paid.pay_to AND s.network || '' = :network AND s.asset || '' = :asset AND s.purchase_data IS NOT NULL
+        AND (:of_sales = 0 OR s.purchase_data IS NOT NULL)
 );
 
 -- name: signers
