@@ -3,9 +3,7 @@
 ALTER TABLE purchases ADD COLUMN is_used_up BIGINT NOT NULL DEFAULT 0;
 DROP INDEX purchases_by_payer;
 DROP INDEX purchases_unconfirmed;
-UPDATE purchases SET is_used_up = 1 WHERE number IN (
-    SELECT p.number FROM purchases p JOIN credits c ON c.number = p.number WHERE c.remaining = 0
-);
+UPDATE purchases SET is_used_up = 1 WHERE number IN (SELECT number FROM credits WHERE remaining = 0);
 CREATE INDEX purchases_by_payer ON purchases (payer, gate_id, is_used_up);
 CREATE INDEX purchases_granted ON purchases (gate_id, granted_ms) WHERE granted_ms IS NOT NULL;
 CREATE INDEX purchases_trusted ON purchases (state, payer) WHERE assume_valid = 1 AND confirmed = 0;
