@@ -223,11 +223,10 @@ async def test_who_is_about_to_charge_what_another_request_was_given_back_charge
     assert moved(bank) == (10_000, FEE_MICRO)
 
 
-async def test_who_finds_his_fee_given_back_when_the_other_one_lets_go_of_his_transfer_is_not_served_for_nothing(
-    bank: Bank, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One pair twice at a time, beside another fee for the same transfer, which is refused in the end."""
-    first, second, transfer = await new_fee(bank), await new_fee(bank), bank.signed()
+async def asked_twice_at_once(
+    bank: Bank, transfer: EvmPayload, fee: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[asyncio.Task[Answer]], list[asyncio.Event]]:
+    """One pair, which is charged, twice at a time; neither holds its transfer before its turn has come."""
     usual, turns, waiting = TransferKeys.hold, [asyncio.Event(), asyncio.Event()], asyncio.Semaphore(0)
     places = iter(turns)
 
@@ -240,9 +239,34 @@ async def test_who_finds_his_fee_given_back_when_the_other_one_lets_go_of_his_tr
     monkeypatch.setattr(TransferKeys, "hold", late)
     pair = []
     for _ in turns:
-        pair.append(asyncio.create_task(ask(bank, transfer, first)))
+        pair.append(asyncio.create_task(ask(bank, transfer, fee)))
         await waiting.acquire()
     monkeypatch.setattr(TransferKeys, "hold", usual)
+    return pair, turns
+
+
+async def test_who_finds_his_fee_given_back_to_another_request_of_his_pair_is_charged_it_anew(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fee, transfer = await new_fee(bank), bank.signed()
+    pair, turns = await asked_twice_at_once(bank, transfer, fee, monkeypatch)
+    bank.hub.settling = transfers_only(says(400, GONE))
+    turns[0].set()
+    refused = await pair[0]
+    assert (refused.status, refused.error_code) == (400, "INSUFFICIENT_FUNDS")
+    bank.hub.settling = pass_on
+    turns[1].set()
+    assert (await pair[1]).status == 200
+    assert moved(bank) == (10_000, FEE_MICRO)
+    assert (await ask(bank, bank.signed(), fee)).status == 402
+
+
+async def test_who_finds_his_fee_given_back_when_the_other_one_lets_go_of_his_transfer_is_not_served_for_nothing(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One pair twice at a time, beside another fee for the same transfer, which is refused in the end."""
+    first, second, transfer = await new_fee(bank), await new_fee(bank), bank.signed()
+    pair, turns = await asked_twice_at_once(bank, transfer, first, monkeypatch)
     refusing, is_asked = asyncio.Event(), asyncio.Event()
 
     async def refuse(request: web.Request, forward: Forward) -> web.StreamResponse:
@@ -259,9 +283,9 @@ async def test_who_finds_his_fee_given_back_when_the_other_one_lets_go_of_his_tr
     assert (await other).status == 400
     bank.hub.settling = pass_on
     turns[1].set()
-    assert (await pair[1]).status == 409
-    assert moved(bank) == (0, 2 * FEE_MICRO)
-    assert [(await ask(bank, bank.signed(), fee)).status for fee in (first, second)] == [200, 200]
+    assert (await pair[1]).status == 200
+    assert moved(bank) == (10_000, 2 * FEE_MICRO)
+    assert [(await ask(bank, bank.signed(), fee)).status for fee in (first, second)] == [402, 200]
     assert moved(bank) == (20_000, 2 * FEE_MICRO)
 
 

@@ -29,7 +29,13 @@ from tollkeeper.gateway import calls, operations
 from tollkeeper.gateway.hub_client import HubUnreachableError, asked_of, log_refused_signature, transfer_body
 from tollkeeper.gateway.steps import ExhaustedError
 from tollkeeper.gateway.transfer_abroad import UnprovenRefusal
-from tollkeeper.gateway.transfer_keys import OtherFeeError, key_conflict, other_signature, own_key_at_hub
+from tollkeeper.gateway.transfer_keys import (
+    GivenBackError,
+    OtherFeeError,
+    key_conflict,
+    other_signature,
+    own_key_at_hub,
+)
 from tollkeeper.storage.database import ConstraintError
 
 if TYPE_CHECKING:
@@ -79,7 +85,17 @@ class DirectTransfers:
         """
         if len(headers) != 1:
             raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
-        (header,), fees = headers, self.wishes.fees
+        (header,) = headers
+        while True:
+            try:
+                return await self._make(wish, header)
+            except GivenBackError:
+                # Whoever sends it again is charged under the pair's next id, of which there are not many: so is this.
+                continue
+
+    async def _make(self, wish: Wish, header: str) -> dict[str, Any]:
+        """The same, once. Raises: GivenBackError, too."""
+        fees = self.wishes.fees
         is_charging = fees is not None and fees.is_paid_on(wish.asset.network)
         if not is_charging and (call_id := await self._charged_before(wish, header)) is not None:
             return await self._carry_out_charged(wish, call_id)

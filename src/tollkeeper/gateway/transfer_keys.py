@@ -58,6 +58,13 @@ class OtherFeeError(ApiError):
         super().__init__(Code.CONFLICT, message)
 
 
+class GivenBackError(ApiError):
+    """409: the charge was given back, to another request of its pair, before it held the transfer."""
+
+    def __init__(self) -> None:
+        super().__init__(Code.CONFLICT, "this fee was given back meanwhile: send the same request again")
+
+
 def own_key_at_hub(own: str, payer: str) -> str:
     """What the hub is told of a caller's own key."""
     return f"transfer-own-{_digest(f'{payer}/{own}'.encode())}"
@@ -132,8 +139,9 @@ class TransferKeys:
     async def hold(self, transfer: PaymentKey, call_id: str, is_charged: IsCharged) -> None:
         """Lets this charge, which was made, be the only one that pays for the transfer.
 
-        Only charges hold: who is still buying his fee may never have bought it. Raises: as `require_free`; CONFLICT
-        where this charge was given back meanwhile: another request of its pair found the transfer held by another one.
+        Only charges hold: who is still buying his fee may never have bought it. Raises: as `require_free`;
+        GivenBackError where another request of its pair had it given back meanwhile: its transfer was refused, or was
+        held by another charge.
         """
         name = _of_transfer(transfer)
         held = await self.database.run(bind_key(name, call_id, self.clock_ms()))
@@ -142,7 +150,7 @@ class TransferKeys:
                 raise OtherFeeError
             held = await self.database.run(renew_key(name, held, call_id, self.clock_ms()))
         if not await is_charged(call_id):
-            raise ApiError(Code.CONFLICT, "this fee was given back meanwhile: send the same request again")
+            raise GivenBackError
 
     def held_by(self, transfer: PaymentKey, call_id: str) -> Unless:
         """Whether this charge holds the transfer, for the unit that gives it back because another one does.
