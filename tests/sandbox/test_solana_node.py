@@ -167,7 +167,9 @@ def test_what_is_held_is_executed_dropped_or_expires(node: SolanaNode) -> None:
     texts = [paid(node.rpc) for _ in range(2)]
     first = node.rpc.call("sendTransaction", [texts[0], {"skipPreflight": True}])
     assert node.rpc.call("sendTransaction", [texts[0], {"skipPreflight": True}]) == first
+    assert node.rpc.call("sandbox_heldCount") == 1
     node.rpc.call("sandbox_release")
+    assert node.rpc.call("sandbox_heldCount") == 0
     assert held(node.rpc, WALLETS.owner.address) == 5_000
     node.rpc.call("sandbox_hold")
     node.rpc.call("sendTransaction", [texts[1]])
@@ -193,8 +195,8 @@ METHODS = """
 getHealth getVersion getGenesisHash getSlot getBlockHeight getFirstAvailableBlock getBlockTime getEpochInfo
 getLatestBlockhash isBlockhashValid getMinimumBalanceForRentExemption getAccountInfo getMultipleAccounts getBalance
 getTokenAccountBalance requestAirdrop getSignaturesForAddress simulateTransaction sendTransaction getSignatureStatuses
-getTransaction getBlocks getBlock sandbox_advance sandbox_hold sandbox_release sandbox_drop sandbox_rollBack
-sandbox_openAccount
+getTransaction getBlocks getBlock sandbox_advance sandbox_hold sandbox_heldCount sandbox_release sandbox_drop
+sandbox_rollBack sandbox_openAccount
 """
 ODD: tuple[Any, ...] = (
     *(None, True, -1, 2**63, 2**64, 10**30, 1.5, "", "x", "1" * 32, "z" * 88, WALLETS.buyer.address),

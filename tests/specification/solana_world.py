@@ -205,8 +205,7 @@ class SolanaWorld:
         bodies = [{**await self.asking(payer=payer), "confirm": True} for _ in range(2)]
         async with self.held():
             settling = [asyncio.create_task(self.world.settle(body)) for body in bodies]
-            await self._shown(payer, 2)
-            await asyncio.sleep(1)  # both have been sent by then
+            await self.sent(2)
             await self.node("sandbox_openAccount", str(payer.pubkey()), -10_000)
         await self.node("sandbox_advance", 40)  # until then another branch may still carry out the other one
         await asyncio.gather(*settling)
@@ -222,6 +221,12 @@ class SolanaWorld:
                     return found
             await asyncio.sleep(0.1)
         raise AssertionError(status)
+
+    async def sent(self, count: int) -> None:
+        """Returns once the node holds so many transactions."""
+        async with asyncio.timeout(30):
+            while await self.node("sandbox_heldCount") < count:  # noqa: ASYNC110 - a node is asked
+                await asyncio.sleep(0.05)
 
     async def _shown(self, payer: Keypair, count: int) -> list[Json]:
         deadline = time.monotonic() + 30

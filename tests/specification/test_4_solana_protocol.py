@@ -262,7 +262,7 @@ async def test_status_is_success_and_failed_where_the_chain_failed_it(solana: So
     bodies = [await solana.moving(payer=payer) for _ in range(2)]
     async with solana.held():
         waiting = [asyncio.create_task(solana.world.transfer(body)) for body in bodies]
-        await asyncio.sleep(2)  # both have been sent by then
+        await solana.sent(2)
         await solana.node("sandbox_openAccount", str(payer.pubkey()), -10_000)  # half of it goes elsewhere
     await solana.node("sandbox_advance", 40)  # until then another branch may still carry out the other one
     answers = await asyncio.gather(*waiting)

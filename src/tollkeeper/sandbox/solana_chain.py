@@ -155,6 +155,11 @@ class EmbeddedSolanaChain:
             if self.is_recent(str(transaction.message.recent_blockhash)):
                 self._execute(transaction)
 
+    @property
+    def held_count(self) -> int:
+        """How many transactions wait."""
+        return len(self._waiting)
+
     def drop(self) -> None:
         """Lose what was held, as a node that restarts does."""
         self._waiting = {}

@@ -250,6 +250,7 @@ def _of_tests(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
     return {
         "sandbox_advance": advance,
         "sandbox_hold": hold,
+        "sandbox_heldCount": lambda: chain.held_count,
         "sandbox_release": release,
         "sandbox_drop": drop,
         "sandbox_rollBack": chain.roll_back,
