@@ -136,14 +136,14 @@ async def test_failures_at_once_give_back_exactly_what_they_took(market: Market)
 
     market.target.answer = sometimes
     answers = await asyncio.gather(*(market.pay(gate, payment, "GET") for _ in range(30)))
-    served = [answer.status for answer in answers].count(200)
     assert {answer.status for answer in answers} <= {200, 402, 502}
+    served = [answer for answer in answers if answer.status == 200]  # any may be the one that came too late
     assert await balance(market, payment) == {
         "slug": gate["slug"],
-        "purchaseId": answers[0].headers["x-purchase-id"],
+        "purchaseId": served[0].headers["x-purchase-id"],
         "granted": 20,
-        "used": served,
-        "remaining": 20 - served,
+        "used": len(served),
+        "remaining": 20 - len(served),
         "expiresAt": None,
     }
 
