@@ -112,7 +112,7 @@ async def test_bodies_that_are_read_to_be_signed_have_a_bound_and_who_is_slow_gi
     embedded_chain: ChainUnderTest, tmp_path: Path, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(signing, "AHEAD_SIZE_BYTES", 200_000)  # of which one target has half
-    monkeypatch.setattr(signing, "_SLOW_SECONDS", 1)
+    monkeypatch.setattr(signing, "_SLOW_SECONDS", 3)
     async with shop(embedded_chain.url, target, tmp_path) as there:
         gate = await there.gate(credits=20, method="POST", headerAuthMode="hmac")
         asked = there.request(gate, "POST", X_Payment=await there.payment(gate, "POST"), Content_Length="70000")
@@ -130,7 +130,7 @@ async def test_bodies_that_are_read_to_be_signed_have_a_bound_and_who_is_slow_gi
         answer = await asyncio.wait_for(quick.readuntil(b"\r\n\r\n"), 10)
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert b"x-credits-remaining: 19\r\n" in answer  # given back
-        await asyncio.sleep(1)
+        await asyncio.sleep(3)
         third, third_writer = await begun(70_000)
         assert (await asyncio.wait_for(third.readline(), 10)).startswith(b"HTTP/1.1 200 ")
         assert (await asyncio.wait_for(slow.readline(), 10)).startswith(b"HTTP/1.1 503 ")
