@@ -4,12 +4,14 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import ChaosNode, run_chaos
 from tests.hub.hub_under_test import HubUnderTest, run_hub
 from tollkeeper.core.settling import Depths
+from tollkeeper.hub import gathering
 
 
 @pytest_asyncio.fixture
@@ -75,3 +77,9 @@ async def hub_of_three(
     urls = tuple(node.url for node in nodes)
     async with run_hub(tmp_path, embedded_chain, config={"rpc_urls": urls, "timeout_seconds": 1.0}) as running:
         yield running
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for company waits until the batch is full: on a busy machine not all come within the usual moment."""
+    monkeypatch.setattr(gathering, "WAIT_SECONDS", 5.0)

@@ -202,6 +202,13 @@ class HubUnderTest:
         return f"Bearer {answer.body['accessToken']}"
 
 
+async def one_under_way(hub: HubUnderTest) -> None:
+    """Whoever comes from now on, while nothing is mined, is not the first of those that may go together."""
+    async with asyncio.timeout(30):
+        while not any(relayer.in_flight for relayer in hub.account.signers.relayers):  # noqa: ASYNC110 - a count
+            await asyncio.sleep(0.02)
+
+
 def _headers(headers: dict[str, str]) -> dict[str, str]:
     return {name.replace("_", "-"): value for name, value in headers.items()}
 

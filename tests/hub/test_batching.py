@@ -16,7 +16,7 @@ from tests.chains.batching import ADDRESSES, BURNER, delegate_raw, payers, plant
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_process import HubProcess, settle_at
-from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_payment, run_hub
+from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_payment, one_under_way, run_hub
 from tollkeeper.chains.batcher import batcher_artifact
 from tollkeeper.core.batches import Via
 from tollkeeper.core.evm import transfer_calldata
@@ -45,7 +45,7 @@ class Paused:
         chain.rpc.call("evm_setAutomine", False)
 
     async def wait_for_pool(self, transactions: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while int(self.chain.rpc.call("txpool_status")["pending"], 16) < transactions:  # noqa: ASYNC110 - a process
                 await asyncio.sleep(0.02)
 
@@ -59,12 +59,9 @@ class Paused:
 
 async def settle_all(hub: HubUnderTest, payments: list[TestPayment], **fields: Any) -> list[asyncio.Task[Answer]]:
     """Every one on its way, the first before the others."""
-    tasks = []
-    for payment in payments:
-        tasks.append(asyncio.create_task(hub.settle(payment, **fields)))
-        if len(tasks) == 1:
-            await asyncio.sleep(0.5)
-    return tasks
+    tasks = [asyncio.create_task(hub.settle(payments[0], **fields))]
+    await one_under_way(hub)
+    return tasks + [asyncio.create_task(hub.settle(payment, **fields)) for payment in payments[1:]]
 
 
 def carriers_of(chain: ChainUnderTest, blocks: int = 10) -> Counter[str]:
@@ -82,6 +79,7 @@ async def statuses(hub: HubUnderTest, payments: list[TestPayment]) -> list[str]:
     return [await hub.status(payment) for payment in payments]
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("via", Via)
 async def test_payments_that_come_together_share_a_transaction(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest, via: Via
@@ -104,6 +102,7 @@ async def test_payments_that_come_together_share_a_transaction(
     assert carriers_of(chain) == {USDC_ADDRESS: 1, ADDRESSES[via]: 1}
 
 
+@pytest.mark.usefixtures("patient")
 async def test_who_is_bad_fails_alone_and_the_history_says_so(tmp_path: Path, anvil_fiat_token: ChainUnderTest) -> None:
     """All ten are good when they are signed for; before they are mined, three of their payers see to it that not."""
     chain = anvil_fiat_token
@@ -156,6 +155,7 @@ def burn(chain: ChainUnderTest, payer: TestWallet, _payment: TestPayment) -> Non
     chain.rpc.call("eth_sendRawTransaction", delegate_raw(chain, payer, BURNER, tip_wei=TIP_WEI))
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_batch_that_reverts_as_a_whole_is_tried_again_one_by_one(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest
 ) -> None:
@@ -227,12 +227,14 @@ async def test_a_contract_with_other_code_carries_nothing(
     assert carriers_of(chain, 20) == {USDC_ADDRESS: 8}
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_node_that_does_not_show_the_carrier_keeps_nobody_from_settling(
     tmp_path: Path, chaos: ChaosNode, embedded_chain: ChainUnderTest
 ) -> None:
     plant(embedded_chain, Via.BATCHER)
     chaos.act = lambda methods: Act.CUT if set(methods) == {"eth_getCode"} else Act.PASS
-    async with run_hub(tmp_path, embedded_chain, rpc_url=chaos.url, config={"batch_queue_depth": 1}) as hub:
+    config = {"batch_queue_depth": 1, "batch_items_max": 3}
+    async with run_hub(tmp_path, embedded_chain, rpc_url=chaos.url, config=config) as hub:
         payments = [new_payment(embedded_chain) for _ in range(4)]
         answers = await asyncio.gather(*(hub.settle(payment) for payment in payments))
         assert [answer.body.get("success") for answer in answers] == [True] * 4
@@ -243,6 +245,7 @@ async def test_a_node_that_does_not_show_the_carrier_keeps_nobody_from_settling(
         assert len({answer.body["transaction"] for answer in answers}) == 2
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_signer_whose_money_lasts_for_few_settles_those(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest
 ) -> None:
@@ -276,6 +279,7 @@ async def test_a_key_shows_its_own_payment_of_a_batch_again(tmp_path: Path, anvi
         assert (await hub.settle(payments[2], key="b")).status == 409
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_batch_that_became_too_cheap_is_replaced_for_all_of_it(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest
 ) -> None:
@@ -284,7 +288,7 @@ async def test_a_batch_that_became_too_cheap_is_replaced_for_all_of_it(
     before = chain.balance(chain.wallets.owner.address)
     async with run_batching_hub(tmp_path, chain, batch_items_max=4) as hub:
         node = Paused(chain)
-        tasks = await settle_all(hub, payments, prefer="wait=1")
+        tasks = await settle_all(hub, payments, prefer="wait=3")
         await node.wait_for_pool(2)
         assert {answer.status for answer in await asyncio.gather(*tasks)} == {503}
         base_fee = int(chain.rpc.call("eth_getBlockByNumber", "latest", False)["baseFeePerGas"], 16)
@@ -301,6 +305,7 @@ async def test_a_batch_that_became_too_cheap_is_replaced_for_all_of_it(
     assert carriers_of(chain)[ADDRESSES[Via.BATCHER]] == 1
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_hub_that_was_gone_while_its_batch_reverted_tries_each_alone_when_it_is_back(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest
 ) -> None:
@@ -310,7 +315,7 @@ async def test_a_hub_that_was_gone_while_its_batch_reverted_tries_each_alone_whe
     before = chain.balance(chain.wallets.owner.address)
     node = Paused(chain)
     async with run_batching_hub(tmp_path, chain, Via.MULTICALL, batch_items_max=5) as hub:
-        tasks = await settle_all(hub, payments, prefer="wait=1")
+        tasks = await settle_all(hub, payments, prefer="wait=3")
         await node.wait_for_pool(2)
         assert {answer.status for answer in await asyncio.gather(*tasks)} == {503}
     burn(chain, wallets[3], payments[3])
@@ -332,6 +337,7 @@ async def test_where_few_are_under_way_each_goes_alone(tmp_path: Path, anvil_fia
     assert carriers_of(chain, 20) == {USDC_ADDRESS: 8}
 
 
+@pytest.mark.usefixtures("patient")
 async def test_five_hundred_waiting_payments_are_mined_within_three_blocks_on_one_key(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest
 ) -> None:
@@ -343,7 +349,7 @@ async def test_five_hundred_waiting_payments_are_mined_within_three_blocks_on_on
         node = Paused(chain)
         head = int(chain.rpc.call("eth_blockNumber"), 16)
         tasks = [asyncio.create_task(hub.post("/settle", {**body, "confirm": True})) for body in asked]
-        await node.wait_for_pool(20)
+        await node.wait_for_pool(21)  # of one and, by 25, the others
         async with asyncio.timeout(60):
             while set(await statuses(hub, payments)) != {"pending"}:  # noqa: ASYNC110 - over HTTP
                 await asyncio.sleep(0.2)
@@ -355,6 +361,7 @@ async def test_five_hundred_waiting_payments_are_mined_within_three_blocks_on_on
         assert max(blocks) - head <= 3
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_batch_whose_block_is_taken_back_is_mined_again(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest
 ) -> None:

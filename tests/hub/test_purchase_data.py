@@ -19,7 +19,7 @@ from tests.chains.batching import payers, plant
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.forks import take_back
 from tests.hub.chaos import Act, ChaosNode, run_chaos
-from tests.hub.hub_under_test import PUBLIC_URL, Answer, HubUnderTest, TestPayment, new_payment, run_hub
+from tests.hub.hub_under_test import PUBLIC_URL, Answer, HubUnderTest, TestPayment, new_payment, one_under_way, run_hub
 from tests.hub.tables import cells, filled, read_table
 from tests.hub.test_asked_again import other_chain_id
 from tests.hub.test_unknown_outcomes import drain
@@ -526,6 +526,7 @@ async def test_a_request_that_expires_while_a_node_is_slow_starts_nothing(
         assert (await hub.settle(payment)).body["success"] is True  # anybody else's request may
 
 
+@pytest.mark.usefixtures("patient")
 async def test_who_got_too_late_in_company_holds_up_none_of_the_others(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest
 ) -> None:
@@ -542,11 +543,12 @@ async def test_who_got_too_late_in_company_holds_up_none_of_the_others(
 
     addresses = {wallet.address for wallet in wallets}
     async with run_chaos(chain.url) as chaos:
-        options: dict[str, Any] = {"rpc_url": chaos.url, "trusted_keys": TRUSTED, "config": {"batch_queue_depth": 1}}
+        config = {"batch_queue_depth": 1, "batch_items_max": len(payments)}
+        options: dict[str, Any] = {"rpc_url": chaos.url, "trusted_keys": TRUSTED, "config": config}
         async with run_hub(tmp_path, chain, now_ms=lambda: clock_ms() + late_ms, **options) as hub:
             chain.rpc.call("evm_setAutomine", False)
             first = asyncio.create_task(hub.settle(new_payment(chain)))
-            await asyncio.sleep(0.5)
+            await one_under_way(hub)
             chaos.falsify = slow
             headers = [
                 signed(body, idempotency_key=f"claim-{number}.1", lifetime_seconds=20 if number == 1 else 60)
@@ -554,7 +556,9 @@ async def test_who_got_too_late_in_company_holds_up_none_of_the_others(
             ]
             tasks = [asyncio.create_task(post(hub, body, head)) for body, head in zip(bodies, headers, strict=True)]
             tasks.append(asyncio.create_task(hub.settle(payments[3])))  # nobody's request, which waited for so long
-            await asyncio.sleep(1)
+            async with asyncio.timeout(30):
+                while int(chain.rpc.call("txpool_status")["pending"], 16) < 2:  # noqa: ASYNC110 - a process
+                    await asyncio.sleep(0.02)
             chain.rpc.call("evm_setAutomine", True)
             chain.rpc.call("evm_mine")
             answers = await asyncio.gather(first, *tasks)

@@ -154,7 +154,7 @@ async def test_revenue_that_had_become_a_fraction_is_counted_anew(tmp_path: Path
         for number in range(EXPIRED + 1, EXPIRED + 11):
             granted = {"granted": 3, "remaining": 3, "granted_ms": 1}
             purchase(connection, number, "LIVE", value_micro=str(much), **granted)
-        connection.execute("UPDATE paygate_counters SET revenue_micro = 1.0e19")
+        connection.execute("UPDATE paygate_counters SET revenue_micro = ?", (1.0e19,))
         connection.commit()
     await open_database(str(path)).close()
     sold = 10 * much + 2 * 10_000  # and what is live from before
