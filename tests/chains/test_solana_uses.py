@@ -295,7 +295,7 @@ async def test_a_node_that_lists_the_same_page_again_and_again_is_not_listened_t
 ) -> None:
     node.rpc = ShowsOnePage(node.chain)
     key = payment_key(ASSET, read_transfer(paying(node, 1_000).payload()))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for search in (UseReader(solana).find(key, 0), is_listed(solana, key.payer, "5" * 87)):
             with pytest.raises(RpcUnavailable, match="the same transactions again"):
                 await search

@@ -144,7 +144,7 @@ async def inspected(settings: Settings, books: Books) -> AsyncIterator[None]:
     database = open_database(str(books.path))
     inspecting = asyncio.create_task(keep_inspecting(settings, database, 0.01))
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             yield
     finally:
         inspecting.cancel()

@@ -64,7 +64,6 @@ def kill_while_transferring(part: Part, hub: HostileHub, *, forwards: bool) -> a
     return killed
 
 
-@pytest.mark.timeout(180)
 async def test_a_transfer_whose_gateway_was_killed_is_shown_by_the_next_one(
     tmp_path: Path, embedded_chain: ChainUnderTest, hub: HostileHub
 ) -> None:
@@ -86,7 +85,6 @@ async def test_a_transfer_whose_gateway_was_killed_is_shown_by_the_next_one(
     await assert_nothing_lost(tmp_path, embedded_chain, paid=[payload.authorization], sites=[part.configured])
 
 
-@pytest.mark.timeout(180)
 async def test_a_callers_own_key_stands_for_its_transfer_though_its_gateway_was_killed_and_asks_for_a_fee_since(
     tmp_path: Path, embedded_chain: ChainUnderTest, hub: HostileHub
 ) -> None:
@@ -118,7 +116,6 @@ async def test_a_callers_own_key_stands_for_its_transfer_though_its_gateway_was_
     )
 
 
-@pytest.mark.timeout(180)
 async def test_the_fee_of_a_transfer_whose_gateway_was_killed_is_a_credit_once_it_failed(
     tmp_path: Path, embedded_chain: ChainUnderTest, hub: HostileHub
 ) -> None:

@@ -14,7 +14,6 @@ from tests.faults.stories import evm_story, solana_story
 from tests.faults.wide_stories import wide_story
 
 
-@pytest.mark.timeout(240)
 async def test_a_random_story_of_buyers_owners_and_faults_loses_and_doubles_nothing(
     tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:

@@ -18,7 +18,6 @@ async def target() -> AsyncIterator[RecordingTarget]:
         yield running
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_whatever_becomes_of_its_tries_a_sale_is_sold_for_the_payment_that_was_made(
     tmp_path: Path,

@@ -339,7 +339,6 @@ async def test_every_kind_of_fault_where_a_hub_recovers_ends_as_it_should(
     await recover_through(tmp_path, embedded_chain, name, kind, *Moment)
 
 
-@pytest.mark.timeout(120)
 async def test_those_who_come_apart_after_a_crash_have_one_transaction_each(
     tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:

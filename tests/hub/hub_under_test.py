@@ -171,7 +171,7 @@ class HubUnderTest:
         answer = await self.get(payment.status_path)
         return "unknown" if answer.status == 404 else str(answer.body["status"])
 
-    async def wait_for_status(self, payment: TestPayment, wanted: str, *, seconds: float = 20) -> Answer:
+    async def wait_for_status(self, payment: TestPayment, wanted: str, *, seconds: float = 60) -> Answer:
         """Polls the public status until it is `wanted`."""
         async with asyncio.timeout(seconds):
             while await self.status(payment) != wanted:  # noqa: ASYNC110 - over HTTP there is nothing to wait on

@@ -67,7 +67,7 @@ async def transaction_of(chain: ChainUnderTest, transaction: str) -> tuple[dict[
 
 async def sent(chain: ChainUnderTest, nonce: int) -> None:
     """Until the node has the hub's transactions up to that nonce."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await in_thread(chain.nonce, chain.wallets.relayer) < nonce:  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.02)
 

@@ -51,7 +51,7 @@ async def unsent(hub: HubUnderTest, chain: ChainUnderTest, **changes: Any) -> Te
 
 async def dropped(chain: ChainUnderTest, transaction_hash: str) -> None:
     """The node forgets it, once it has it: who waits for nothing may be answered before it is sent."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while chain.rpc.call("eth_getTransactionByHash", transaction_hash) is None:  # noqa: ASYNC110 - a node is asked
             await asyncio.sleep(0.02)
     chain.rpc.call("anvil_dropTransaction", transaction_hash)

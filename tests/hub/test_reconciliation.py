@@ -295,7 +295,7 @@ async def test_books_that_take_long_are_compared_more_rarely(
     monkeypatch.setattr(Books, "next_block", next_block)
     settings = settings_for(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB)
     job = asyncio.create_task(keep_reconciling(settings, hub.database, 0.01, behind_blocks=0))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(begun) < 3:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.01)
     job.cancel()

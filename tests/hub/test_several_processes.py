@@ -175,7 +175,7 @@ async def test_a_killed_hub_s_payments_are_finished_by_the_other(shared: Shared)
     chain.rpc.call("evm_setAutomine", False)
     before = chain.balance(chain.wallets.owner.address)
     asked = [asyncio.create_task(shared.settle(0, new_payment(chain))) for _ in range(20)]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(shared.sent) < 10:  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.01)
     shared.hubs[0].kill()
@@ -197,7 +197,7 @@ async def test_what_was_taken_over_is_sent_soon_whoever_keeps_the_lane(shared: S
     with third:
         shared.hubs.append(third)
         asked = [asyncio.create_task(shared.settle(2, new_payment(chain))) for _ in range(2)]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while [row["state"] for row in await shared.rows()] != ["SIGNED"] * 2:  # noqa: ASYNC110 - of another process
                 await asyncio.sleep(0.05)
     killed = time.monotonic()

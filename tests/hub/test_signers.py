@@ -164,7 +164,7 @@ async def test_what_a_former_key_signed_and_is_mined_while_it_is_looked_for_is_n
 
     chaos.takes_batches, chaos.falsify = False, falsify
     options: dict[str, Any] = {"signer_keys": (chain.wallets.faucet.private_key,), "completer_interval_seconds": 0.2}
-    async with run_hub(tmp_path, chain, rpc_url=chaos.url, **options) as hub, asyncio.timeout(20):
+    async with run_hub(tmp_path, chain, rpc_url=chaos.url, **options) as hub, asyncio.timeout(60):
         while (status := await hub.status(payment)) == "pending":  # noqa: ASYNC110 - over HTTP there is nothing to wait on
             await asyncio.sleep(0.02)
         assert (status, asked > 0) == ("success", True)
@@ -199,7 +199,7 @@ async def test_two_forks_of_one_height_are_no_proof_of_a_failure(
 
     chaos.takes_batches, chaos.falsify = False, falsify
     options: dict[str, Any] = {"signer_keys": (chain.wallets.faucet.private_key,), "completer_interval_seconds": 0.2}
-    async with run_hub(tmp_path, chain, rpc_url=chaos.url, **options) as hub, asyncio.timeout(20):
+    async with run_hub(tmp_path, chain, rpc_url=chaos.url, **options) as hub, asyncio.timeout(60):
         while (status := await hub.status(payment)) == "pending":  # noqa: ASYNC110 - over HTTP there is nothing to wait on
             await asyncio.sleep(0.02)
         assert (status, forked) == ("success", True)
@@ -283,7 +283,7 @@ async def test_what_a_former_key_signed_too_cheaply_another_one_carries_once(
         await asyncio.sleep(1)
         assert (await hub.status(payment), await count()) == ("pending", 1)  # it is young, and fees fall again
         await hub.database.run(_one(Statement("UPDATE raw_transactions SET created_ms = created_ms - 60000")))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await count() == 1:  # noqa: ASYNC110 - over HTTP there is nothing to wait on
                 await asyncio.sleep(0.05)
         await hub.database.run(_one(Statement("UPDATE raw_transactions SET created_ms = created_ms - 60000")))

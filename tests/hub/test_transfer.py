@@ -277,7 +277,7 @@ async def test_a_transfer_that_failed_on_the_chain_answers_failed_with_its_hash(
         max_priority_fee_per_gas=40_000_000_000,
     )
     waiting = asyncio.ensure_future(transfer(chaos_hub, payment))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not chaos.calls["eth_sendRawTransaction"]:  # noqa: ASYNC110 - the node has nothing to wait on
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)

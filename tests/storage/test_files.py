@@ -154,7 +154,7 @@ async def test_a_store_that_says_nothing_is_given_up(s3_url: str, monkeypatch: p
         store, file_id = s3_store(url, os.urandom(4).hex()), new_id()
         await written(store, b"x", file_id)
         gate.is_shut = True
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             with pytest.raises(FileStoreError):
                 await store.require(file_id, 1)
             with pytest.raises(FileStoreError):

@@ -104,6 +104,7 @@ async def kill_many(path: Path, kills: int) -> None:
         check(path, told, run + 1)
 
 
+@pytest.mark.timeout(600)  # twenty starts, on a machine that may have other work
 async def test_kills_lose_no_answered_spend_and_double_none(tmp_path: Path) -> None:
     await kill_many(tmp_path / "db", 20)
 
