@@ -99,12 +99,20 @@ async def count(site: GatewaySite, case: Case) -> None:
     await site.until(signed)
     await site.bought_once(signed, case, deaths)
     await site.gateway.url()
-    await asyncio.sleep(_WRITTEN_SECONDS)
     expected = {0, 1, 2} if case.kind is Kind.CRASH else {1}
     gate_id, served = signed.gate["id"], Outcome.SERVED.value
     hours = "SELECT COALESCE(SUM(requests), 0) FROM traffic_hours WHERE gate_id = ? AND outcome = ?"
     log = "SELECT COUNT(*) FROM requests WHERE gate_id = ? AND outcome = ?"
     counters = "SELECT calls FROM paygate_counters WHERE gate_id = ?"
-    found = {site.rows(sql, gate_id, served)[0][0] for sql in (hours, log)} | {site.rows(counters, gate_id)[0][0]}
+
+    def counted() -> set[int]:
+        return {site.rows(sql, gate_id, served)[0][0] for sql in (hours, log)} | {site.rows(counters, gate_id)[0][0]}
+
+    if case.kind is not Kind.CRASH:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while 0 in counted():  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(0.1)
+    await asyncio.sleep(_WRITTEN_SECONDS)
+    found = counted()
     assert len(found) == 1, found
     assert found <= expected
