@@ -75,7 +75,7 @@ async def hub_of_three(
     tmp_path: Path, embedded_chain: ChainUnderTest, nodes: list[ChaosNode]
 ) -> AsyncIterator[HubUnderTest]:
     urls = tuple(node.url for node in nodes)
-    async with run_hub(tmp_path, embedded_chain, config={"rpc_urls": urls, "timeout_seconds": 1.0}) as running:
+    async with run_hub(tmp_path, embedded_chain, config={"rpc_urls": urls, "timeout_seconds": 2.0}) as running:
         yield running
 
 
