@@ -209,6 +209,13 @@ async def one_under_way(hub: HubUnderTest) -> None:
             await asyncio.sleep(0.02)
 
 
+async def in_the_pool(chain: ChainUnderTest, nonce: int) -> None:
+    """The node has whatever the relayer signed below that nonce."""
+    async with asyncio.timeout(60):
+        while chain.nonce(chain.wallets.relayer) < nonce:  # noqa: ASYNC110 - of the node
+            await asyncio.sleep(0.01)
+
+
 def _headers(headers: dict[str, str]) -> dict[str, str]:
     return {name.replace("_", "-"): value for name, value in headers.items()}
 

@@ -16,6 +16,7 @@ from tests.hub.hub_under_test import (
     NETWORK,
     HubUnderTest,
     hub_config,
+    in_the_pool,
     new_hub,
     new_payment,
     run_hub,
@@ -68,6 +69,7 @@ async def test_strangers_who_fill_the_queue_leave_half_of_it_to_a_trusted_gatewa
     sales = [asyncio.create_task(by_gateway(narrow_hub, embedded_chain, f"claim-{index}.1")) for index in range(8)]
     for answered in itertools.islice(asyncio.as_completed(sales), 3):
         assert await answered == (503, None)
+    await in_the_pool(embedded_chain, signed_before + 10)
     embedded_chain.rpc.call("evm_mine")  # which the other five wait for
     assert Counter([await sale for sale in sales]) == {(200, True): 5, (503, None): 3}
     assert await rows(narrow_hub) == 10

@@ -12,7 +12,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
-from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
+from tests.hub.hub_under_test import NETWORK, HubUnderTest, in_the_pool, new_payment, run_hub
 from tests.hub.test_restored_backup import carry_out
 from tests.hub.test_unknown_outcomes import SEND, drain
 from tollkeeper.chains import nodes as chains_nodes
@@ -76,9 +76,7 @@ async def test_who_settles_at_once_share_the_second_nodes_word(
     embedded_chain.rpc.call("evm_setAutomine", False)
     mined = embedded_chain.nonce(embedded_chain.wallets.relayer)
     settling = [asyncio.create_task(hub_of_three.settle(new_payment(embedded_chain))) for _ in range(20)]
-    relayer = embedded_chain.wallets.relayer.address
-    while int(embedded_chain.rpc.call("eth_getTransactionCount", relayer, "pending"), 16) < mined + 20:  # noqa: ASYNC110 - of the node
-        await asyncio.sleep(0.01)
+    await in_the_pool(embedded_chain, mined + 20)
     asked: list[list[str]] = []
     nodes[1].act = recording(asked)
     embedded_chain.rpc.call("evm_mine")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
-from tests.hub.hub_under_test import NETWORK, Answer, HubUnderTest, TestPayment, new_payment
+from tests.hub.hub_under_test import NETWORK, Answer, HubUnderTest, TestPayment, in_the_pool, new_payment
 from tollkeeper.core.evm import checksum_address, transfer_calldata
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.storage.database import Statement
@@ -262,7 +262,7 @@ def _cutting_looks(act: Any) -> Any:
 
 
 async def test_a_transfer_that_failed_on_the_chain_answers_failed_with_its_hash(
-    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+    hub: HubUnderTest, embedded_chain: ChainUnderTest
 ) -> None:
     """The buyer's balance is gone between the simulation and the block."""
     payment = new_payment(embedded_chain, value=embedded_chain.balance(embedded_chain.wallets.buyer.address))
@@ -276,11 +276,9 @@ async def test_a_transfer_that_failed_on_the_chain_answers_failed_with_its_hash(
         max_fee_per_gas=50_000_000_000,
         max_priority_fee_per_gas=40_000_000_000,
     )
-    waiting = asyncio.ensure_future(transfer(chaos_hub, payment))
-    async with asyncio.timeout(60):
-        while not chaos.calls["eth_sendRawTransaction"]:  # noqa: ASYNC110 - the node has nothing to wait on
-            await asyncio.sleep(0.01)
-    await asyncio.sleep(0.1)
+    signed_before = embedded_chain.nonce(embedded_chain.wallets.relayer)
+    waiting = asyncio.ensure_future(transfer(hub, payment))
+    await in_the_pool(embedded_chain, signed_before + 1)
     embedded_chain.rpc.call("evm_mine")
     answer = await waiting
     assert (answer.status, answer.body["status"], answer.body["success"]) == (200, "failed", False)
