@@ -74,9 +74,10 @@ class Arriving(Asking):
         self.asked = call.head.notes or calls.asked_by(call)
 
     # 1. Slug. In memory; a task reads a gate that is not, by the reading thread, and makes its 402s: without a limit of
-    # time, and again where the gate changes meanwhile; a deleted one each time, and the claim of what is shown there.
-    # Here and below, where several workers serve, what is read is asked of the ledger's process; one that says nothing
-    # for 45 to 50 s is taken for dead.
+    # time, and again where the gate changes meanwhile; a deleted one each time, the claim of what is shown there, and
+    # where wallets hold its credits the session of a bearer, as step 2 waits for it. Here and below, where several
+    # workers serve, what is read is asked of the ledger's process; one that says nothing for 45 to 50 s is taken for
+    # dead.
 
     def arrive(self) -> None:
         """A request came in."""
@@ -165,7 +166,8 @@ class Arriving(Asking):
     # or has to be (`storage.sqlite.SqliteDatabase.post`): then the loop lends it the interpreter, up to 2 ms at a time
     # (`storage.lending`). With several workers the ledger's process waits for the disk; where it goes away meanwhile it
     # is waited for, 10 s, and who comes then is refused. On the straight way: `CallAgain.begin`, `spent_together`.
-    # Where a file is sold, its store is asked before, in a task, for 5 s (`asking._require_file`).
+    # Where a file is sold, its store is asked before, in a task, for 5 s, and where its gate was deleted a commit of
+    # the writing thread keeps it (`asking._require_file`).
 
     def _spend(self, presented: Presented, buyer: Buyer) -> None:
         if self.opened.gate.file is not None:
@@ -271,7 +273,7 @@ class Arriving(Asking):
 
     # Waits for whoever decides, until `deadline`; of a payment that was claimed elsewhere our hub is asked which
     # transaction it is, for half a second; of one that failed after it was sold for, what became of it, until
-    # `deadline`. A gate that changed is read by the reading thread.
+    # `deadline`, and what is owed is given back first (`_is_given_back`). The reading thread reads a changed gate.
 
     async def _wait_or_refuse(self, result: SpendResult, deadline: float, presented: Presented | None = None) -> None:
         """What asking for a credit says, but that one was taken, or that nothing is held.

@@ -1,9 +1,9 @@
 """Keeps the process that owns the database file running while workers serve (performance 7).
 
-It is started anew when it dies, and workers find it by themselves; meanwhile they answer 503. One that hangs is killed:
-a process that is stopped, or whose loop or writer stands still. Its successor is started once it has ended, so the two
-never have the file at the same time. It ends when the keeper's process ends, however that happens. What this module
-does not do: start workers.
+It is started anew when it dies, and workers find it by themselves; meanwhile they answer 503 to what comes, and ask
+again, for 10 s, what it had not answered (`storage.remote`). One that hangs is killed: a process that is stopped, or
+whose loop or writer stands still. Its successor is started once it has ended, so the two never have the file at the
+same time. It ends when the keeper's process ends, however that happens. What this module does not do: start workers.
 """
 
 from __future__ import annotations
