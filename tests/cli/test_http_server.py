@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -14,7 +16,7 @@ from tests.edge.test_calls import until
 from tollkeeper.api import Shell
 from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES
 from tollkeeper.serving.access import AccessLog
-from tollkeeper.serving.http_server import Address, HttpServer, ListenError, listen
+from tollkeeper.serving.http_server import Address, HttpServer, ListenError, listen, until_signalled
 
 
 async def app(_scope: Any, receive: Any, send: Any) -> None:
@@ -140,6 +142,37 @@ async def test_a_request_whose_time_is_over_at_a_stop_is_told_so() -> None:
     assert error_of(answer) == (503, "UNAVAILABLE")
     assert b"\r\nretry-after: " in answer
     assert b"\r\nx-correlation-id: mine\r\n" in answer
+
+
+@pytest.mark.parametrize("apart_seconds", [0.0, 0.02, 0.5])
+async def test_nobody_is_taken_any_more_behind_a_second_signal_however_soon_it_comes(apart_seconds: float) -> None:
+    begun, ended, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    server = HttpServer(AccessLog(Shell(app)), listen("127.0.0.1", 0), drain_seconds=600)
+
+    async def serve(stop: asyncio.Event) -> None:
+        try:
+            async with server:
+                begun.set()
+                await stop.wait()
+        finally:
+            ended.set()
+            await closed.wait()  # settlements under way are finished, and the database is closed
+
+    serving = asyncio.create_task(until_signalled(serve))
+    await begun.wait()
+    _, unfinished = await asyncio.open_connection(server.address.host, server.address.port)
+    unfinished.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n")
+    await asyncio.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(apart_seconds)
+    assert not ended.is_set()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await ended.wait()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(server.address.host, server.address.port)
+    closed.set()
+    await serving
+    unfinished.close()
 
 
 async def test_what_cannot_be_listened_on_is_said_with_what_to_choose() -> None:

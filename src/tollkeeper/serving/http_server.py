@@ -171,6 +171,9 @@ class HttpServer:
             self._serving.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._serving
+        for server in self._server.servers:  # open yet where it was cancelled before uvicorn saw that it is to stop
+            server.close()
+        self._listening.close()
 
 
 async def until_signalled(serve: Callable[[asyncio.Event], Awaitable[T]]) -> T | None:
