@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -17,14 +18,14 @@ from tollkeeper.core.paygates import PayGate
 from tollkeeper.core.purchases import Spend
 from tollkeeper.gateway.following import key_of
 from tollkeeper.storage import StorageError, open_database
-from tollkeeper.storage.database import Database, Statement
+from tollkeeper.storage.database import Database, Statement, Unit
 from tollkeeper.storage.paygates import VOIDED_AT_ONCE
 from tollkeeper.storage.purchases import Purchase
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.sqlite import SqliteDatabase
 
+T = TypeVar("T")
 OTHER, ANOTHER = "0x" + "33" * 20, "0x" + "44" * 20
-LATER_MS = NOW_MS + 60_001
 
 
 @asynccontextmanager
@@ -91,6 +92,34 @@ async def test_what_a_gate_sold_is_voided_some_of_it_in_each_commit(tmp_path: Pa
         await shop.ledger_agrees()
 
 
+class LookingBetween(FaultyDatabase):
+    """After each commit somebody looks for what is to be done."""
+
+    def __init__(self, real: Database, orders: Path) -> None:
+        super().__init__(real, orders)
+        self.look: Callable[[], Awaitable[None]] | None = None
+
+    async def run(self, unit: Unit[T]) -> T:
+        done = await self.real.run(unit)
+        look, self.look = self.look, None
+        if look is not None:
+            await look()
+            self.look = look
+        return done
+
+
+async def test_a_deletion_that_goes_on_counts_all_that_was_left_however_long_it_takes(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.db"
+    async with opened(path) as database:
+        looking = LookingBetween(database, tmp_path / "orders")
+        shop = Shop(looking)
+        gate = await shop.gate(2)
+        sell_many(path, await shop.bought(gate), 3 * VOIDED_AT_ONCE)
+        looking.look = partial(shop.gates.void_rest, NOW_MS + 60_001)
+        assert await shop.gates.delete(gate.id, NOW_MS) == 2 + 2 * 3 * VOIDED_AT_ONCE
+        assert await void_in(database) == 1 + 3 * VOIDED_AT_ONCE
+
+
 @pytest.mark.parametrize("proof", ["header", "token", "wallet"])
 async def test_what_is_to_be_void_with_its_gate_and_is_not_yet_is_spent_as_if_it_were(
     tmp_path: Path, proof: str
@@ -110,9 +139,9 @@ async def test_what_is_to_be_void_with_its_gate_and_is_not_yet_is_spent_as_if_it
         nothing = Spend.UNKNOWN if proof == "wallet" else Spend.EXHAUSTED
         assert await spend(used) is nothing
         assert [await spend(whole), await spend(whole)] == [Spend.SPENT, nothing]
-        await shop.gates.void_rest(LATER_MS - 1)  # it may be going on
+        await shop.gates.void_rest(NOW_MS)  # it may be going on
         assert await void_in(database) == VOIDED_AT_ONCE + 1  # what was due was taken of
-        await shop.gates.void_rest(LATER_MS)
+        await shop.gates.void_rest(NOW_MS)
         assert await void_in(database) == VOIDED_AT_ONCE + 2
         assert await spend(used) is nothing
         await shop.ledger_agrees()
@@ -144,7 +173,7 @@ async def test_neither_a_deletion_nor_looking_for_what_it_left_reads_all_purchas
         for statement in (
             statements.void_purchases_of_gate(gate_id=1, now_ms=NOW_MS, many=VOIDED_AT_ONCE),
             statements.close_credits_of_gate(gate_id=1, first=1, last=500),
-            statements.gates_to_void(before_ms=NOW_MS),
+            statements.gates_to_void(),
         ):
             plan = await plan_of(database, statement)
             assert not [step for step in plan if "SCAN purchases" in step or step == "SCAN p"], plan

@@ -37,7 +37,6 @@ _DECODE_HEADERS: Final = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decod
 # An owner who changes the price more often than this within two minutes gives up the oldest of them.
 _FORMER_VERSIONS_MAX: Final = 100
 VOIDED_AT_ONCE: Final = 500  # purchases of a gate that is deleted: some milliseconds of the writer
-_DELETING_MS: Final = 60_000  # a deletion that has not ended by then broke off
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,7 @@ class PayGates:
         self._random = random_bytes
         self._secrets = PayGateSecrets(sealing)
         self._creations = Creations(sealing)
+        self._to_void: dict[int, int] = {}  # of gates whose deletion has not ended, the first sale that is not void
 
     async def create(
         self,
@@ -292,9 +292,15 @@ class PayGates:
         return (yield from _void_some(gate_id, now_ms))
 
     async def void_rest(self, now_ms: int) -> None:
-        """Voids what gates sold whose deletion broke off. Raises: StorageError."""
-        for row in await self._database.read_long(_Q.gates_to_void(before_ms=now_ms - _DELETING_MS)):
-            await self._void(row["id"], now_ms)
+        """Voids what gates sold whose deletion broke off: it stands where the last look saw it. Raises: StorageError.
+
+        One that goes on would count too few of the credits that were left.
+        """
+        former, found = self._to_void, await self._database.read_long(_Q.gates_to_void())
+        self._to_void = {row["id"]: row["first"] for row in found}
+        for gate_id, first in self._to_void.items():
+            if former.get(gate_id) == first:
+                await self._void(gate_id, now_ms)
 
     async def _void(self, gate_id: int, now_ms: int) -> int:
         """All that a deleted gate sold, some in each commit, for spends wait for it; how many credits were left."""

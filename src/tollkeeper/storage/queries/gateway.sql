@@ -113,9 +113,10 @@ WHERE is_live = 1 AND number IN (
 );
 
 -- name: gates_to_void
--- That were deleted before then, and of which not all is void yet.
-SELECT g.id FROM paygates g
-WHERE g.deleted_ms < :before_ms AND EXISTS (SELECT 1 FROM purchases p WHERE p.gate_id = g.id AND p.state = 'LIVE');
+-- That were deleted, and of which not all is void yet: from which sale on.
+SELECT g.id, p.number AS first FROM paygates g JOIN purchases p ON p.number = (
+    SELECT number FROM purchases WHERE gate_id = g.id AND state = 'LIVE' ORDER BY number LIMIT 1
+) WHERE g.deleted_ms IS NOT NULL;
 
 -- name: counters_of_gate
 SELECT challenges, purchases, calls, failures, revenue_high, revenue_micro FROM paygate_counters WHERE gate_id = :gate_id;
