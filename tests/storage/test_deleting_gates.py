@@ -17,7 +17,7 @@ from tests.storage.test_purchases import NOW_MS, Shop, key
 from tollkeeper.core.paygates import PayGate
 from tollkeeper.core.purchases import Spend
 from tollkeeper.gateway.following import key_of
-from tollkeeper.storage import StorageError, open_database
+from tollkeeper.storage import StorageError, file_rows, open_database, sqlite
 from tollkeeper.storage.database import Database, Statement, Unit
 from tollkeeper.storage.paygates import VOIDED_AT_ONCE
 from tollkeeper.storage.purchases import Purchase
@@ -177,3 +177,31 @@ async def test_neither_a_deletion_nor_looking_for_what_it_left_reads_all_purchas
         ):
             plan = await plan_of(database, statement)
             assert not [step for step in plan if "SCAN purchases" in step or step == "SCAN p"], plan
+
+
+@pytest.mark.parametrize("is_due", [False, True])
+async def test_the_file_of_a_deleted_gate_that_sold_much_is_swept_unless_a_call_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_due: bool
+) -> None:
+    """However long all that was sold takes to look through: no list may."""
+    path, sold_later = tmp_path / "gateway.db", 80_000
+    async with opened(path) as database:
+        shop = Shop(database)
+        gate = await shop.gate(1)
+        sell_many(path, await shop.bought(gate), sold_later)
+    with closing(sqlite3.connect(path)) as books, books:
+        books.execute("UPDATE purchases SET state = 'VOID', failure = 'gate_deleted'")
+        books.execute("UPDATE credits SET remaining = 0, is_live = 0")
+        if is_due:
+            books.execute("UPDATE credits SET remaining = 1 WHERE number = (SELECT max(number) FROM credits)")
+        books.execute(
+            "INSERT INTO files (id, gate_id, name, content_type, size_bytes, sha256, created_ms, replaced_ms)"
+            " VALUES ('file', ?, 'a', 'text/plain', 1, '', 1, 1)",
+            [gate.id],
+        )
+        books.execute("UPDATE paygates SET file_id = 'file', deleted_ms = 1")
+    monkeypatch.setattr(sqlite, "_LIST_SECONDS", 0.03)
+    monkeypatch.setattr(file_rows, "_SALES_AT_ONCE", sold_later // 100, raising=False)
+    async with opened(path) as database:
+        swept = [file_id async for file_id in file_rows.files_to_delete(database, NOW_MS, NOW_MS)]
+    assert swept == ([] if is_due else ["file"])

@@ -189,9 +189,15 @@ def test_loaded_sql_binds_in_the_database() -> None:
         ),
         (
             "files.sql",
-            "files_to_delete",
-            dict.fromkeys(("before_ms", "now_ms", "limit"), 0),
-            {"files_replaced (replaced_ms<?)", "sqlite_autoindex_paygates_1 (id=?)", "purchases_by_gate (gate_id=?)"},
+            "replaced_files",
+            {**dict.fromkeys(("before_ms", "after_ms", "limit"), 0), "after_id": ""},
+            {"files_replaced (replaced_ms>? AND replaced_ms<?)", "sqlite_autoindex_paygates_1 (id=?) LEFT-JOIN"},
+        ),
+        (
+            "files.sql",
+            "due_in_piece",
+            {**dict.fromkeys(("gate_id", "after", "many", "now_ms"), 0), "state": "VOID"},
+            {"purchases_by_gate (gate_id=? AND state=? AND rowid>?)"},
         ),
         (
             "reconciliation.sql",
@@ -238,4 +244,6 @@ async def test_what_is_asked_often_or_by_anybody_is_found_without_looking_at_eve
     lines = await plan_of(database, query)
     await database.close()
     assert {line.partition(" INDEX ")[2] for line in lines if " INDEX " in line} == indexes
-    assert not any("SCAN" in line for line in lines if line not in {"SCAN owed", "SCAN paid"})  # rows of its own
+    assert not any(
+        "SCAN" in line for line in lines if line not in {"SCAN owed", "SCAN paid", "SCAN sold"}
+    )  # rows of its own

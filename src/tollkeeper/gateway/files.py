@@ -186,10 +186,9 @@ class Files:
                 _LOG.info("cut_upload_deleted", file_id=file_id)
         now_ms = self.clock_ms()
         before_ms = now_ms - FILE_KEPT_SECONDS * 1000
-        while replaced := await files_to_delete(self.database, before_ms, now_ms):
-            for file_id in replaced:
-                await self.store.delete(file_id)
-                await self.database.run(forget_file(file_id, before_ms))
+        async for file_id in files_to_delete(self.database, before_ms, now_ms):
+            await self.store.delete(file_id)
+            await self.database.run(forget_file(file_id, before_ms))
         await self._sweep_unnamed(now_ms)
 
     async def _sweep_unnamed(self, now_ms: int) -> None:

@@ -11,14 +11,26 @@ from typing import TYPE_CHECKING
 
 from tollkeeper.core.downloads import StoredFile
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.purchases import PurchaseState
 from tollkeeper.storage.database import rows_of
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from tollkeeper.storage.database import Database, Row, Unit
 
 _Q = load_queries("files.sql")
 _AT_ONCE = 100
+_SALES_AT_ONCE = 100_000  # some tenths of a second, in which every other list waits
+# As sales go from one to the next, so that none is missed that does meanwhile.
+_IN_TURN = (
+    PurchaseState.FAILED,
+    PurchaseState.CLAIMED,
+    PurchaseState.PARKED,
+    PurchaseState.LIVE,
+    PurchaseState.VOID,
+)
 
 
 def keep_file(gate_id: int, file: StoredFile, now_ms: int) -> Unit[None]:
@@ -65,10 +77,29 @@ async def find_file(database: Database, file_id: str) -> StoredFile | None:
     return StoredFile(row["id"], row["name"], row["size_bytes"], row["content_type"], row["sha256"])
 
 
-async def files_to_delete(database: Database, before_ms: int, now_ms: int) -> list[str]:
-    """Ids of contents that were replaced before that time, and are due to nobody; some of them, if they are many."""
-    asked = _Q.files_to_delete(before_ms=before_ms, now_ms=now_ms, limit=_AT_ONCE)
-    return [row["id"] for row in await database.read_long(asked)]
+async def files_to_delete(database: Database, before_ms: int, now_ms: int) -> AsyncIterator[str]:
+    """Ids of contents that were replaced before that time, and are due to nobody."""
+    after: tuple[int, str] = (-1, "")
+    while rows := await database.read_long(
+        _Q.replaced_files(before_ms=before_ms, after_ms=after[0], after_id=after[1], limit=_AT_ONCE)
+    ):
+        for row in rows:
+            if row["gate_id"] is None or not await _is_any_due(database, row["gate_id"], now_ms):
+                yield row["id"]
+        after = rows[-1]["replaced_ms"], rows[-1]["id"]
+
+
+async def _is_any_due(database: Database, gate_id: int, now_ms: int) -> bool:
+    """Is a call of what this deleted gate sold due, or may one be? Some of that at a time: it may be millions."""
+    for state in _IN_TURN:
+        looked, after = _SALES_AT_ONCE, -1
+        while looked == _SALES_AT_ONCE:
+            asked = _Q.due_in_piece(gate_id=gate_id, state=state, after=after, many=_SALES_AT_ONCE, now_ms=now_ms)
+            (piece,) = await database.read_long(asked)
+            if piece["is_due"]:
+                return True
+            looked, after = piece["looked"], piece["last"]
+    return False
 
 
 async def keep_replaced(database: Database, file_id: str, before_ms: int, now_ms: int) -> None:

@@ -10,19 +10,28 @@ UPDATE files SET replaced_ms = :now_ms WHERE gate_id = :gate_id AND replaced_ms 
 -- name: file_by_id
 SELECT id, name, content_type, size_bytes, sha256 FROM files WHERE id = :id;
 
+-- From one of them on; beside a deleted gate's own content its gate.
+-- name: replaced_files
+SELECT f.id, f.replaced_ms, g.id AS gate_id FROM files f
+LEFT JOIN paygates g ON g.id = f.gate_id AND g.file_id = f.id AND g.deleted_ms IS NOT NULL
+WHERE f.replaced_ms < :before_ms AND (f.replaced_ms, f.id) > (:after_ms, :after_id)
+ORDER BY f.replaced_ms, f.id LIMIT :limit;
+
 -- A deleted gate's content stays while a call of it is due, or may be yet: it is paid or may be, or nobody knows, or is held,
--- or not void yet (0069).
--- name: files_to_delete
--- CROSS JOIN: from the content's own gate, and not from all that was ever sold anywhere, for each content anew.
-SELECT f.id FROM files f WHERE f.replaced_ms < :before_ms AND NOT EXISTS (
-    SELECT 1 FROM paygates g CROSS JOIN holdings p
-    WHERE g.id = f.gate_id AND g.file_id = f.id AND g.deleted_ms IS NOT NULL AND p.gate_id = g.id
-    AND (p.state IN ('CLAIMED', 'PARKED', 'LIVE')
-        OR (p.follow_ms IS NOT NULL AND (p.state = 'FAILED' OR p.failure = 'settlement_failed'))
-        OR (p.state = 'VOID' AND p.failure LIKE 'gate_deleted, %')
-        OR (p.state = 'VOID' AND p.failure = 'gate_deleted' AND p.remaining = p.granted
-            AND (p.expires_ms IS NULL OR p.expires_ms > :now_ms)))
-) ORDER BY f.replaced_ms LIMIT :limit;
+-- or not void yet (0069). So many of its sales in one state, from a number on.
+-- name: due_in_piece
+SELECT count(*) AS looked, max(sold.number) AS last, max(
+    CASE WHEN sold.state IN ('CLAIMED', 'PARKED', 'LIVE')
+        OR (sold.follow_ms IS NOT NULL AND (sold.state = 'FAILED' OR sold.failure = 'settlement_failed'))
+        OR (sold.state = 'VOID' AND sold.failure LIKE 'gate_deleted, %')
+        OR (sold.state = 'VOID' AND sold.failure = 'gate_deleted' AND sold.remaining = sold.granted
+            AND (sold.expires_ms IS NULL OR sold.expires_ms > :now_ms))
+    THEN 1 ELSE 0 END
+) AS is_due
+FROM (
+    SELECT number, state, failure, follow_ms, granted, remaining, expires_ms FROM holdings
+    WHERE gate_id = :gate_id AND state = :state AND number > :after ORDER BY number LIMIT :many
+) sold;
 
 -- name: leaving
 SELECT id FROM files WHERE id = :id AND replaced_ms < :before_ms;
