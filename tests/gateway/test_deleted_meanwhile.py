@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import sqlite3
 import struct
@@ -16,16 +17,18 @@ import aiohttp.web
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.gateway.composed import composed
-from tests.gateway.hostile_hub import Forward, HostileHub, run_hostile_hub
+from tests.gateway.composed import composed, settings_for
+from tests.gateway.hostile_hub import Forward, HostileHub, run_hostile_hub, says
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.test_files import DAY_MS, form_of, swept
+from tests.gateway.test_honouring import relay
 from tests.gateway.test_leaving import LeftShop, shop
 from tests.gateway.test_stopping import answer_of, books_of
 from tests.ports import free_port
 from tollkeeper.gateway import asking
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.serving.hands import honour_payment
 from tollkeeper.settings import FileSettings, Role
 from tollkeeper.storage import paygates
 from tollkeeper.storage.files import LocalFiles
@@ -180,6 +183,52 @@ async def test_a_deleted_gates_file_is_kept_while_a_call_of_it_is_due_and_a_day_
         async with selling(), http.get(link) as content:
             assert await content.read() == b"content"
         assert await swept(database, store, DAY_MS + 60_000) == []
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+async def test_a_payment_that_failed_is_honoured_at_a_deleted_gate_only_while_its_file_is_kept(
+    tmp_path: Path, embedded_chain: ChainUnderTest, *, is_kept: bool
+) -> None:
+    """A stranger carried it out behind the time for which what became of it was asked."""
+    store, database, port, chain = (
+        LocalFiles(tmp_path / "files", 0),
+        tmp_path / "gateway.db",
+        free_port(),
+        embedded_chain,
+    )
+    given: dict[str, Any] = {"role": Role.GATEWAY, "files": FileSettings(tmp_path / "files")}
+    async with (
+        composed(chain.url, tmp_path / "hub.db", role=Role.HUB) as hub,
+        run_hostile_hub(hub) as between,
+        Buyer(derive_wallets().buyer) as buyer,
+        aiohttp.ClientSession() as http,
+    ):
+        selling = partial(composed, chain.url, database, at=port, hub_url=between.url, **given)
+        between.settling = says(
+            200, json.dumps({"success": False, "transaction": "", "errorReason": "invalid_payment"})
+        )
+        async with selling() as url:
+            there = LeftShop(url, database, RecordingTarget(""), buyer)
+            bearer = {"Authorization": f"Bearer {await buyer.login(url)}"}
+            async with http.post(url + "/api/v1/paygates", data=form_of(b"content"), headers=bearer) as created:
+                gate = await created.json()
+            payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
+            assert (await buyer.call(gate["accessUrl"], payment)).status == 402
+            assert books_of(there) == [("FAILED", 0)]
+            assert (await buyer.ask("DELETE", f"{url}/api/v1/paygates/{gate['id']}", headers=bearer)).status == 200
+        with closing(sqlite3.connect(database, timeout=20)) as books, books:
+            books.execute("UPDATE files SET replaced_ms = replaced_ms - ?", (2 * DAY_MS,))
+            books.execute("UPDATE purchases SET follow_ms = ?", (1 if is_kept else None,))
+        assert len(await swept(database, store, 0)) == is_kept
+        async with selling():
+            order = {"gate": gate["slug"], "transaction": relay(chain, payment), "nonce": None}
+            told = await honour_payment(settings_for(chain.url, database, **given), order)
+            if is_kept:
+                token = {"X-Credit-Token": told["done"]["creditToken"]}
+                assert (await buyer.ask("GET", gate["accessUrl"], headers=token)).status == 200
+            else:
+                assert "its file is kept no more" in told["error"]
+    assert books_of(there) == [("VOID" if is_kept else "FAILED", 0)]
 
 
 @pytest.mark.parametrize("binding", ["payment", "wallet"])

@@ -15,7 +15,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.purchases import Claim, PurchaseState, Terms, credit_token
+from tollkeeper.core.purchases import SETTLEMENT_FAILED, Claim, PurchaseState, Terms, credit_token
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.gateway.families import payments_of
@@ -74,8 +74,8 @@ class Honouring:
         if len(fitting) != 1:
             raise ApiError(Code.PAYMENT_INVALID, "several payments in that transaction fit: say which by its nonce")
         payment = fitting[0]
-        if is_deleted and await self.purchases.by_payment(payment.key) is None:
-            raise ApiError(Code.NOT_FOUND, f"{slug} was deleted, and this payment was not shown there before")
+        if is_deleted:
+            _require_due(await self.purchases.by_payment(payment.key), gate)
         return await self._grant(payment, gate, is_deleted=is_deleted)
 
     async def _shown(self, transaction_hash: str, nonce: str | None, gate: PayGate, network: str) -> list[ChainPayment]:
@@ -147,6 +147,17 @@ class Honouring:
             "transaction": payment.transaction_hash,
             "creditToken": credit_token(self.token_keys[0], purchase.id),
         }
+
+
+def _require_due(purchase: Purchase | None, gate: PayGate) -> None:
+    """Raises: NOT_FOUND for what this deleted gate cannot serve: never shown there, or its file is kept no more."""
+    if purchase is None:
+        raise ApiError(Code.NOT_FOUND, f"{gate.slug} was deleted, and this payment was not shown there before")
+    is_nothing_kept = gate.file is None and not gate.target_url
+    failed = purchase.state is PurchaseState.FAILED or purchase.failure == SETTLEMENT_FAILED
+    if is_nothing_kept and failed:
+        msg = f"{gate.slug} was deleted, and its file is kept no more: its seller has this payment, and may return it"
+        raise ApiError(Code.NOT_FOUND, msg)
 
 
 def _networks(gate: PayGate, family: Family) -> list[str]:
