@@ -570,3 +570,27 @@ async def test_an_end_that_the_first_node_never_shows_is_concluded_by_two_others
         await world.complete()
         assert await world.status(body) == "failed"
         assert world.earned == 0
+
+
+async def test_settling_what_was_just_verified_asks_for_what_must_hold_when_it_is_signed_in_one_batch_alone(
+    tmp_path: Path,
+) -> None:
+    """Its own simulation, what pays for it, and whose the accounts are by then; its blockhash is not judged again."""
+    async with (
+        SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
+        run_chaos(node.url) as noting,
+        hub_of(tmp_path, node, rpc_url=noting.url) as world,
+    ):
+        assert (await world.settle(world.payment())).body["success"] is True  # what is read once for all payments
+        payment = world.payment()
+        assert (await world.verify(payment)).body["isValid"] is True
+        requests: list[list[str]] = []
+
+        def note(methods: list[str]) -> Act:
+            requests.append(methods)
+            return Act.PASS
+
+        noting.act = note
+        assert (await world.settle(payment)).body["success"] is True
+        before_sending = requests[: requests.index(["sendTransaction"])]
+        assert before_sending == [["simulateTransaction", "getBalance", "getMultipleAccounts", "getBlockHeight"]]
