@@ -8,7 +8,8 @@ Calls on held credits are a second gateway's of ours: the first one's is busy wi
 trusted sales are followed until their payments are seen, which the middlewares do not do.
 
 `ours`, `reference` and `ratio` are ours and FastAPI's first purchases at 64 connections. The other fields say the same
-of Express and of one connection, and `held` is ours on credits that are held, which the middlewares do not have.
+of Express and of one connection, and `held` is ours on credits that are held, which the middlewares do not have. nginx,
+which forwards to the target and knows of no payment, is how fast any of them could be.
 `*_cpu_ratio` compares purchases per second of processor time that each server used.
 """
 
@@ -41,11 +42,22 @@ if TYPE_CHECKING:
     from bench.wrk import Calls
 
 CONNECTIONS: Final = (64, 1)
+PEERS: Final = ("fastapi", "express", "nginx")
 ROUNDS: Final = 4
 ROUND_SECONDS: Final = 2
 FIRST_GUESS: Final = 1_200  # purchases per second, until a turn made more
 MARGIN: Final = 3.0  # payments prepared per payment that the quickest turn would have taken
 HELD: Final = 64
+
+_PROXY: Final = """\
+    upstream target {{ server 127.0.0.1:{target_port}; keepalive 512; keepalive_requests 1000000000; }}
+    proxy_http_version 1.1;
+    proxy_set_header Connection "";
+    server {{
+        listen 127.0.0.1:{port} backlog=4096;
+        location = /small {{ proxy_pass http://target; }}
+    }}
+"""
 
 
 @dataclass(slots=True)
@@ -133,12 +145,22 @@ def peers() -> Iterator[Peers]:
 
 def measure() -> Result:
     """Every side in turns."""
-    with peers() as running, running.another("held") as own:
+    with peers() as running, running.another("held") as own, _forwarding(running) as bare:
         gate = own.gate(f"http://127.0.0.1:{running.port}/small", assumeValid=True)
         held = deque(request(gate, X_Payment=payment) for payment in own.buy(gate, HELD))
         own.rest()
         ours = Side("held", gate, own.pid, lambda: _next(held), running.directory, repeat=True)
-        return _compared(in_turns("peers", [*running.sides, ours]))
+        return _compared(in_turns("peers", [*running.sides, ours, bare]))
+
+
+@contextmanager
+def _forwarding(running: Peers) -> Iterator[Side]:
+    """An nginx in front of the target, on the core of the others."""
+    port = free_port()
+    proxy = _PROXY.format(port=port, target_port=running.port)
+    with nginx(proxy, port, cores()[0], running.directory / "proxy") as pid:
+        url = f"http://127.0.0.1:{port}/small"
+        yield Side("nginx", url, pid, lambda: request(url), running.directory, repeat=True)
 
 
 def _next(held: deque[bytes]) -> bytes:
@@ -164,7 +186,7 @@ def in_turns(name: str, sides: list[Side]) -> dict[str, float | str]:
 def _compared(also: dict[str, float | str]) -> Result:
     also |= {"peer": FASTAPI, "express": "npm @x402/express 2.27.0"}
     for ours in ("ours", "held"):
-        for theirs in ("fastapi", "express"):
+        for theirs in PEERS:
             for connections in CONNECTIONS:
                 pair = f"{ours}_{connections}", f"{theirs}_{connections}"
                 name = f"{ours}_over_{theirs}_{connections}"
