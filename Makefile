@@ -38,12 +38,12 @@ test: setup
 	@mkdir -p .cache
 	@$(tests) $(if $(PYTEST),,-p tests.core_beside)
 
-# The long forms of what kills, cuts, forks and fills, and how many faults came: an hour on two cores. The short
+# The long forms of what kills, cuts, forks, fills and hangs, and how many faults came: an hour on two cores. The short
 # ones are in `make test`.
 faults: setup
 	@scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m long \
 	  --durations=20 $(PYTEST) tests/faults tests/storage/test_ledger_kills.py tests/storage/test_ledger_process.py \
-	  tests/chains/test_solana_answers.py
+	  tests/chains/test_solana_answers.py tests/gateway/test_hostile_targets.py
 
 check: $(VENV)/.dev
 	$(bin)/ruff check .
