@@ -8,6 +8,12 @@ from typing import Final
 # Half of what collecting ten thousand tests takes would be walks of the collector over what has come so far.
 gc.set_threshold(100_000, 50, 100)
 
+# As the program does: a logged exception would be drawn with all that its frames hold, for seconds in which the loop
+# of a test stands still where the machine is busy.
+from tollkeeper.serving.imports import leave_rich_out  # noqa: E402 - it is the first of ours
+
+leave_rich_out()
+
 _recursion_limit = sys.getrecursionlimit()
 
 import eth_account  # noqa: E402, F401 - after the limit was read
