@@ -57,7 +57,7 @@ async def hold(database: Path, seconds: float, let_go: threading.Event | None = 
 
 
 async def answer_of(reader: asyncio.StreamReader) -> tuple[bytes, dict[str, Any]]:
-    head, _, body = (await asyncio.wait_for(reader.read(), 10)).partition(b"\r\n\r\n")
+    head, _, body = (await asyncio.wait_for(reader.read(), 60)).partition(b"\r\n\r\n")
     return head, json.loads(body)
 
 
