@@ -139,6 +139,7 @@ async def serving(auth: Auth, port: int = 0) -> AsyncIterator[Client]:
             yield Client(http, f"http://127.0.0.1:{port}", paths)
     finally:
         server.close()
-        for connection in list(state.connections):
-            connection.shutdown()
+        for connection in list(state.connections):  # whose ends have not been seen yet
+            connection.transport.close()
         await server.wait_closed()
+        await asyncio.sleep(0)  # they are closed by then

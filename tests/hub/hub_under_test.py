@@ -318,7 +318,10 @@ async def serving(app: Any) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
+        for connection in list(state.connections):  # whose ends have not been seen yet
+            connection.transport.close()
         await server.wait_closed()
+        await asyncio.sleep(0)  # they are closed by then
 
 
 def fresh_nonce() -> str:
