@@ -149,13 +149,14 @@ async def test_its_transfer_and_its_next_payments_need_nothing_special(
     assert (await factory_hub.settle(TestPayment(authorization, plain))).body["success"] is True
 
 
+@pytest.mark.usefixtures("patient")
 async def test_no_payment_that_deploys_a_wallet_shares_a_transaction(
     tmp_path: Path, factory_chain: ChainUnderTest
 ) -> None:
     chain = factory_chain
     await in_thread(chain.rpc.call, "anvil_setCode", batcher_address(), "0x")  # Multicall3 carries batches then
     wallets = [await in_thread(lambda salt=salt: funded(chain, salt=salt)) for salt in range(2)]
-    async with run_hub(tmp_path, chain, config={**ALLOWED, "batch_queue_depth": 1}) as hub:
+    async with run_hub(tmp_path, chain, config={**ALLOWED, "batch_queue_depth": 1, "batch_items_max": 2}) as hub:
         deploying = [await in_thread(payment_of, wallet) for wallet in wallets]
         plain = [new_payment(chain) for _ in range(2)]
         before = await in_thread(chain.nonce, chain.wallets.relayer)

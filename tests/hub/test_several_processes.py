@@ -34,7 +34,7 @@ from tollkeeper.storage import Statement, open_database
 from tollkeeper.storage.remote import RemoteDatabase
 
 SEND = "eth_sendRawTransaction"
-LIFE_SECONDS = 3.0
+LIFE_SECONDS = 5.0  # in which a busy machine says that it lives
 
 
 @contextmanager
