@@ -23,6 +23,7 @@ from tests.hub.hub_under_test import hub_config, new_hub, serving
 from tests.hub.solana_hub import new_solana_hub
 from tests.started import light_environment, program
 from tollkeeper.core.networks import Family
+from tollkeeper.hub import gathering
 from tollkeeper.hub.app import Hub, create_app
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.storage import Database, open_database
@@ -80,6 +81,8 @@ class HubProcess(TestProcess):
         *,
         other_node_urls: Sequence[str] = (),
         batch_queue_depth: int = 0,
+        batch_items_max: int | None = None,
+        company_seconds: float | None = None,
         node_timeout_seconds: float = 2.0,
         life_seconds: float | None = None,
         orders: Path | None = None,
@@ -92,6 +95,7 @@ class HubProcess(TestProcess):
     ) -> None:
         """`orders`: the file that faults of its database are ordered by; `under` is a command that runs it.
 
+        `company_seconds`: how long whoever waits for company does so; until a batch is full at most.
         `stuck_seconds`: how old a transaction is before it may be replaced. `trusted_keys`: of each gateway, by its
         URL, in hex by their names. `on_start` is called once it runs, before it listens.
         """
@@ -101,9 +105,11 @@ class HubProcess(TestProcess):
             other_node_urls=list(other_node_urls),
             config={
                 "batch_queue_depth": batch_queue_depth,
+                **({} if batch_items_max is None else {"batch_items_max": batch_items_max}),
                 "timeout_seconds": node_timeout_seconds,
                 "wallet_factories": list(wallet_factories),
             },
+            company_seconds=company_seconds,
             life_seconds=life_seconds,
             orders=None if orders is None else str(orders),
             is_solana=is_solana,
@@ -142,6 +148,8 @@ def on_evm(database: Database, options: dict[str, Any]) -> Hub:
         completer_interval_seconds=0.1,
         shared_life_seconds=life_seconds,
     )
+    if options.get("company_seconds") is not None:
+        gathering.WAIT_SECONDS = options["company_seconds"]  # type: ignore[misc]  # as of no test before
     if options.get("stuck_seconds") is not None:
         hub.completers[Family.EVM].lanes.stuck_seconds = options["stuck_seconds"]
     return hub

@@ -46,7 +46,7 @@ async def test_the_log_begins_anew_between_lists_that_follow_on_each_other(tmp_p
     owners = [asyncio.create_task(owner()) for _ in range(2)]  # one waits while the other one is told
     rows = 0
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(200):
             while lists < 12 or rows < 60_000:
                 first = rows * 7 % ROWS
                 await database.run_short(
