@@ -222,7 +222,7 @@ def _headers(headers: dict[str, str]) -> dict[str, str]:
 
 def hub_config(rpc_url: str, **changes: Any) -> EvmConfig:
     """base-sepolia behind that node."""
-    return replace(EvmConfig(NETWORKS[NETWORK], (rpc_url,), timeout_seconds=2.0), **changes)
+    return replace(EvmConfig(NETWORKS[NETWORK], (rpc_url,), timeout_seconds=10.0), **changes)
 
 
 def new_hub(

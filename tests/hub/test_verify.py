@@ -309,13 +309,16 @@ async def test_every_error_has_the_specified_body(hub: HubUnderTest) -> None:
 async def test_a_node_that_does_not_answer_is_unavailable_never_a_reason(
     chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
 ) -> None:
-    payment = new_payment(embedded_chain)
+    payment, rpc = new_payment(embedded_chain), chaos_hub.account.chain.rpc
+    patience = rpc._timeout_seconds  # noqa: SLF001 - of whom nothing hangs for it is long
     for act in (Act.CUT, Act.SERVER_ERROR, Act.HANG):
         chaos.on("eth_call", act)
+        rpc._timeout_seconds = 2.0 if act is Act.HANG else patience  # noqa: SLF001
         for path in ("/verify", "/settle"):
             answer = await chaos_hub.post(path, payment.body)
             assert_error_body(answer, 503, "UNAVAILABLE")
     chaos.calm()
+    rpc._timeout_seconds = patience  # noqa: SLF001
     assert (await chaos_hub.settle(payment)).body["success"] is True
 
 
