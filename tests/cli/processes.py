@@ -113,10 +113,12 @@ class Running:
 
     @property
     def wrote(self) -> str:
-        return Path(self.log.name).read_text()
+        return Path(self.log.name).read_text(errors="replace")  # of a letter that is just being written, too
 
     def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.wrote.splitlines() if line.startswith("{")]
+        """What was logged; of a line that is just being written nothing yet."""
+        whole = self.wrote.rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
     def wait_for_event(self, event: str, seconds: float = START_SECONDS) -> dict[str, Any]:
         """The first log line of that event. Raises AssertionError where the process ends or takes too long."""

@@ -176,7 +176,8 @@ class Program(ABC):
 
     def warnings(self, event: str) -> list[Json]:
         """What the program logged under this name."""
-        lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+        whole = self.log.read_text(errors="replace").rpartition("\n")[0]  # a line may be just being written
+        lines = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
         return [line for line in lines if line["event"] == event]
 
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
