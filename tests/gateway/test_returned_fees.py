@@ -39,8 +39,10 @@ def told(status: str, transaction: str = FAILED_IN) -> dict[str, Any]:
         (told("pending"), True, True, False),
         (told("success"), True, True, True),
         (told("success", "0x" + "ab" * 32), False, False, False),  # another attempt's, which has a fee of its own
+        ({**told("success", "0x" + "ab" * 32), "isOfKey": False}, False, False, False),
+        ({**told("success", "0x" + "ab" * 32), "isOfKey": True}, True, True, True),
     ],
-    ids=["failed", "forgotten", "pending", "made", "made by another"],
+    ids=["failed", "forgotten", "pending", "made", "made by another", "made by another's", "made by what replaced it"],
 )
 async def test_a_fee_is_owed_where_the_very_transaction_that_failed_was_made(
     tmp_path: Path, answer: dict[str, Any], *, is_kept_at_first: bool, is_kept_for_long: bool, is_owed: bool

@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from tollkeeper.core.wire import EvmPayload, Payment, PaymentKey, encode_payment
 from tollkeeper.gateway.buying import Presented
 from tollkeeper.gateway.transfer_fee import FeeCharges, TransferFees
 from tollkeeper.gateway.transfer_keys import TransferKeys
+from tollkeeper.hub.lanes import LaneKeeper
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -563,24 +565,46 @@ async def assert_told_as_made(bank: Bank, transfer: EvmPayload, fee: str, transa
     assert (await ask(bank, bank.signed(), await new_fee(bank), own)).error_code == "CONFLICT"
 
 
-@pytest.mark.parametrize("is_asked_again", [False, True])
-async def test_a_fee_that_was_given_back_for_what_a_reorganisation_makes_after_all_is_told_as_owed(
-    tmp_path: Path, anvil_fiat_token: ChainUnderTest, *, is_asked_again: bool
-) -> None:
-    """Its payer's money was gone in the block in which the transfer failed, and is there on the other branch."""
-    chain, buyer_wallet = anvil_fiat_token, derive_wallets().buyer
-    chain.rpc.call("anvil_mine", "0x8")
-    settings = settings_for(chain.url, tmp_path / "gateway.db", role=Role.GATEWAY)
-    spent: list[str] = []
+async def replaced_in(chain: ChainUnderTest, transaction: str) -> str:
+    """What stands in the pool in place of that transaction, once there is something."""
+    async with asyncio.timeout(40):
+        while True:
+            pooled = chain.rpc.call("txpool_content")
+            found = [one["hash"] for where in pooled.values() for slots in where.values() for one in slots.values()]
+            if len(found) == 1 and found[0] != transaction:
+                return str(found[0])
+            await asyncio.sleep(0.2)
+
+
+def spending_first(chain: ChainUnderTest, spent: list[str]) -> Settling:
+    """The buyer's money is spent in the block that is mined next, before the transfer is made; `spent`: by which."""
 
     async def spend_first(_request: web.Request, forward: Forward) -> web.StreamResponse:
-        drain = chain.authorization(pay_to="0x" + "88" * 20, value=chain.balance(buyer_wallet.address))
+        drain = chain.authorization(pay_to="0x" + "88" * 20, value=chain.balance(chain.wallets.buyer.address))
         fees = {"max_fee_per_gas": 50_000_000_000, "max_priority_fee_per_gas": 40_000_000_000}
         chain.rpc.call("evm_setAutomine", False)
         data = transfer_calldata(drain, chain.sign(drain))
         spent.append(chain.send(chain.wallets.faucet, USDC_ADDRESS, data, **fees))
         return await forward()
 
+    return transfers_only(spend_first)
+
+
+@pytest.mark.parametrize("meanwhile", ["", "asked again", "replaced"])
+async def test_a_fee_that_was_given_back_for_what_a_reorganisation_makes_after_all_is_told_as_owed(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    """Its payer's money was gone in the block in which the transfer failed, and is there on the other branch.
+
+    There it may be made by another transaction of the same attempt, which pays more.
+    """
+    if meanwhile == "replaced":
+        impatient = partial(LaneKeeper, stuck_seconds=0.5, unmined_seconds=0.5)
+        monkeypatch.setattr("tollkeeper.hub.completer.LaneKeeper", impatient)
+    chain, buyer_wallet = anvil_fiat_token, derive_wallets().buyer
+    chain.rpc.call("anvil_mine", "0x8")
+    settings = settings_for(chain.url, tmp_path / "gateway.db", role=Role.GATEWAY)
+    spent: list[str] = []
     async with (
         composed(chain.url, tmp_path / "hub.db", role=Role.HUB) as hub_url,
         run_hostile_hub(hub_url) as hostile,
@@ -589,7 +613,7 @@ async def test_a_fee_that_was_given_back_for_what_a_reorganisation_makes_after_a
     ):
         bank = Bank(gateway_url, hostile, chain, buyer, "0x" + secrets.token_hex(20))
         fee, transfer = await new_fee(bank), bank.signed()
-        hostile.settling = transfers_only(spend_first)
+        hostile.settling = spending_first(chain, spent)
         asking = asyncio.create_task(ask(bank, transfer, fee))
         async with asyncio.timeout(20):
             while chain.rpc.call("txpool_status")["pending"] != "0x2":  # noqa: ASYNC110 - a node is asked
@@ -605,25 +629,28 @@ async def test_a_fee_that_was_given_back_for_what_a_reorganisation_makes_after_a
             chain.rpc.call("anvil_dropTransaction", spent[0])
             again = None
             async with asyncio.timeout(40):
-                if is_asked_again:
+                if meanwhile == "asked again":
                     again = await asked_while_under_way_again(bank, hub_url, transfer, fee)
+                made_in = failed.json()["transaction"]
+                if meanwhile == "replaced":
+                    made_in = await replaced_in(chain, made_in)
                 chain.rpc.call("evm_setAutomine", True)
                 chain.rpc.call("evm_mine")
                 if again is not None:
-                    assert (await again).json()["transaction"] == failed.json()["transaction"]
+                    assert (await again).json()["transaction"] == made_in
                 while rows_of(tmp_path, "SELECT call_id FROM returned_fees WHERE made_ms IS NULL"):
                     rows_of(tmp_path, "UPDATE returned_fees SET follow_ms = 1 WHERE follow_ms IS NOT NULL")
                     await asyncio.sleep(0.5)
         assert moved(bank) == (10_000, FEE_MICRO)
         told = [line["log_level"] for line in said if line["event"] == "fee_is_owed"]
         listed = inspect_books(settings)
-        if is_asked_again:
+        if meanwhile == "asked again":
             assert (told, listed) == ([], [])
             assert (await ask(bank, bank.signed(), fee)).status == 402
         else:
             assert told == ["error"]
-            assert_one_is_owed(listed, failed.json()["transaction"])
-            await assert_told_as_made(bank, transfer, fee, failed.json()["transaction"])
+            assert_one_is_owed(listed, made_in)
+            await assert_told_as_made(bank, transfer, fee, made_in)
             assert inspect_books(settings) == listed
 
 

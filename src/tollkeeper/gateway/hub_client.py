@@ -146,11 +146,15 @@ class SettleAnswer:
 
 
 class PaymentStatus(NamedTuple):
-    """Our hub's public word on a payment: pending, success or failed, in which transaction, since when (Unix ms)."""
+    """Our hub's public word on a payment: pending, success or failed, in which transaction, since when (Unix ms).
+
+    `is_of_key`: it is the attempt's that was begun under the key that was named.
+    """
 
     status: str
     transaction: str
     updated_ms: int
+    is_of_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,19 +342,22 @@ class HubClient:
         except HubUnreachableError:
             return None
 
-    async def payment_status(self, key: PaymentKey) -> PaymentStatus | None:
+    async def payment_status(self, key: PaymentKey, named: str = "") -> PaymentStatus | None:
         """A payment's public status at our hub; None where it says itself that it knows nothing of it.
 
-        A 404 alone is of whoever stands before a hub that is away, and means nothing. Raises: HubUnreachableError.
+        A 404 alone is of whoever stands before a hub that is away, and means nothing. `named`: the key of an attempt,
+        on EVM, where one may be made by several transactions. Raises: HubUnreachableError.
         """
-        status, data = await self._transport.request("GET", key.status_query, {}, b"", VERIFY_TIMEOUT_SECONDS)
+        path = f"{key.status_query}&key={named}" if named and "?" in key.status_query else key.status_query
+        status, data = await self._transport.request("GET", path, {}, b"", VERIFY_TIMEOUT_SECONDS)
         body = _object(data)
         if status == 404 and _is_unknown_payment(body):
             return None
         if status != 200 or not isinstance(body.get("status"), str):
             msg = f"the payment's status answered {status}"
             raise HubUnreachableError(msg)
-        return PaymentStatus(body["status"], _transaction_in(body), _read_ms(body.get("updatedAt")))
+        is_of_key = body.get("isOfKey") is True
+        return PaymentStatus(body["status"], _transaction_in(body), _read_ms(body.get("updatedAt")), is_of_key)
 
     async def transaction_of(self, key: PaymentKey) -> str:
         """The transaction that a payment is in by our hub's public word; "" where it names none in half a second."""

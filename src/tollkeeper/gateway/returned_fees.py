@@ -9,7 +9,7 @@ the other's transfer. Where the pair was asked for again meanwhile, it was charg
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -65,7 +65,7 @@ class ReturnedFees:
     async def _look(self, fee: ReturnedFee) -> None:
         now_ms = self.clock_ms()
         try:
-            told = await self.hub.payment_status(fee.transfer)
+            told = await self.hub.payment_status(fee.transfer, fee.call_id)
         except HubUnreachableError:
             await self.database.run(follow_returned(fee.call_id, fee.failed_ms, now_ms + _UNANSWERED_MS))
             raise
@@ -73,11 +73,11 @@ class ReturnedFees:
         if told is not None and told.status == "pending":
             await self.database.run(follow_returned(fee.call_id, now_ms, now_ms + FIRST_LOOK_MS))
         elif told is not None and told.status == "success":
-            # In another transaction it is another attempt's, which has a fee of its own.
-            if told.transaction != fee.transaction_hash:
+            # In another transaction it is another attempt's, which has a fee of its own; or it replaced this one.
+            if told.transaction != fee.transaction_hash and not told.is_of_key:
                 await self.database.run(follow_returned(fee.call_id, failed_ms, None))
                 return
-            await self._look_at_charge(fee, failed_ms, now_ms)
+            await self._look_at_charge(replace(fee, transaction_hash=told.transaction), failed_ms, now_ms)
         else:
             await self._look_later(fee, failed_ms, now_ms)
 
@@ -92,7 +92,7 @@ class ReturnedFees:
         else:
             payer, transaction = fee.transfer.payer, fee.transaction_hash
             _LOG.error("fee_is_owed", call_id=fee.call_id, payer=payer, transaction=transaction)
-            await self.database.run(owe_returned(fee.call_id, now_ms))
+            await self.database.run(owe_returned(fee, now_ms))
 
     async def _look_later(self, fee: ReturnedFee, failed_ms: int, now_ms: int) -> None:
         follow_ms = next_look_ms(failed_ms, now_ms, is_used_up=False)

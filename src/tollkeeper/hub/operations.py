@@ -146,7 +146,9 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "updatedAt": TIME,
             "id": TEXT,
             "error": nullable(TEXT),
-        }
+            "isOfKey": FLAG,
+        },
+        optional=["isOfKey"],
     ),
 }
 
@@ -277,6 +279,7 @@ PAYMENT: Final = Operation(
         in_path("payer", TEXT),
         in_path("nonce", TEXT),
         query("asset", EVM_ADDRESS),
+        query("key", TEXT, "An Idempotency-Key: isOfKey says whether the newest attempt is its own."),
         IF_NONE_MATCH,
     ),
     answers=_KNOWN,

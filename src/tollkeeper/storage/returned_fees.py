@@ -74,6 +74,6 @@ async def charge_of_pair(database: Database, call_id: str) -> CallState | None:
     return CallState(rows[0]["state"]) if rows else None
 
 
-def owe_returned(call_id: str, now_ms: int) -> Unit[None]:
-    """Its transfer was made after all."""
-    yield _Q.mark_returned_fee_owed(call_id=call_id, now_ms=now_ms)
+def owe_returned(fee: ReturnedFee, now_ms: int) -> Unit[None]:
+    """Its transfer was made after all, in that transaction."""
+    yield _Q.mark_returned_fee_owed(call_id=fee.call_id, transaction_hash=fee.transaction_hash, now_ms=now_ms)

@@ -14,7 +14,8 @@ WHERE follow_ms <= :now_ms OR follow_ms > :latest_ms ORDER BY follow_ms LIMIT :l
 UPDATE returned_fees SET failed_ms = :failed_ms, follow_ms = :follow_ms WHERE call_id = :call_id;
 
 -- name: mark_returned_fee_owed
-UPDATE returned_fees SET follow_ms = NULL, made_ms = :now_ms WHERE call_id = :call_id AND made_ms IS NULL;
+UPDATE returned_fees SET follow_ms = NULL, made_ms = :now_ms, transaction_hash = :transaction_hash
+WHERE call_id = :call_id AND made_ms IS NULL;
 
 -- name: forget_returned_fee
 DELETE FROM returned_fees WHERE call_id = :call_id;
