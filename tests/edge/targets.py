@@ -130,11 +130,16 @@ async def target(
 ) -> AsyncIterator[Target]:
     """A target that treats every connection with `behave`."""
     tasks: set[asyncio.Task[None]] = set()
+    writers: set[asyncio.StreamWriter] = set()
+
+    def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Both are known from here on: a task that is cancelled before it began closes nothing."""
+        writers.add(writer)
+        task = asyncio.get_running_loop().create_task(serve(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
         listening.connections += 1
         try:
             await behave(Connection(reader, writer, listening))
@@ -144,10 +149,9 @@ async def target(
             pass  # the test is over
         finally:
             listening.lost.set()
-            tasks.discard(task)
             writer.close()
 
-    server = await asyncio.start_server(serve, host, port, ssl=tls, limit=1 << 20)
+    server = await asyncio.start_server(take, host, port, ssl=tls, limit=1 << 20)
     port = server.sockets[0].getsockname()[1]
     listening = Target(f"{'https' if tls else 'http'}://{host}:{port}", port)
     try:
@@ -157,6 +161,8 @@ async def target(
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in writers:
+            writer.transport.abort()  # by the loop's end, also where nobody reads what was to be sent
 
 
 @contextlib.asynccontextmanager
