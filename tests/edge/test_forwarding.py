@@ -352,7 +352,7 @@ async def test_a_disk_that_does_not_take_an_answer_in_time_is_a_refusal_and_gets
         edge.room.threads.submit(is_quick.wait, 10)
     # Its last byte is the one that is too much for memory: all is there, and waits for the disk alone.
     async with target(serves(sized(bytes(1001)))) as there:
-        refusal = await refusal_of(edge, get(there.at()), response_seconds=0.3, memory_size_bytes=1000)
+        refusal = await refusal_of(edge, get(there.at()), response_seconds=2, memory_size_bytes=1000)
         assert (refusal.code, refusal.status) == (Code.UNAVAILABLE, 503)
         assert "in time" in refusal.message
         is_quick.set()

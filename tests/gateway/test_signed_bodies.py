@@ -162,7 +162,7 @@ async def begun_at(
     """A call whose body follows its head after a while."""
     reader, writer = await there.connect()
     writer.write(there.request(gate, "POST", X_Credit_Token=token, Content_Length="70000"))
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.3)  # the spend is made, and the call waits for its body
     writer.write(bytes(70_000))
     await asyncio.sleep(0.1)
     return reader, writer
