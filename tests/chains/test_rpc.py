@@ -394,6 +394,31 @@ async def test_a_kept_connection_that_the_node_closed_meanwhile_fails_no_questio
     assert opened > 8
 
 
+async def test_what_is_asked_once_more_goes_over_no_connection_that_another_question_has_left_meanwhile() -> None:
+    """The node may have closed that one, too."""
+    opened, is_told = 0, asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal opened
+        opened += 1
+        is_second = opened == 2
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            asked = await read_call(reader)
+            writer.write(http_reply(json.dumps(echo(asked)).encode()))
+            await reader.read(1)  # each connection has one question answered
+            if is_second:
+                await is_told.wait()
+        writer.close()
+
+    async with asking(serve) as rpc:
+        assert [*await asyncio.gather(rpc.send_raw(b"\0"), rpc.send_raw(b"\1"))] == ["0x00", "0x01"]
+        both = [asyncio.create_task(rpc.send_raw(bytes([number]))) for number in (2, 3)]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        is_told.set()
+        assert await asyncio.gather(*both) == ["0x02", "0x03"]
+    assert opened == 4
+
+
 async def test_a_node_that_closes_also_new_connections_is_asked_twice_and_no_more() -> None:
     opened = 0
 

@@ -112,7 +112,12 @@ class _Connections:
             left = deadline - now()
             if left <= 0:  # which would be no limit at all
                 raise
+        former, self._session = self._session, None  # what others kept meanwhile may be closed, too
+        try:
             return await self._post(url, body, left)
+        finally:
+            if former is not None:
+                await self._close_unused(former)
 
     async def _post(self, url: str, body: bytes, seconds: float) -> bytes:
         if self._is_closed:  # whoever still waited for a turn would open connections that nobody ends
