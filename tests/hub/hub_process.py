@@ -83,7 +83,7 @@ class HubProcess(TestProcess):
         batch_queue_depth: int = 0,
         batch_items_max: int | None = None,
         company_seconds: float | None = None,
-        node_timeout_seconds: float = 10.0,
+        node_timeout_seconds: float = 2.0,
         life_seconds: float | None = None,
         orders: Path | None = None,
         is_solana: bool = False,
