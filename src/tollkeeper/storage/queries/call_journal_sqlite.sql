@@ -1,5 +1,5 @@
--- The journal of calls, as SQLite says it. What PostgreSQL says in place of `json_each` is in `spending_sqlite.sql` and in
--- migration 0033.
+-- The journal of calls, as SQLite says it. What PostgreSQL says in its place is in `spending_sqlite.sql`; the columns `spent`
+-- and `ended` are objects.
 
 -- name: write_in_journal
 -- :spent = {call id: number of its purchase, ...}, :ended = {status: [call id, ...], ...}, :interrupted = [call id, ...]
@@ -17,8 +17,9 @@ ON CONFLICT (ledger) DO UPDATE SET since = excluded.since, calls = excluded.call
 -- name: spent_in_journal
 -- :calls = [call id, ...]; those of them that the rows from :first to :last have, with their purchases.
 SELECT c.key AS call_id, j.number AS journal_number, p.*
-FROM call_journal j CROSS JOIN json_each(j.spent) c CROSS JOIN holdings p
-WHERE j.number BETWEEN :first AND :last AND c.key IN (SELECT value FROM json_each(:calls)) AND p.number = c.value;
+FROM call_journal j CROSS JOIN json_each(j.spent) AS c CROSS JOIN holdings p
+WHERE j.number BETWEEN :first AND :last AND c.key IN (SELECT w.value FROM json_each(:calls) AS w)
+    AND p.number = CAST(c.value AS BIGINT);
 
 -- name: restore_in_journal
 INSERT INTO credits_given (cause, reason, purchase_id, delta, created_ms)
@@ -36,14 +37,15 @@ SELECT number, spent, ended, interrupted FROM call_journal WHERE number >= :firs
 
 -- name: not_given_back
 -- :calls = [call id, ...]
-SELECT c.value AS id FROM json_each(:calls) c
+SELECT c.value AS id FROM json_each(:calls) AS c
 WHERE NOT EXISTS (SELECT 1 FROM credits_given g WHERE g.cause = c.value AND g.reason = 'restore');
 
 -- name: forget_open_calls
--- :ledgers = [ledger, ...], as below
-DELETE FROM open_calls WHERE ledger IN (SELECT value FROM json_each(:ledgers));
+-- :ledgers = [ledger, ...]
+DELETE FROM open_calls WHERE ledger IN (SELECT w.value FROM json_each(:ledgers) AS w);
 
 -- name: move_open_calls
+-- :ledgers = [ledger, ...]
 UPDATE open_calls SET since = (SELECT coalesce(max(number), 0) + 1 FROM call_journal), calls = '[]',
     marked_ms = coalesce(marked_ms, :now_ms)
-WHERE ledger IN (SELECT value FROM json_each(:ledgers));
+WHERE ledger IN (SELECT w.value FROM json_each(:ledgers) AS w);

@@ -1,8 +1,14 @@
 -- The spends of a batch, each statement once for all of them, as SQLite says it. Lists go in as JSON: objects where there
--- are pairs, because a key costs nothing to take out, else arrays of arrays. Another engine has a file of its own with
--- the same names and columns: where this one says `json_each(:wanted)` and `json_extract(w.value, '$[0]')`, PostgreSQL
--- says `jsonb_array_elements(:wanted::jsonb)` or `jsonb_each_text(:wanted::jsonb)`, and `w.value ->> 0`.
--- A `+` keeps SQLite from searching by the state.
+-- are pairs, because a key costs nothing to take out, else arrays. Another engine says the same with the same names and
+-- columns; PostgreSQL word for word but for this, by which `make bench NAME=postgres-spends` runs them there:
+--   `json_each(X) AS w` of an object is `jsonb_each_text(X::jsonb) AS w (key, value)`, of an array
+--     `jsonb_array_elements_text(X::jsonb) WITH ORDINALITY AS w (value, key)`, which counts from one;
+--   `w.key AS place` is `w.key - 1 AS place`;
+--   `json_extract(w.value, '$[0]')` is `(w.value::jsonb ->> 0)`: a text, as all that is taken out of JSON there, so that
+--     what is a number is cast here;
+--   `+state`, which keeps SQLite from searching by it, is `state`.
+-- Two of its sessions that change the same rows in different orders wait for each other until one of them is broken off:
+-- a batch locks its rows of `credits` in the order of their numbers first.
 
 -- name: purchases_of_payments
 -- :wanted = [[network, asset, payer, nonce], ...], none twice. `place` is the place in it.
@@ -23,9 +29,10 @@ UPDATE credits SET
     remaining = credits.remaining - w.spent,
     token_used = CASE WHEN w.token_used = 1 THEN 1 ELSE credits.token_used END
 FROM (
-    SELECT json_extract(value, '$[0]') AS number, json_extract(value, '$[1]') AS spent,
-        json_extract(value, '$[2]') AS token_used
-    FROM json_each(:spent)
+    SELECT CAST(json_extract(c.value, '$[0]') AS BIGINT) AS number,
+        CAST(json_extract(c.value, '$[1]') AS BIGINT) AS spent,
+        CAST(json_extract(c.value, '$[2]') AS BIGINT) AS token_used
+    FROM json_each(:spent) AS c
 ) AS w
 WHERE credits.number = w.number AND credits.is_live = 1 AND credits.remaining >= w.spent
     AND (credits.expires_ms IS NULL OR credits.expires_ms > :now_ms)
@@ -33,24 +40,24 @@ RETURNING credits.number;
 
 -- name: standing_of_gates
 -- :wanted = [gate id, ...]
-SELECT id, version, deleted_ms FROM paygates WHERE id IN (SELECT value FROM json_each(:wanted));
+SELECT id, version, deleted_ms FROM paygates WHERE id IN (SELECT CAST(w.value AS BIGINT) FROM json_each(:wanted) AS w);
 
 -- name: spend_known_credits
 -- As `spend_credits`, for headers: :spent = {number of a purchase: credits, ...}. What is remembered of a renamed one names
 -- another transaction than the one that stands.
-UPDATE credits SET remaining = credits.remaining - w.value
+UPDATE credits SET remaining = credits.remaining - CAST(w.value AS BIGINT)
 FROM json_each(:spent) AS w
 WHERE credits.number = CAST(w.key AS BIGINT) AND credits.is_live = 1 AND credits.token_used = 0
-    AND credits.is_renamed = 0 AND credits.remaining >= w.value
+    AND credits.is_renamed = 0 AND credits.remaining >= CAST(w.value AS BIGINT)
     AND (credits.expires_ms IS NULL OR credits.expires_ms > :now_ms)
 RETURNING credits.number, credits.remaining;
 
 -- name: insert_calls
 -- :calls = {call id: purchase id, ...}
 INSERT INTO single_calls (id, purchase_id, state, created_ms)
-SELECT key, value, 'DISPATCHED', :now_ms FROM json_each(:calls) WHERE 1 = 1;
+SELECT w.key, w.value, 'DISPATCHED', :now_ms FROM json_each(:calls) AS w;
 
 -- name: end_calls
 -- :ended = [call id, ...]
 UPDATE single_calls SET state = 'DONE', status = :status, ended_ms = :now_ms
-WHERE id IN (SELECT value FROM json_each(:ended)) AND +state = 'DISPATCHED';
+WHERE id IN (SELECT w.value FROM json_each(:ended) AS w) AND +state = 'DISPATCHED';
