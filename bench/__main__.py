@@ -20,6 +20,7 @@ BENCHMARKS: Final = {
     "settle-batch": "bench.settle_batch:measure",
     "start": "bench.start:measure",
     "ledger": "bench.ledger:measure",
+    "postgres-spends": "bench.postgres_spends:measure",
     "floor": "bench.floor:measure",
     "parts": "bench.parts:measure",
     "challenge-floor": "bench.challenge_floor:measure",

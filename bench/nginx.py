@@ -12,6 +12,7 @@ import socket
 import subprocess
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bench.measuring import pinned, say
@@ -19,7 +20,6 @@ from bench.processes import STOP_TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _START_TIMEOUT_SECONDS: Final = 10
 
@@ -54,12 +54,13 @@ http {{
 # and not in the next: 750 us for an answer of 1 MiB or 400. Here it is always the latter.
 _HEAP: Final = {"MALLOC_TRIM_THRESHOLD_": "67108864", "MALLOC_TOP_PAD_": "1048576"}
 
-_PACKAGES: Final = {"perf": "linux-perf"}
+_PACKAGES: Final = {"perf": "linux-perf", "postgres": "postgresql"}
 
 
 def tool(name: str) -> str:
-    """The path of nginx, wrk or perf, installed with apt-get where it is missing. Raises: RuntimeError."""
-    path = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+    """The path of nginx, wrk, perf or postgres, installed with apt-get where it is missing. Raises: RuntimeError."""
+    places = ["/usr/sbin", "/usr/local/sbin", *map(str, Path("/usr/lib/postgresql").glob("*/bin"))]
+    path = shutil.which(name) or shutil.which(name, path=":".join(places))
     if path is not None:
         return path
     apt = shutil.which("apt-get")
