@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-    from tollkeeper.storage.database import Unit
-    from tollkeeper.storage.spending import SpendBatch, Spent
+    from tollkeeper.storage.database import Job, Unit
 
 _LOCK: Final = Path(__file__).parent.parent / "requirements" / "postgres.txt"
 _USER: Final = "bench"
@@ -111,15 +110,10 @@ class Postgres:
         self.played: set[str] = set()  # statements, as SQLite says them
         self.deadlocks = 0
 
-    async def run(self, unit: Unit[Any]) -> Any:  # noqa: ANN401 - as the unit returns
-        """What the unit returns, once it is durable. Raises: ConstraintError; whatever the unit or asyncpg raises."""
+    async def run(self, job: Job) -> Any:  # noqa: ANN401 - as the job's unit returns
+        """What its unit returns, once it is durable. Raises: ConstraintError; whatever the unit or asyncpg raises."""
         async with self.connection.transaction():
-            return await self._play(unit)
-
-    async def run_batch(self, batch: SpendBatch) -> Spent:
-        """As `run` of the batch's unit."""
-        spent: Spent = await self.run(batch.unit())
-        return spent
+            return await self._play(job.unit())
 
     async def _play(self, unit: Unit[Any]) -> Any:  # noqa: ANN401 - as the unit returns
         try:

@@ -17,10 +17,11 @@ from bench.postgres import Postgres
 from bench.postgres_words import words
 from tollkeeper.storage.database import Part, Statement
 from tollkeeper.storage.queries import load_queries
+from tollkeeper.storage.spending import SpendBatch
 
 if TYPE_CHECKING:
-    from tollkeeper.storage.database import Row
-    from tollkeeper.storage.spending import KnownSpends, SpendBatch, Spent
+    from tollkeeper.storage.database import Job, Row
+    from tollkeeper.storage.spending import KnownSpends
 
 _STANDING: Final = load_queries("spending_sqlite.sql").standing_of_gates.sql
 _SPEND: Final = load_queries("spending_sqlite.sql").spend_known_credits.sql
@@ -72,21 +73,19 @@ class AtOnce(Postgres):
 
     name = "at_once"
 
-    async def run_batch(self, batch: SpendBatch) -> Spent:
-        """As `run` of the batch's unit."""
-        known, is_more = batch.known, batch.spends or batch.ended or batch.is_alone
-        if is_more or known is None or known.opened or len(known.calls) < known.count:
-            return await super().run_batch(batch)
-        rows_of = await self._at_once(known, batch.now_ms)
-        unit = batch.unit()
+    async def run(self, job: Job) -> Any:  # noqa: ANN401 - as the job's unit returns
+        """See `Postgres.run`."""
+        known = job.known if isinstance(job, SpendBatch) and not (job.spends or job.ended or job.is_alone) else None
+        if not isinstance(job, SpendBatch) or known is None or known.opened or len(known.calls) < known.count:
+            return await super().run(job)
+        rows_of, unit = await self._at_once(known, job.now_ms), job.unit()
         try:
             asked = next(unit)
             while True:
                 assert not isinstance(asked, Part)
                 asked = unit.send(rows_of[asked.sql])
         except StopIteration as end:
-            spent: Spent = end.value
-            return spent
+            return end.value
 
     async def _at_once(self, known: KnownSpends, now_ms: int) -> dict[str, list[Row]]:
         judged = list(known.gates)

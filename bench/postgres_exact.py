@@ -12,6 +12,7 @@ import random
 import sqlite3
 from collections import Counter
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -37,9 +38,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-    from tollkeeper.storage.database import Unit
-
-    Wish = SpendBatch | Callable[[], Unit[Any]]
+    from tollkeeper.storage.database import Job, Unit
 
 _UNITS: Final = 1500
 _ABOUT: Final = 240  # purchases
@@ -90,10 +89,10 @@ async def prove(path: Path, place: str) -> dict[str, float | str]:
     wishes, outcomes = _Wishes((gate["id"], gate["version"])), Counter[str]()
     for number in range(_UNITS):
         wish = wishes.last(number - _UNITS) or wishes.next()
-        ours = await _answer(database.run(_unit(wish)))
+        ours = await _answer(database.run(wish.unit()))
         outcomes.update(_outcomes(ours))
         for side in (by_statement, together):
-            theirs = await _answer(side.run_batch(wish) if isinstance(wish, SpendBatch) else side.run(_unit(wish)))
+            theirs = await _answer(side.run(wish))
             if isinstance(theirs, type):
                 await side.connection.execute(_COUNT_ANEW.format("call_journal"))
             if ours != theirs:
@@ -137,6 +136,13 @@ async def copied(path: Path, place: str, name: str) -> asyncpg.Connection:
     return connection
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A job of a unit that is none in the program."""
+
+    unit: Callable[[], Unit[Any]]
+
+
 class _Wishes:
     """Random units, each to be asked of every side."""
 
@@ -146,7 +152,7 @@ class _Wishes:
         self._calls = ["of nobody"]
         self._now_ms = _NOW_MS
 
-    def last(self, place: int) -> Wish | None:
+    def last(self, place: int) -> Job | None:
         """The last ones, counted from behind, are statements that no spend has."""
         calls = msgspec.json.encode(self._calls[-300:]).decode()
         others = {
@@ -160,9 +166,9 @@ class _Wishes:
             -2: _JOURNAL.forget_open_calls(ledgers='["ledger 2"]'),
             -1: _JOURNAL.notes_of_the_dead(living=""),
         }
-        return (lambda: rows_of(others[place])) if place in others else None
+        return _Made(lambda: rows_of(others[place])) if place in others else None
 
-    def next(self) -> Wish:
+    def next(self) -> Job:
         """Another one."""
         self._now_ms += 1
         kind, spend, some, now_ms = self._random.random(), self._spend(), self._some(), self._now_ms
@@ -174,13 +180,13 @@ class _Wishes:
             return SpendBatch(spends, now_ms, {200: some}, known, self._random.random() < 0.1)
         is_again = self._random.random() < 0.3
         if kind < 0.85:
-            return SpendOne(spend, now_ms, is_again).unit
+            return SpendOne(spend, now_ms, is_again)
         if kind < 0.9:
             payer = key_of(self._random.randrange(_ABOUT)).payer
-            return SpendOfPayer(payer, spend.wish, now_ms, is_again).unit
+            return SpendOfPayer(payer, spend.wish, now_ms, is_again)
         if kind < 0.95:
-            return lambda: give_back(dict.fromkeys(some), 0, now_ms)
-        return lambda: restore_call(self._calls[-1], 502, now_ms, is_again=True, is_ended=True)
+            return _Made(lambda: give_back(dict.fromkeys(some), 0, now_ms))
+        return _Made(lambda: restore_call(self._calls[-1], 502, now_ms, is_again=True, is_ended=True))
 
     def _spend(self) -> HeldSpend:
         place, header = self._random.randrange(_ABOUT + 2), self._random.choice((HEADER, HEADER, HEADER, b"another"))
@@ -206,10 +212,6 @@ class _Wishes:
 
     def _some(self) -> list[str]:
         return list(dict.fromkeys(self._random.choices(self._calls[-200:], k=self._random.randint(0, 6))))
-
-
-def _unit(wish: Wish) -> Unit[Any]:
-    return wish.unit() if isinstance(wish, SpendBatch) else wish()
 
 
 async def _answer(asked: Awaitable[Any]) -> Any:  # noqa: ANN401 - as the unit returns
@@ -276,7 +278,7 @@ async def _spent_by(session: Postgres, gate: tuple[int, int], seed: int) -> list
         spends = [HeldSpend(key_of(one - 1), None, SpendRequest(*gate, HEADER, new_request_id())) for one in others]
         while True:
             try:
-                spent: Spent = await session.run_batch(SpendBatch(spends, _NOW_MS, known=known))
+                spent: Spent = await session.run(SpendBatch(spends, _NOW_MS, known=known))
                 break
             except client().DeadlockDetectedError:
                 session.deadlocks += 1

@@ -121,8 +121,8 @@ async def _measure(directory: Path, place: str) -> Result:
         for kind in KINDS
         for name, run in (
             ("sqlite", partial(_posted, own)),
-            ("by_statement", by_statement.run_batch),
-            ("at_once", together.run_batch),
+            ("by_statement", by_statement.run),
+            ("at_once", together.run),
         )
     }
     gate = (shelf.gate.id, shelf.gate.version)
