@@ -465,12 +465,16 @@ async def test_what_a_unit_that_comes_whole_raises_is_told(owned: SqliteDatabase
     ]
 
 
-async def test_a_look_up_waits_for_no_long_query(
-    tmp_path: Path, owned: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def long_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Databases that are opened from now on read longer than a busy machine needs."""
+    monkeypatch.setattr(sqlite, "_LIST_SECONDS", 100.0)
+
+
+@pytest.mark.usefixtures("long_lists")
+async def test_a_look_up_waits_for_no_long_query(tmp_path: Path, owned: SqliteDatabase) -> None:
     """A page of an owner's long log would hold up every purchase, whose payment is looked up by its key."""
     del owned
-    monkeypatch.setattr(sqlite, "_LIST_SECONDS", 100.0)  # of a machine that has other work
     numbers = "SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 10000000"
     counting = Statement(f"WITH RECURSIVE c(n) AS ({numbers}) SELECT count(*) AS n FROM c")  # noqa: S608 - own text
     async with worker(tmp_path) as database:
