@@ -105,7 +105,7 @@ async def test_payments_go_on_when_nodes_die_and_the_dead_are_left_alone(
     assert {answer.body["success"] for answer in answers} == {True}
     # After each of its rests (2 s, then twice as long each time), by the few exchanges that begin before it failed.
     rests = 1 + int(math.log2(1 + (time.monotonic() - began) / 2))
-    assert len(asked) <= 4 * rests
+    assert len(asked) <= 8 * rests  # 28 or more where it is not left alone
 
 
 async def test_a_node_that_comes_back_is_asked_again(
