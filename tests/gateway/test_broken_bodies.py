@@ -90,8 +90,8 @@ async def test_a_broken_request_that_waits_for_its_turn_is_charged_nothing(
     assert there.calls() == {("DONE", 200): 1}
 
 
-async def _read_slowly(there: LeftShop, asked: bytes, then: bytes | None) -> bytes:
-    """All that a caller gets whose body goes on in a way that is none while he reads."""
+async def _read_slowly(there: LeftShop, asked: bytes, then: bytes | None, is_answered: asyncio.Event) -> bytes:
+    """All that a caller gets whose body, once its target has answered, goes on in a way that is none while he reads."""
     host, port = there.url.removeprefix("http://").split(":")
     loop, said = asyncio.get_running_loop(), b""
     with socket.socket() as line:
@@ -99,7 +99,8 @@ async def _read_slowly(there: LeftShop, asked: bytes, then: bytes | None) -> byt
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         await loop.sock_connect(line, (host, int(port)))
         await loop.sock_sendall(line, asked)
-        await asyncio.sleep(1.5)
+        await asyncio.wait_for(is_answered.wait(), 30)
+        await asyncio.sleep(1)  # as much of that has come as can
         if then is None:
             line.shutdown(socket.SHUT_WR)
         else:
@@ -121,12 +122,15 @@ async def test_a_whole_answer_arrives_where_the_rest_of_its_request_breaks(
     target: RecordingTarget,
 ) -> None:
     """Its target has answered early and in full, and the caller takes its time; so do those before it."""
+    is_answered = asyncio.Event()
 
     async def early(reader: asyncio.StreamReader, writer: Writer) -> None:
         with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 length = size if b"chunked" in await reader.readuntil(b"\r\n\r\n") else 100_000
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length + b"1" * length)
+                if length == size:
+                    is_answered.set()
 
     server = await asyncio.start_server(early, "127.0.0.1", 0)
     async with server, shop(embedded_chain.url, target, tmp_path) as there:
@@ -134,7 +138,7 @@ async def test_a_whole_answer_arrives_where_the_rest_of_its_request_breaks(
         gate = await there.gate(credits=20, method="POST", targetUrl=address, **fields)
         head = f"POST /{gate['slug']} HTTP/1.1\r\nHost: x\r\nX-Payment: {await there.payment(gate, 'POST')}\r\n"
         asked = f"{head}Content-Length: 0\r\n\r\n{head}{CHUNKED}\r\n\r\n5\r\nhello\r\n"
-        said = await _read_slowly(there, asked.encode(), then)
+        said = await _read_slowly(there, asked.encode(), then, is_answered)
         answers = said.replace(CONTINUE, b"").split(b"HTTP/1.1 200 OK\r\n")
         assert [len(answer.partition(b"\r\n\r\n")[2]) for answer in answers] == [0, 100_000, size]
     assert there.calls() == {("DONE", 200): 2}
@@ -147,12 +151,13 @@ async def test_a_stream_that_still_comes_is_cut_where_the_rest_of_its_request_br
 ) -> None:
     """Its target waits for a request that nobody will send."""
     begun = b"Content-Length: 10\r\n\r\nhello" if framing == "length" else f"{CHUNKED}\r\n\r\n5\r\nhello\r\n".encode()
-    is_left = asyncio.Event()
+    is_answered, is_left = asyncio.Event(), asyncio.Event()
 
     async def early(reader: asyncio.StreamReader, writer: Writer) -> None:
         with contextlib.closing(writer):
             await reader.readuntil(b"\r\n\r\n")
             writer.write(b"HTTP/1.1 200 OK\r\n" + begun)
+            is_answered.set()
             with contextlib.suppress(ConnectionError):
                 await reader.read(-1)
             is_left.set()
@@ -162,7 +167,7 @@ async def test_a_stream_that_still_comes_is_cut_where_the_rest_of_its_request_br
         address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
         gate = await there.gate(credits=20, method="POST", targetUrl=address, stream=True)
         head = f"POST /{gate['slug']} HTTP/1.1\r\nHost: x\r\nX-Payment: {await there.payment(gate, 'POST')}\r\n"
-        said = await _read_slowly(there, f"{head}{CHUNKED}\r\n\r\n5\r\nhello\r\n".encode(), then)
+        said = await _read_slowly(there, f"{head}{CHUNKED}\r\n\r\n5\r\nhello\r\n".encode(), then, is_answered)
         assert said.startswith(b"HTTP/1.1 200 OK")
         assert said.removesuffix(b"\r\n").endswith(b"hello")
         await asyncio.wait_for(is_left.wait(), 10)

@@ -120,7 +120,7 @@ async def test_bodies_that_are_read_to_be_signed_have_a_bound_and_who_is_slow_gi
         async def begun(first_bytes: int = 69_000) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
             reader, writer = await there.connect()
             writer.write(asked)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.4)  # the spend is made, and the call waits for its body
             writer.write(bytes(first_bytes))
             await asyncio.sleep(0.2)
             return reader, writer
