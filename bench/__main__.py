@@ -11,6 +11,7 @@ from typing import Final
 BENCHMARKS: Final = {
     "verify-core": "bench.verify_core:measure",
     "verify-http": "bench.verify_http:measure",
+    "recovery-threads": "bench.recovery_threads:measure",
     "verify-solana": "bench.verify_solana:measure",
     "verify-node": "bench.verify_node:measure",
     "settle-sandbox": "bench.settle_sandbox:measure",
