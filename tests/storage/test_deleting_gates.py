@@ -18,7 +18,8 @@ from tollkeeper.core.paygates import PayGate
 from tollkeeper.core.purchases import Spend
 from tollkeeper.gateway.following import key_of
 from tollkeeper.storage import StorageError, file_rows, open_database, sqlite
-from tollkeeper.storage.database import Database, Statement, Unit
+from tollkeeper.storage.database import Database, Row, Statement, Unit
+from tollkeeper.storage.file_rows import files_to_delete, keep_replaced
 from tollkeeper.storage.paygates import VOIDED_AT_ONCE
 from tollkeeper.storage.purchases import Purchase
 from tollkeeper.storage.queries import load_queries
@@ -59,6 +60,17 @@ def sell_many(path: Path, sold: Purchase, count: int) -> None:
             "INSERT INTO credits_given (cause, reason, purchase_id, delta, created_ms)"
             f" SELECT id, 'grant', id, credits, 0 {many}"
         )
+
+
+def sell_file(path: Path, gate: PayGate) -> None:
+    """The gate was deleted, and sold a file; another one of it was replaced before."""
+    with closing(sqlite3.connect(path)) as books, books:
+        books.executemany(
+            "INSERT INTO files (id, gate_id, name, content_type, size_bytes, sha256, created_ms, replaced_ms)"
+            " VALUES (?, ?, 'a', 'text/plain', 1, '', 1, ?)",
+            [("former", gate.id, 1), ("file", gate.id, 2)],
+        )
+        books.execute("UPDATE paygates SET file_id = 'file', deleted_ms = 1")
 
 
 async def begin_to_delete(shop: Shop, gate: PayGate, orders: Path) -> None:
@@ -194,14 +206,63 @@ async def test_the_file_of_a_deleted_gate_that_sold_much_is_swept_unless_a_call_
         books.execute("UPDATE credits SET remaining = 0, is_live = 0")
         if is_due:
             books.execute("UPDATE credits SET remaining = 1 WHERE number = (SELECT max(number) FROM credits)")
-        books.execute(
-            "INSERT INTO files (id, gate_id, name, content_type, size_bytes, sha256, created_ms, replaced_ms)"
-            " VALUES ('file', ?, 'a', 'text/plain', 1, '', 1, 1)",
-            [gate.id],
-        )
-        books.execute("UPDATE paygates SET file_id = 'file', deleted_ms = 1")
+    sell_file(path, gate)
     monkeypatch.setattr(sqlite, "_LIST_SECONDS", 0.03)
     monkeypatch.setattr(file_rows, "_SALES_AT_ONCE", sold_later // 100, raising=False)
     async with opened(path) as database:
-        swept = [file_id async for file_id in file_rows.files_to_delete(database, NOW_MS, NOW_MS)]
-    assert swept == ([] if is_due else ["file"])
+        swept = [file_id async for file_id in files_to_delete(database, NOW_MS, NOW_MS)]
+    assert swept == ["former", *([] if is_due else ["file"])]
+
+
+async def test_a_file_whose_last_call_comes_while_others_are_swept_is_kept_for_who_made_it(tmp_path: Path) -> None:
+    """Thus a call of a deleted gate's file is answered: it is kept for a day more, and then the credit is taken."""
+    path = tmp_path / "gateway.db"
+    async with opened(path) as database:
+        shop = Shop(database)
+        gate = await shop.gate(1)
+        sold = await shop.bought(gate)
+        await shop.gates.delete(gate.id, NOW_MS)
+        sell_file(path, gate)
+        sweeping = files_to_delete(database, NOW_MS, NOW_MS)
+        assert await anext(sweeping) == "former"
+        await keep_replaced(database, "file", NOW_MS, NOW_MS)
+        assert await shop.spend_by("header", gate, sold) is Spend.SPENT
+        assert [file_id async for file_id in sweeping] == []
+
+
+class LookedThrough(FaultyDatabase):
+    """`between` comes behind the first piece of sales that a sweep reads."""
+
+    def __init__(self, real: Database, orders: Path) -> None:
+        super().__init__(real, orders)
+        self.between: Callable[[], Awaitable[object]] | None = None
+
+    async def read_long(self, statement: Statement) -> list[Row]:
+        rows = await self.real.read_long(statement)
+        between, is_piece = self.between, "state" in statement.params
+        if between is not None and is_piece:
+            self.between = None
+            await between()
+        return rows
+
+
+@pytest.mark.parametrize("moves", ["fails", "is open again"])
+async def test_a_file_is_kept_whose_sale_fails_or_is_open_again_while_it_is_looked_for(
+    tmp_path: Path, moves: str
+) -> None:
+    """What failed may be paid yet while it is followed."""
+    path = tmp_path / "gateway.db"
+    async with opened(path) as database:
+        looked = LookedThrough(database, tmp_path / "orders")
+        shop = Shop(looked)
+        gate = await shop.gate(1)
+        claim = (await shop.claim(gate)).purchase
+        assert claim is not None
+        fail = partial(shop.purchases.fail, claim, "reverted", "0xhash", NOW_MS, follow_ms=NOW_MS + 1)
+        if moves == "fails":
+            looked.between = fail
+        else:
+            assert await fail()
+            looked.between = partial(shop.purchases.reopen, claim, NOW_MS)
+        sell_file(path, gate)
+        assert [file_id async for file_id in files_to_delete(looked, NOW_MS, NOW_MS)] == ["former"]

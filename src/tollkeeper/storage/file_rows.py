@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 _Q = load_queries("files.sql")
 _AT_ONCE = 100
 _SALES_AT_ONCE = 100_000  # some tenths of a second, in which every other list waits
-# As sales go from one to the next, so that none is missed that does meanwhile.
+# As sales go from one to the next, so that none is missed that does meanwhile; what is claimed may fail, and the other
+# way round.
 _IN_TURN = (
+    PurchaseState.CLAIMED,
     PurchaseState.FAILED,
     PurchaseState.CLAIMED,
     PurchaseState.PARKED,
@@ -84,7 +86,10 @@ async def files_to_delete(database: Database, before_ms: int, now_ms: int) -> As
         _Q.replaced_files(before_ms=before_ms, after_ms=after[0], after_id=after[1], limit=_AT_ONCE)
     ):
         for row in rows:
-            if row["gate_id"] is None or not await _is_any_due(database, row["gate_id"], now_ms):
+            if row["gate_id"] is not None and await _is_any_due(database, row["gate_id"], now_ms):
+                continue
+            # The last call that was due may have been taken meanwhile: it had the content kept before.
+            if await database.read(_Q.leaving(id=row["id"], before_ms=before_ms)):
                 yield row["id"]
         after = rows[-1]["replaced_ms"], rows[-1]["id"]
 
