@@ -590,7 +590,7 @@ def spending_first(chain: ChainUnderTest, spent: list[str]) -> Settling:
     return transfers_only(spend_first)
 
 
-@pytest.mark.parametrize("meanwhile", ["", "asked again", "replaced"])
+@pytest.mark.parametrize("meanwhile", ["", "asked again", "paid anew", "replaced"])
 async def test_a_fee_that_was_given_back_for_what_a_reorganisation_makes_after_all_is_told_as_owed(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest, monkeypatch: pytest.MonkeyPatch, meanwhile: str
 ) -> None:
@@ -624,13 +624,13 @@ async def test_a_fee_that_was_given_back_for_what_a_reorganisation_makes_after_a
         assert inspect_books(settings) == []
         mined = chain.rpc.call("eth_getTransactionReceipt", failed.json()["transaction"])
         with capture_logs() as said:
-            depth = int(chain.rpc.call("eth_blockNumber"), 16) - int(mined["blockNumber"], 16) + 1
-            take_back(chain, depth)
+            take_back(chain, int(chain.rpc.call("eth_blockNumber"), 16) - int(mined["blockNumber"], 16) + 1)
             chain.rpc.call("anvil_dropTransaction", spent[0])
             again = None
             async with asyncio.timeout(40):
-                if meanwhile == "asked again":
-                    again = await asked_while_under_way_again(bank, hub_url, transfer, fee)
+                shown = {"asked again": fee, "paid anew": await new_fee(bank)}.get(meanwhile)
+                if shown is not None:
+                    again = await asked_while_under_way_again(bank, hub_url, transfer, shown)
                 made_in = failed.json()["transaction"]
                 if meanwhile == "replaced":
                     made_in = await replaced_in(chain, made_in)
@@ -641,12 +641,12 @@ async def test_a_fee_that_was_given_back_for_what_a_reorganisation_makes_after_a
                 while rows_of(tmp_path, "SELECT call_id FROM returned_fees WHERE made_ms IS NULL"):
                     rows_of(tmp_path, "UPDATE returned_fees SET follow_ms = 1 WHERE follow_ms IS NOT NULL")
                     await asyncio.sleep(0.5)
-        assert moved(bank) == (10_000, FEE_MICRO)
+        assert moved(bank) == (10_000, FEE_MICRO * (1 + (meanwhile == "paid anew")))
         told = [line["log_level"] for line in said if line["event"] == "fee_is_owed"]
         listed = inspect_books(settings)
-        if meanwhile == "asked again":
+        if again is not None:
             assert (told, listed) == ([], [])
-            assert (await ask(bank, bank.signed(), fee)).status == 402
+            assert (await ask(bank, bank.signed(), fee)).status == {"asked again": 402, "paid anew": 200}[meanwhile]
         else:
             assert told == ["error"]
             assert_one_is_owed(listed, made_in)

@@ -4,7 +4,8 @@ A transfer whose transaction failed in its block gives its fee back, and the pay
 the time that a reorganisation has that very transaction succeed. So its status is asked of our hub at the ages at which
 sales are looked at (`core.purchases.next_look_ms`), and a fee that is owed is told to the operator: nobody is charged
 again by itself. So is one that was given back to one of two requests of a pair, of which the hub refused one and made
-the other's transfer. Where the pair was asked for again meanwhile, it was charged again, and nothing is owed.
+the other's transfer. Where the pair was asked for again meanwhile, it was charged again, and nothing is owed; nor where
+another fee was charged for the transfer.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import structlog
 
 from tollkeeper.core.purchases import FIRST_LOOK_MS, CallState, next_look_ms
 from tollkeeper.gateway.hub_client import HubUnreachableError
+from tollkeeper.gateway.transfer_keys import of_transfer
 from tollkeeper.storage.returned_fees import (
     ReturnedFee,
     charge_of_pair,
@@ -24,6 +26,7 @@ from tollkeeper.storage.returned_fees import (
     keep_returned,
     owe_returned,
 )
+from tollkeeper.storage.transfer_keys import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,6 +87,8 @@ class ReturnedFees:
     async def _look_at_charge(self, fee: ReturnedFee, failed_ms: int, now_ms: int) -> None:
         """Its transfer was made."""
         charge = await charge_of_pair(self.database, fee.call_id)
+        if charge is None and (held := await key_of(self.database, of_transfer(fee.transfer))) is not None:
+            charge = await charge_of_pair(self.database, held)
         if charge is CallState.DONE:
             await self.database.run(follow_returned(fee.call_id, failed_ms, None))
         elif charge is not None:  # it may be given back yet, whenever somebody asks what became of it

@@ -70,6 +70,11 @@ def own_key_at_hub(own: str, payer: str) -> str:
     return f"transfer-own-{_digest(f'{payer}/{own}'.encode())}"
 
 
+def of_transfer(transfer: PaymentKey) -> str:
+    """The name under which the charge is kept that holds a transfer, or held it last."""
+    return f"transfer-paid-{_digest(transfer.status_path.encode())}"
+
+
 def key_conflict() -> ApiError:
     """409: the caller's own key came with another request."""
     details = {"field": IDEMPOTENCY_KEY}
@@ -132,7 +137,7 @@ class TransferKeys:
 
     async def require_free(self, transfer: PaymentKey, call_id: str, is_charged: IsCharged) -> None:
         """Raises: OtherFeeError while another charge than this pays for the transfer."""
-        held = await key_of(self.database, _of_transfer(transfer))
+        held = await key_of(self.database, of_transfer(transfer))
         if held not in {None, call_id} and await is_charged(held):
             raise OtherFeeError
 
@@ -143,7 +148,7 @@ class TransferKeys:
         GivenBackError where another request of its pair had it given back meanwhile: its transfer was refused, or was
         held by another charge.
         """
-        name = _of_transfer(transfer)
+        name = of_transfer(transfer)
         held = await self.database.run(bind_key(name, call_id, self.clock_ms()))
         while held != call_id:
             if await is_charged(held):
@@ -157,7 +162,7 @@ class TransferKeys:
 
         Meanwhile that one may have let go, and another request of this charge's pair have taken the transfer for it.
         """
-        return partial(is_kept, _of_transfer(transfer), call_id)
+        return partial(is_kept, of_transfer(transfer), call_id)
 
     async def keep_first(self, call_id: str, place: str) -> None:
         """Keeps which facilitator a transfer is asked of first, and when, before its fee is charged.
@@ -186,10 +191,6 @@ def _first_asked(kept: str) -> FirstAsked:
 
 def _of_place(call_id: str) -> str:
     return f"transfer-{call_id}-place"
-
-
-def _of_transfer(transfer: PaymentKey) -> str:
-    return f"transfer-paid-{_digest(transfer.status_path.encode())}"
 
 
 def _of_pair(call_id: str) -> str:
