@@ -67,7 +67,7 @@ def _in_other_bytes(payment: str) -> str:
 
 
 async def _buys_at_last(there: LeftShop, gate: dict[str, Any], payment: str, **beside: str) -> None:
-    """He is told to wait while the claim may still be sent, and then served; he is told the token by then."""
+    """He is told to wait while the claim may still be sent, and then served; where the token counts, he is told it."""
     seen: list[int] = []
     shown = {"X-Payment": payment, **beside}
     async with asyncio.timeout(60):
@@ -77,7 +77,8 @@ async def _buys_at_last(there: LeftShop, gate: dict[str, Any], payment: str, **b
             if token := answer.headers.get("x-credit-token"):  # of a 503, too, where his time was over by then
                 shown["X-Credit-Token"] = token
     assert (seen[0], seen[-1]) == (503, 200)
-    assert (answer.headers["x-credits-remaining"], "X-Credit-Token" in shown) == ("19", True)
+    assert answer.headers["x-credits-remaining"] == "19"
+    assert "X-Credit-Token" in shown or gate["creditBinding"] != "token"
 
 
 async def test_whoever_gave_up_while_the_hub_was_away_is_not_charged_for_what_he_cannot_spend(
