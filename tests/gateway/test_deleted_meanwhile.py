@@ -72,6 +72,16 @@ async def delete(there: LeftShop, gate: dict[str, Any]) -> None:
     assert (await there.buyer.ask("DELETE", f"{there.url}/api/v1/paygates/{gate['id']}")).status == 200
 
 
+async def file_for_sale(
+    url: str, buyer: Buyer, http: aiohttp.ClientSession
+) -> tuple[dict[str, Any], dict[str, str], str]:
+    """A new gate that sells the file "content", its owner's bearer, and a payment for it."""
+    bearer = {"Authorization": f"Bearer {await buyer.login(url)}"}
+    async with http.post(url + "/api/v1/paygates", data=form_of(b"content"), headers=bearer) as created:
+        gate = await created.json()
+    return gate, bearer, buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
+
+
 async def until_books_are(there: LeftShop, books: list[tuple[str, int]]) -> None:
     async with asyncio.timeout(20):
         while books_of(there) != books:  # noqa: ASYNC110 - a database is asked
@@ -162,10 +172,7 @@ async def test_a_deleted_gates_file_is_kept_while_a_call_of_it_is_due_and_a_day_
         between.settling = late = Late()
         async with selling() as url:
             there = LeftShop(url, database, RecordingTarget(""), buyer)
-            bearer = {"Authorization": f"Bearer {await buyer.login(url)}"}
-            async with http.post(url + "/api/v1/paygates", data=form_of(b"content"), headers=bearer) as created:
-                gate = await created.json()
-            payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
+            gate, bearer, payment = await file_for_sale(url, buyer, http)
             assert (await buyer.call(gate["accessUrl"], payment)).error_code == "SETTLEMENT_PENDING"
             assert (await buyer.ask("DELETE", f"{url}/api/v1/paygates/{gate['id']}", headers=bearer)).status == 200
             await late.until_answered()
@@ -190,12 +197,8 @@ async def test_a_payment_that_failed_is_honoured_at_a_deleted_gate_only_while_it
     tmp_path: Path, embedded_chain: ChainUnderTest, *, is_kept: bool
 ) -> None:
     """A stranger carried it out behind the time for which what became of it was asked."""
-    store, database, port, chain = (
-        LocalFiles(tmp_path / "files", 0),
-        tmp_path / "gateway.db",
-        free_port(),
-        embedded_chain,
-    )
+    store, database, port = LocalFiles(tmp_path / "files", 0), tmp_path / "gateway.db", free_port()
+    chain = embedded_chain
     given: dict[str, Any] = {"role": Role.GATEWAY, "files": FileSettings(tmp_path / "files")}
     async with (
         composed(chain.url, tmp_path / "hub.db", role=Role.HUB) as hub,
@@ -204,15 +207,11 @@ async def test_a_payment_that_failed_is_honoured_at_a_deleted_gate_only_while_it
         aiohttp.ClientSession() as http,
     ):
         selling = partial(composed, chain.url, database, at=port, hub_url=between.url, **given)
-        between.settling = says(
-            200, json.dumps({"success": False, "transaction": "", "errorReason": "invalid_payment"})
-        )
+        refusal = {"success": False, "transaction": "", "errorReason": "invalid_payment"}
+        between.settling = says(200, json.dumps(refusal))
         async with selling() as url:
             there = LeftShop(url, database, RecordingTarget(""), buyer)
-            bearer = {"Authorization": f"Bearer {await buyer.login(url)}"}
-            async with http.post(url + "/api/v1/paygates", data=form_of(b"content"), headers=bearer) as created:
-                gate = await created.json()
-            payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
+            gate, bearer, payment = await file_for_sale(url, buyer, http)
             assert (await buyer.call(gate["accessUrl"], payment)).status == 402
             assert books_of(there) == [("FAILED", 0)]
             assert (await buyer.ask("DELETE", f"{url}/api/v1/paygates/{gate['id']}", headers=bearer)).status == 200

@@ -40,6 +40,16 @@ def _unchanged(_call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+def recording(asked: list[list[str]], act: Act = Act.PASS) -> Callable[[list[str]], Act]:
+    """Does that to everything, and keeps the methods of each HTTP request."""
+
+    def judge(methods: list[str]) -> Act:
+        asked.append(methods)
+        return act
+
+    return judge
+
+
 @dataclass
 class ChaosNode:
     """`act` judges each HTTP request by its methods; `falsify` may change each answer; `calls` counts methods.

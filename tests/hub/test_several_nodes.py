@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.hub.chaos import Act, ChaosNode
+from tests.hub.chaos import Act, ChaosNode, recording
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, in_the_pool, new_payment, run_hub
 from tests.hub.test_restored_backup import carry_out
 from tests.hub.test_unknown_outcomes import SEND, drain
@@ -26,16 +26,6 @@ def chain_of(hub: HubUnderTest) -> EvmChain:
 
 def always(act: Act) -> Any:
     return lambda _methods: act
-
-
-def recording(asked: list[list[str]]) -> Any:
-    """Passes everything, and keeps the methods of each HTTP request."""
-
-    def act(methods: list[str]) -> Act:
-        asked.append(methods)
-        return Act.PASS
-
-    return act
 
 
 def of_chain(chain_id: str) -> Any:
@@ -92,12 +82,7 @@ async def test_payments_go_on_when_nodes_die_and_the_dead_are_left_alone(
 ) -> None:
     chain_of(hub_of_three).rpc.nodes.out_of_reach_seconds = 1
     asked: list[list[str]] = []
-
-    def die(methods: list[str]) -> Act:
-        asked.append(methods)
-        return act
-
-    nodes[0].act, nodes[1].act = die, always(act)
+    nodes[0].act, nodes[1].act = recording(asked, act), always(act)
     assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
     asked.clear()
     began = time.monotonic()

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.chains.solana_node import WALLETS
-from tests.hub.chaos import Act, ChaosNode, run_chaos
+from tests.hub.chaos import Act, ChaosNode, recording, run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of
 from tollkeeper.api import clock_ms
 from tollkeeper.chains.solana import LAG_BLOCKS
@@ -585,12 +585,7 @@ async def test_settling_what_was_just_verified_asks_for_what_must_hold_when_it_i
         payment = world.payment()
         assert (await world.verify(payment)).body["isValid"] is True
         requests: list[list[str]] = []
-
-        def note(methods: list[str]) -> Act:
-            requests.append(methods)
-            return Act.PASS
-
-        noting.act = note
+        noting.act = recording(requests)
         assert (await world.settle(payment)).body["success"] is True
         before_sending = requests[: requests.index(["sendTransaction"])]
         assert before_sending == [["simulateTransaction", "getBalance", "getMultipleAccounts", "getBlockHeight"]]

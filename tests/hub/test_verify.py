@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.hub.chaos import Act, ChaosNode
+from tests.hub.chaos import Act, ChaosNode, recording
 from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_payment
 from tollkeeper.core.evm import SECP256K1_ORDER, checksum_address, domain_separator
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
@@ -330,12 +330,7 @@ async def test_settling_what_was_just_verified_asks_for_its_own_simulation_in_on
     payment = new_payment(embedded_chain)
     assert (await chaos_hub.post("/verify", payment.body)).body["isValid"] is True
     requests: list[list[str]] = []
-
-    def note(methods: list[str]) -> Act:
-        requests.append(methods)
-        return Act.PASS
-
-    chaos.act = note
+    chaos.act = recording(requests)
     assert (await chaos_hub.settle(payment)).body["success"] is True
     before_sending = requests[: requests.index(["eth_sendRawTransaction"])]
     asked = [methods for methods in before_sending if "eth_call" in methods or "eth_getCode" in methods]
