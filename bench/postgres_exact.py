@@ -186,7 +186,7 @@ class _Wishes:
             return SpendOfPayer(payer, spend.wish, now_ms, is_again)
         if kind < 0.95:
             return _Made(lambda: give_back(dict.fromkeys(some), 0, now_ms))
-        return _Made(lambda: restore_call(self._calls[-1], 502, now_ms, is_again=True, is_ended=True))
+        return _Made(lambda: restore_call(self._calls[-1], 502, now_ms, is_again=True))
 
     def _spend(self) -> HeldSpend:
         place, header = self._random.randrange(_ABOUT + 2), self._random.choice((HEADER, HEADER, HEADER, b"another"))

@@ -74,14 +74,6 @@ def test_a_gateway_is_told_to_enable_a_network_by_its_section_alone(*, role: Rol
     assert told["TOLLKEEPER_DEFAULT_NETWORK"].startswith(remedy)
 
 
-def test_a_transfer_fee_needs_somebody_to_pay_it_to() -> None:
-    fee = {"TOLLKEEPER_TRANSFER_FEE": "0.002"}
-    assert "nobody" in problems({**ENOUGH, **fee})["TOLLKEEPER_TRANSFER_FEE"]
-    paid = load({**fee, "TOLLKEEPER_DEFAULT_PAYMENT_ADDRESS": "0x" + "12" * 20})
-    assert (paid.transfer_fee_micro, load().transfer_fee_micro) == (2_000, None)
-    assert problems({**ENOUGH, "TOLLKEEPER_TRANSFER_FEE": "free"})
-
-
 @pytest.mark.parametrize("name", ["head", "body", "read", "idle"])
 def test_a_caller_has_two_seconds_to_an_hour(name: str) -> None:
     assert load().patience == Patience(15, 60, 1024, 60, 75)
@@ -182,8 +174,8 @@ def test_a_node_that_is_named_twice_vouches_for_nobody() -> None:
 
 
 def test_a_number_with_a_point_is_to_be_quoted(config: Callable[[str], Path]) -> None:
-    with pytest.raises(SettingsError, match=r"transfer_fee: it is .*: put a number with a point in quotes"):
-        load(file=config("transfer_fee = 0.002"))
+    with pytest.raises(SettingsError, match=r"assume_valid_max_value: it is .*: put a number with a point in quotes"):
+        load(file=config("assume_valid_max_value = 0.002"))
 
 
 def test_a_hub_settles_with_as_many_keys_as_its_files_hold(config: Callable[[str], Path], tmp_path: Path) -> None:

@@ -46,8 +46,6 @@ from tollkeeper.core.wire import EvmPayload, Payment, decode_payment_header, pay
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.solana_node import SolanaNode
 
-FEE_MICRO: Final = 2_000
-OPERATOR: Final = "0x" + "99" * 20
 STORY_SECONDS: Final = 180
 CONTENT: Final = b"what is sold" * 5_000
 # What befalls a connection in the middle of a story. Whatever hangs for longer than a story is another test's.
@@ -320,10 +318,9 @@ class Story(ABC):
 
 @dataclass(slots=True, kw_only=True)
 class EvmStory(Story):
-    """On the embedded chain. `contract`: a wallet that is one; `charges`: a fee for transfers."""
+    """On the embedded chain. `contract`: a wallet that is one."""
 
     contract: str
-    charges: bool
     moved: list[EvmPayload] = field(default_factory=list)
 
     async def payment(self, gate: dict[str, Any], chosen: Random) -> str:
@@ -365,8 +362,6 @@ class EvmStory(Story):
     async def transfer(self, _chosen: Random) -> None:
         """A direct transfer, asked for twice, which is told to have been made each time, and made once."""
         chain, wallet = self.site.chain, self.site.wallet()
-        if self.charges and not self.site.purse:
-            chain.mint(wallet.address, FEE_MICRO)
         wanted = chain.authorization(payer=wallet.address, pay_to="0x" + secrets.token_hex(20))
         signature = sign_digest(authorization_digest(chain.separator, wanted), wallet.private_key)
         payload = EvmPayload(wanted, signature)
@@ -378,11 +373,9 @@ class EvmStory(Story):
         for _ in range(2):
             done, _ = await self.told("POST", url, 200, body=body, headers={"X-Payment": paid})
             assert done.json()["success"] is True, done.body
-        if self.charges:
-            self.moved.append(payload)
-        fee_or_transfer = decode_payment_header(paid.encode()).payload
-        assert isinstance(fee_or_transfer, EvmPayload)
-        self.moved.append(fee_or_transfer)
+        moved = decode_payment_header(paid.encode()).payload
+        assert isinstance(moved, EvmPayload)
+        self.moved.append(moved)
         came("transfer in a story")
 
     async def nothing_lost(self) -> None:
@@ -447,12 +440,8 @@ async def evm_story(directory: Path, chain: ChainUnderTest, seed: int) -> AsyncI
     """Before a hub of one or two nodes, its own or apart, or a stranger's facilitator; of one worker or two."""
     random = Random(seed)
     kind = random.choice(("apart", "apart of two nodes", "apart, several", "own, several", "stranger"))
-    charges = kind != "stranger" and random.random() < 0.5
-    changes: dict[str, Any] = {}
-    if charges:
-        changes = {"transfer_fee_micro": FEE_MICRO, "default_payment_address": OPERATOR}
     contract = chain.plant_smart_wallet(chain.wallets.buyer.address)
-    came(f"story: {kind}{', with a fee' if charges else ''}")
+    came(f"story: {kind}")
     async with AsyncExitStack() as stack:
         hub: Victim | None = None
         way: HostileHub | None = None
@@ -468,7 +457,7 @@ async def evm_story(directory: Path, chain: ChainUnderTest, seed: int) -> AsyncI
             hub = await stack.enter_async_context(faulty_hub(directory, *nodes, trusted_keys=gateway_keys(port)))
             way = await stack.enter_async_context(await way_to(hub))
             facilitator_url = way.url
-        site = await stack.enter_async_context(selling(directory, chain, facilitator_url, port=port, **changes))
+        site = await stack.enter_async_context(selling(directory, chain, facilitator_url, port=port))
         if kind == "stranger":
             site.foreign = facilitator
         yield EvmStory(
@@ -478,7 +467,6 @@ async def evm_story(directory: Path, chain: ChainUnderTest, seed: int) -> AsyncI
             way=way,
             may_expire=kind == "stranger",
             contract=contract,
-            charges=charges,
         )
 
 

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import pytest
 from aiohttp import web
@@ -27,8 +27,6 @@ from tests.hub.hub_under_test import TestPayment, new_payment
 from tests.hub.test_unknown_outcomes import relay as carry_out_by_a_stranger
 from tollkeeper.core.wire import encode_header
 from tollkeeper.sandbox.buyer import Answer
-
-FEE_MICRO: Final = 2_000
 
 Act: TypeAlias = Callable[[GatewaySite, Case], Awaitable[None]]
 
@@ -263,7 +261,7 @@ async def transfer(site: GatewaySite, case: Case) -> None:
     wallet = site.wallet()
     wanted = new_payment(site.chain, signer=wallet, value=2 * PRICE, pay_to="0x" + "88" * 20)
     deaths = await _deaths(site)
-    ask = partial(_ask_transfer, site, wanted, None)
+    ask = partial(_ask_transfer, site, wanted)
     site.gateway.prepare(case)
     refused = await until_told(ask, 400)
     assert refused.error_code == "INSUFFICIENT_FUNDS"
@@ -279,63 +277,16 @@ async def transfer(site: GatewaySite, case: Case) -> None:
     site.paid.append(wanted.authorization)
 
 
-async def transfer_for_a_fee(site: GatewaySite, case: Case) -> None:
-    """The same for a fee, which is charged once, whatever becomes of the transfer at first."""
-    wallet = site.wallet()
-    wanted = new_payment(site.chain, signer=wallet, value=PRICE, pay_to="0x" + "88" * 20)
-    asked = await until_told(partial(_ask_transfer, site, wanted, None), 402)
-    fee = site.buyer.sign(asked.json())
-    deaths = await _deaths(site)
-
-    async def drain(request: web.Request, forward: Forward) -> web.StreamResponse:
-        if request.path == "/transfer" and site.chain.balance(wallet.address):
-            spent = new_payment(site.chain, signer=wallet, pay_to="0x" + "99" * 20)
-            await asyncio.to_thread(carry_out_by_a_stranger, site.chain, spent)
-        return await forward()
-
-    site.hub.settling = drain
-    ask = partial(_ask_transfer, site, wanted, fee)
-    is_of_second_try = case.boundary == "spend_one"  # there is a credit then
-    if not is_of_second_try:
-        site.gateway.prepare(case)
-    assert (await until_told(ask, 400)).error_code == "INSUFFICIENT_FUNDS"
-    site.hub.settling = pass_on
-    site.chain.mint(wallet.address, PRICE)
-    if is_of_second_try:
-        site.gateway.prepare(case)
-    made = await until_told(ask, 200)
-    await site.come(case, deaths)
-    assert (await until_told(ask, 200)).json()["transaction"] == made.json()["transaction"]
-    paid_fee = Signed({}, fee, site.buyer.wallet)
-    site.paid += [wanted.authorization, paid_fee.authorization]
-    await asyncio.sleep(1)  # what is given back later is given back by now
-    await site.until_sale(
-        paid_fee, lambda state, _failure, _confirmed, granted, left: (state, granted, left) == ("LIVE", 1, 0)
-    )
-
-
 async def _deaths(site: GatewaySite) -> int:
     await site.gateway.url()
     return site.gateway.deaths
 
 
-async def _ask_transfer(site: GatewaySite, wanted: TestPayment, fee: str | None) -> Answer | None:
-    """With its fee, where there is one, under a key of the caller's own; else with what it is to transfer itself."""
+async def _ask_transfer(site: GatewaySite, wanted: TestPayment) -> Answer | None:
     payment = wanted.body["paymentPayload"]
     body = {"network": payment["network"], **payment["payload"]}
-    if fee is not None:
-        headers = {"X-Payment": fee, "Idempotency-Key": f"of-{wanted.authorization.nonce}"}
-    else:
-        headers = {} if "transfer_fee_micro" in site.changes else {"X-Payment": encode_header(payment)}
+    headers = {"X-Payment": encode_header(payment)}
     return await site.ask("POST", site.url + "/api/v1/transfer", body=body, headers=headers)
-
-
-async def follow_returned_fees(site: GatewaySite, case: Case) -> None:
-    """Those that were given back are looked at all the time."""
-    deaths = site.gateway.deaths
-    site.gateway.prepare(case)
-    await site.come(case, deaths)
-    await site.gateway.url()
 
 
 async def honour(site: GatewaySite, case: Case) -> None:
@@ -422,30 +373,8 @@ ACTS: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
             "honour",
         ),
     ),
-    "transfer": (transfer, ("key_of", "/transfer", "renewed")),
-    "follow returned fees": (follow_returned_fees, ("due_returned",)),
+    "transfer": (transfer, ("/verify", "/transfer", "/payments")),
 }
-FOR_A_FEE: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
-    "transfer for a fee": (
-        transfer_for_a_fee,
-        (
-            "call_state",
-            "/verify",
-            "bind_pair",
-            "keep_key",
-            "bind_own",
-            "spend_one",
-            "claim_purchase",
-            "/settle",
-            "grant_purchase",
-            "hold",
-            "/transfer",
-            "restore_call",
-            "end_calls",
-        ),
-    ),
-}
-CHARGING: Final[dict[str, Any]] = {"transfer_fee_micro": FEE_MICRO, "default_payment_address": "0x" + "66" * 20}
 
 
 async def strike(site: GatewaySite, acts: dict[str, tuple[Act, tuple[str, ...]]], kind: Kind, *moments: Moment) -> None:
@@ -474,15 +403,6 @@ async def test_an_error_at_any_boundary_of_a_gateway_loses_nothing_and_nothing_e
     async with at_home(tmp_path, embedded_chain) as site:
         await strike(site, ACTS, Kind.ERROR, Moment.AFTER)
         assert_all_known(site, ACTS)
-
-
-@pytest.mark.timeout(300)
-async def test_an_error_at_any_boundary_of_a_fee_charges_it_once_and_nothing_else_is_waited_for(
-    tmp_path: Path, embedded_chain: ChainUnderTest
-) -> None:
-    async with at_home(tmp_path, embedded_chain, **CHARGING) as site:
-        await strike(site, FOR_A_FEE, Kind.ERROR, Moment.AFTER)
-        assert_all_known(site, FOR_A_FEE, ACTS)
 
 
 @pytest.mark.timeout(300)
@@ -515,11 +435,10 @@ async def test_whoever_claimed_a_payment_is_told_its_token_where_the_database_fa
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", [*ACTS, *FOR_A_FEE])
+@pytest.mark.parametrize("name", [*ACTS])
 @pytest.mark.parametrize("kind", Kind)
 async def test_every_kind_of_fault_at_every_boundary_of_a_gateway_ends_as_it_should(
     tmp_path: Path, embedded_chain: ChainUnderTest, name: str, kind: Kind
 ) -> None:
-    changes = CHARGING if name in FOR_A_FEE else {}
-    async with at_home(tmp_path, embedded_chain, **changes) as site:
-        await strike(site, {name: (ACTS | FOR_A_FEE)[name]}, kind, *Moment)
+    async with at_home(tmp_path, embedded_chain) as site:
+        await strike(site, {name: ACTS[name]}, kind, *Moment)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
@@ -15,15 +14,13 @@ import pytest_asyncio
 from aiohttp import web
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.faults.aftermath import assert_nothing_lost, authorization_in
+from tests.faults.aftermath import assert_nothing_lost
 from tests.faults.counts import came
 from tests.faults.parts import Part
 from tests.gateway.composed import composed
-from tests.gateway.hostile_hub import Forward, HostileHub, pass_on, run_hostile_hub, says
+from tests.gateway.hostile_hub import Forward, HostileHub, pass_on, run_hostile_hub
 from tests.gateway.test_transfer import Bank
-from tests.gateway.test_transfer_fee import GONE, ask, transfers_only
 from tests.ports import free_port
-from tests.workers.program import PAYEE
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import Role
@@ -44,23 +41,22 @@ def gateway_at(hub: HostileHub, directory: Path, chain: ChainUnderTest, workers:
     return Part("gateway", directory, chain, port, workers, **own, **environ)
 
 
-def kill_while_transferring(part: Part, hub: HostileHub, *, forwards: bool) -> asyncio.Event:
-    """The next transfer kills all of the gateway, before the hub's answer or before the hub hears of it.
+def kill_while_transferring(part: Part, hub: HostileHub) -> asyncio.Event:
+    """The next transfer kills all of the gateway before the hub's answer.
 
     The event is set once nothing of the gateway runs any more.
     """
     killed = asyncio.Event()
 
     async def kill(_request: web.Request, forward: Forward) -> web.StreamResponse:
-        if forwards:
-            await forward()
+        await forward()
         hub.settling = pass_on
         await asyncio.to_thread(part.kill)
         came("kill of a gateway while a transfer is under way")
         killed.set()
         return web.Response(status=500)
 
-    hub.settling = transfers_only(kill)
+    hub.settling = kill
     return killed
 
 
@@ -74,7 +70,7 @@ async def test_a_transfer_whose_gateway_was_killed_is_shown_by_the_next_one(
             await asyncio.to_thread(part.start)
             bank = Bank(part.url, hub, embedded_chain, buyer, "0x" + secrets.token_hex(20))
             payload = bank.signed()
-            killed = kill_while_transferring(part, hub, forwards=True)
+            killed = kill_while_transferring(part, hub)
             with pytest.raises(aiohttp.ClientError):
                 await bank.ask(payload, payload)
             await killed.wait()
@@ -83,70 +79,3 @@ async def test_a_transfer_whose_gateway_was_killed_is_shown_by_the_next_one(
             assert {(answer.status, answer.json().get("status")) for answer in answers} == {(200, "success")}
             assert bank.received_micro() == 10_000
     await assert_nothing_lost(tmp_path, embedded_chain, paid=[payload.authorization], sites=[part.configured])
-
-
-async def test_a_callers_own_key_stands_for_its_transfer_though_its_gateway_was_killed_and_asks_for_a_fee_since(
-    tmp_path: Path, embedded_chain: ChainUnderTest, hub: HostileHub
-) -> None:
-    """Whoever signs anew under the key, trusting that it moves one thing once, is told that it did."""
-    fee_terms, own = {"TOLLKEEPER_TRANSFER_FEE": "0.002"}, {"Idempotency-Key": "order-4711"}
-    part = gateway_at(hub, tmp_path, embedded_chain, 1)
-    with ExitStack() as stack:
-        stack.callback(part.stop)
-        async with Buyer(derive_wallets().buyer) as buyer:
-            await asyncio.to_thread(part.start)
-            bank = Bank(part.url, hub, embedded_chain, buyer, "0x" + secrets.token_hex(20))
-            made, anew = bank.signed(), bank.signed()
-            killed = kill_while_transferring(part, hub, forwards=True)
-            with pytest.raises(aiohttp.ClientError):
-                await bank.ask(made, made, own)
-            await killed.wait()
-            part.site.environ |= fee_terms
-            await asyncio.to_thread(part.start)
-            fee = buyer.sign((await ask(bank, anew)).json())
-            refused = await ask(bank, anew, fee, own)
-            assert (refused.status, refused.error_code) == (409, "CONFLICT")
-            assert bank.received_micro() == 10_000
-    await assert_nothing_lost(
-        tmp_path,
-        embedded_chain,
-        paid=[made.authorization],
-        refused=[anew.authorization, authorization_in(fee)],
-        sites=[part.configured],
-    )
-
-
-async def test_the_fee_of_a_transfer_whose_gateway_was_killed_is_a_credit_once_it_failed(
-    tmp_path: Path, embedded_chain: ChainUnderTest, hub: HostileHub
-) -> None:
-    part = gateway_at(hub, tmp_path, embedded_chain, 1, TOLLKEEPER_TRANSFER_FEE="0.002")
-    with ExitStack() as stack:
-        stack.callback(part.stop)
-        async with Buyer(derive_wallets().buyer) as buyer:
-            await asyncio.to_thread(part.start)
-            operator_had = embedded_chain.balance(PAYEE)
-            bank = Bank(part.url, hub, embedded_chain, buyer, "0x" + secrets.token_hex(20))
-            transfer = bank.signed()
-            fee = buyer.sign((await ask(bank, transfer)).json())
-            killed = kill_while_transferring(part, hub, forwards=False)
-            with pytest.raises(aiohttp.ClientError):
-                await ask(bank, transfer, fee)
-            await killed.wait()
-            await asyncio.to_thread(part.start)
-            assert (await ask(bank, bank.signed(), fee)).status == 402
-            hub.settling = transfers_only(says(400, GONE))
-            refused = await asyncio.gather(*(ask(bank, transfer, fee) for _ in range(4)))
-            assert {answer.status for answer in refused} == {400}
-            assert {json.loads(answer.body)["error"]["code"] for answer in refused} == {"INSUFFICIENT_FUNDS"}
-            hub.settling = pass_on
-            made, unpaid = bank.signed(), bank.signed()
-            others = [await ask(bank, one, fee) for one in (made, unpaid)]
-            assert [answer.status for answer in others] == [200, 402]
-            assert (bank.received_micro(), embedded_chain.balance(PAYEE) - operator_had) == (10_000, 2_000)
-    await assert_nothing_lost(
-        tmp_path,
-        embedded_chain,
-        paid=[authorization_in(fee), made.authorization],
-        refused=[transfer.authorization, unpaid.authorization],
-        sites=[part.configured],
-    )

@@ -22,7 +22,6 @@ from tests.faults.gateway_site import GatewaySite, abroad, at_home, until_told
 from tests.faults.ledger_chaos import Harm, LedgerCase, ledger_cases
 from tests.faults.striking import Case
 from tests.faults.test_gateway_boundaries import (
-    CHARGING,
     Act,
     follow,
     give_back,
@@ -33,8 +32,6 @@ from tests.faults.test_gateway_boundaries import (
     restore_held,
     sell,
     start,
-    transfer,
-    transfer_for_a_fee,
     trust,
 )
 from tests.faults.test_gateway_boundaries_abroad import honour as honour_parked
@@ -79,10 +76,9 @@ async def spend_of_wallet(site: GatewaySite, case: Case) -> None:
 # What the parent asks once a process has died, and nobody else.
 OF_PARENT: Final = ("interrupt_calls", "End of move_open_calls", "End of cut_uploads_of_the_dead")
 Place: TypeAlias = Callable[[Path, ChainUnderTest], AbstractAsyncContextManager[GatewaySite]]
-# With the hub's process among them; before a hub apart, also for a fee; before a stranger's facilitator.
+# With the hub's process among them; before a hub apart; before a stranger's facilitator.
 TOGETHER: Final[Place] = several
 APART: Final[Place] = partial(at_home, selling=several)
-FOR_A_FEE: Final[Place] = partial(at_home, selling=several, **CHARGING)
 ABROAD: Final[Place] = partial(abroad, selling=several)
 # What is done, where, and what hub, worker or parent ask of the ledger's process meanwhile, in that order.
 ACTS: Final[dict[str, tuple[Place, Act, tuple[str, ...]]]] = {
@@ -153,12 +149,6 @@ ACTS: Final[dict[str, tuple[Place, Act, tuple[str, ...]]]] = {
     "confirm": (APART, trust, ("confirm_purchase", "End of confirm_purchase")),
     "void": (APART, lose_trust, ("void_unpaid", "close_credits", "End of add_revenue")),
     "honour": (APART, honour, ("honour_failed", "open_credits", "End of purchase_by_payment")),
-    "transfer": (APART, transfer, ("find_key", "renew_key", "End of renew_key")),
-    "transfer for a fee": (
-        FOR_A_FEE,
-        transfer_for_a_fee,
-        ("call_state", "bind_key", "keep_key", "End of keep_key", "SpendOne", "restore_call", "End of give_credits"),
-    ),
     "park": (ABROAD, park, ("park_purchase", "End of park_purchase")),
     "honour what is parked": (ABROAD, honour_parked, ("honour_parked", "End of purchase_by_payment")),
 }
@@ -172,7 +162,7 @@ BESIDES: Final = {
     "upload": "End of begin_upload",
     "count": "End of insert_requests",
 }
-OF_A_GATEWAY: Final = ("give back", "fail", "honour", "transfer")
+OF_A_GATEWAY: Final = ("give back", "fail", "honour")
 
 
 def chosen(name: str, *harms: Harm) -> list[LedgerCase]:

@@ -31,7 +31,7 @@ from tests.faults.clocked import running_under
 from tests.faults.counts import came
 from tests.faults.gateway_site import PRICE, Selling, alone, for_long
 from tests.faults.several_hubs import Hubs, back_up, hubs_of, restore
-from tests.faults.stories import FEE_MICRO, OPERATOR, Act, EvmStory, Sale, SolanaStory, way_to
+from tests.faults.stories import Act, EvmStory, Sale, SolanaStory, way_to
 from tests.faults.striking import Victim
 from tests.faults.workers_site import several
 from tests.gateway.composed import settings_for
@@ -528,21 +528,18 @@ async def wide_story(directory: Path, chain: ChainUnderTest, seed: int) -> Async
     """Its kind, its acts and what they meet are drawn from the seed."""
     random = Random(seed)
     kind = _KINDS[seed % len(_KINDS)]
-    charges = kind != "official" and random.random() < 0.4
     batches = random.random() < 0.5
     if batches:
         plant(chain, Via.BATCHER)
     changes: dict[str, Any] = {}
-    if charges:
-        changes = {"transfer_fee_micro": FEE_MICRO, "default_payment_address": OPERATOR}
     contract = chain.plant_smart_wallet(chain.wallets.buyer.address)
     purse = [derive_wallet(f"payer {number}", seed="wide story") for number in range(_PAYERS)]
     for wallet in purse:
-        chain.mint(wallet.address, PRICE + FEE_MICRO)
+        chain.mint(wallet.address, PRICE)
     chain.mint(contract, _CONTRACT_MICRO)
     chain.rpc.call("anvil_mine", hex(DEPTH_MAX))
     floor = int(chain.rpc.call("eth_blockNumber"), 16)
-    came(f"wide story: {kind}{', with a fee' if charges else ''}{', in batches' if batches else ''}")
+    came(f"wide story: {kind}{', in batches' if batches else ''}")
     clocks = {name: directory / f"clock-{name}" for name in ("hub", "gateway")}
     selling: Selling = several if "several" in kind else alone
     async with AsyncExitStack() as stack:
@@ -582,7 +579,6 @@ async def wide_story(directory: Path, chain: ChainUnderTest, seed: int) -> Async
             may_expire=kind == "official",
             seconds=_STORY_SECONDS,
             contract=contract,
-            charges=charges,
             floor=floor,
             clocks=used,
             backs_up=kind == "restored",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from tollkeeper.settings import NetworkSettings, Role
 from tollkeeper.settings.model import FeePayerCaps
 
 PATH = "/api/v1/transfer"
-FEE_MICRO = 2_000
 FEE_LAMPORTS = 10_001  # of a usual transaction
 MINT = NETWORKS[NETWORK].usdc.address
 
@@ -179,85 +177,25 @@ async def test_the_main_network_goes_by_the_name_that_clients_know(tmp_path: Pat
         assert (await ask(market, draft, header_of(draft, "solana"), network="solana")).status == 200
 
 
-@asynccontextmanager
-async def charging(folder: Path, target: RecordingTarget, operator: str, **changes: Any) -> AsyncIterator[SolanaMarket]:
-    """A gateway that takes a fee for transfers, paid to this operator, unless the changes say otherwise."""
+async def test_transfers_leave_half_of_the_hours_fees_to_sales(tmp_path: Path, target: RecordingTarget) -> None:
+    """Anybody may ask for them, as often as he likes: that a gateway asks the hub for them makes them no sales."""
     evm = derive_wallets()
     wallets = replace(derive_solana_wallets(), fee_payers=fee_payers_of(evm.relayer.private_key))
-    async with SolanaNode(wallets=wallets) as node:
+    async with SolanaNode(wallets=wallets) as node, Buyer(evm.buyer) as buyer:
         settings: dict[str, Any] = {
             "networks": {NETWORK: NetworkSettings(NETWORKS[NETWORK], (node.url,))},
             "default_network": NETWORKS[NETWORK],
-            "default_payment_address": operator,
-            "transfer_fee_micro": FEE_MICRO,
-            **changes,
+            "fee_payer": FeePayerCaps(budget_per_hour_lamports=8 * FEE_LAMPORTS),
         }
-        async with composed("", folder / "fee.db", **settings) as url, Buyer(evm.buyer) as buyer:
-            yield SolanaMarket(url, node.url, wallets, target, buyer)
-
-
-async def test_a_fee_is_a_payment_of_its_own_and_pays_for_one_transfer(tmp_path: Path, target: RecordingTarget) -> None:
-    operator = derive_solana_wallets().second_buyer.address
-    async with charging(tmp_path, target, operator) as market:
-        had, operator_had = await market.balance(market.owner), await market.balance(operator)
-        draft = await drafted(market)
-        (requirements,) = (await ask(market, draft)).json()["accepts"]
-        assert (requirements["payTo"], requirements["maxAmountRequired"]) == (operator, str(FEE_MICRO))
-        fee = await market.payment(requirements)
-        done, again = await ask(market, draft, fee), await ask(market, draft, fee)
-        assert done.status == 200, done.body
-        assert again.status == 200, "the same pair costs nothing more"
-        assert again.json()["transaction"] == done.json()["transaction"]
-        another = await ask(market, await drafted(market), fee)
-        assert another.status == 402
-        assert await market.balance(market.owner) == had + 25_000
-        assert await market.balance(operator) == operator_had + FEE_MICRO
-
-
-async def test_free_transfers_leave_half_of_the_hours_fees_to_sales(tmp_path: Path, target: RecordingTarget) -> None:
-    """Anybody may ask for them, as often as he likes: that a gateway asks the hub for them makes them no sales."""
-    budget = {"fee_payer": FeePayerCaps(budget_per_hour_lamports=8 * FEE_LAMPORTS), "transfer_fee_micro": None}
-    async with charging(tmp_path, target, derive_solana_wallets().owner.address, **budget) as market:
-        for expected in (*[200] * 4, 503):
-            draft = await drafted(market)
-            assert (await ask(market, draft, header_of(draft))).status == expected
-        gate = await market.gate()
-        for expected in (*[200] * 4, 503):
-            bought = await market.pay(gate, await market.payment(await market.requirements(gate)))
-            assert bought.status == expected
-
-
-async def test_a_transfer_for_a_fee_is_paid_for_as_a_sale_is(tmp_path: Path, target: RecordingTarget) -> None:
-    budget = {"fee_payer": FeePayerCaps(budget_per_hour_lamports=8 * FEE_LAMPORTS)}
-    async with charging(tmp_path, target, derive_solana_wallets().second_buyer.address, **budget) as market:
-        for expected in (*[200] * 4, 503):
-            draft = await drafted(market)
-            fee = await market.payment((await ask(market, draft)).json()["accepts"][0])
-            assert (await ask(market, draft, fee)).status == expected
-
-
-async def test_a_transfer_that_would_be_refused_costs_no_fee(tmp_path: Path, target: RecordingTarget) -> None:
-    operator = derive_solana_wallets().second_buyer.address
-    async with charging(tmp_path, target, operator) as market:
-        operator_had = await market.balance(operator)
-        late = await drafted(market)
-        await market.node("sandbox_advance")
-        fresh = await drafted(market)
-        fee = await market.payment((await ask(market, fresh)).json()["accepts"][0])
-        refused = await ask(market, late, fee)
-        assert (refused.status, refused.error_code) == (400, "PAYMENT_EXPIRED")
-        assert await market.balance(operator) == operator_had
-        assert (await ask(market, fresh, fee)).status == 200
-        assert await market.balance(operator) == operator_had + FEE_MICRO
-
-
-async def test_where_the_operator_is_paid_on_evm_networks_only_transfers_are_made_there_alone(
-    tmp_path: Path, target: RecordingTarget
-) -> None:
-    async with charging(tmp_path, target, "0x" + "99" * 20) as market:
-        answer = await ask(market, await drafted(market))
-        assert (answer.status, answer.error_code) == (400, "INVALID_NETWORK")
-        assert json.loads(answer.body)["error"]["details"]["supported"] == []
+        async with composed("", tmp_path / "together.db", **settings) as url:
+            market = SolanaMarket(url, node.url, wallets, target, buyer)
+            for expected in (*[200] * 4, 503):
+                draft = await drafted(market)
+                assert (await ask(market, draft, header_of(draft))).status == expected
+            gate = await market.gate()
+            for expected in (*[200] * 4, 503):
+                bought = await market.pay(gate, await market.payment(await market.requirements(gate)))
+                assert bought.status == expected
 
 
 async def test_a_gateway_without_a_node_behind_a_hub_that_loses_answers(

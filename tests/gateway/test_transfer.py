@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import secrets
 import time
@@ -20,13 +19,12 @@ from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import HostileHub, cut, lose_answer, pass_on, run_hostile_hub, says, settles_but_says
 from tollkeeper.core.evm import Authorization, authorization_digest, checksum_address, sign_digest
 from tollkeeper.core.wire import EvmPayload, Payment, encode_payment_header, payment_body
-from tollkeeper.gateway.hub_client import transfer_body
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import Role
 
 PATH = "/api/v1/transfer"
+INVALID = json.dumps({"isValid": False, "invalidReason": "invalid_exact_evm_nonce_already_used", "payer": None})
 
 
 @dataclass(slots=True)
@@ -248,63 +246,27 @@ async def test_a_refused_payment_that_is_good_later_is_made_then_and_shown_to_wh
     assert bank.received_micro() == payload.authorization.value
 
 
-async def test_a_key_that_somebody_else_took_at_the_hub_keeps_nobody_from_a_transfer(bank: Bank) -> None:
-    payload, theirs = bank.signed(), bank.signed()
-    body = transfer_body(_payment(payload), USDC_ADDRESS, 10_000, bank.recipient, confirm=True)
-    stolen = {"Idempotency-Key": f"transfer-{hashlib.sha256(body).hexdigest()}"}
-    asked = {"network": "base-sepolia", "payload": payment_body(_payment(theirs))["payload"], "asset": USDC_ADDRESS}
-    taken = await bank.buyer.ask("POST", bank.hub.url + "/transfer", body=asked, headers=stolen)
-    assert taken.status == 200
-    for _ in range(2):
-        answer = await bank.ask(payload, payload)
-        assert (answer.status, answer.json()["success"]) == (200, True)
-    assert bank.received_micro() == 20_000
-
-
-KEY = {"Idempotency-Key": "9b2c71aa-own-key-of-a-payer"}
-
-
-async def test_a_caller_s_key_gives_one_request_one_answer(bank: Bank) -> None:
+async def test_a_key_of_the_callers_own_is_refused_because_the_payment_is_its_own(bank: Bank) -> None:
+    """Whoever signs anew under one key trusts that one transfer is made: two would be."""
     payload = bank.signed()
-    bank.hub.settling = lose_answer
-    assert (await bank.ask(payload, payload, KEY)).error_code == "SETTLEMENT_PENDING"
-    bank.hub.settling = pass_on
-    answers = [await bank.ask(payload, payload, KEY) for _ in range(2)]
-    assert [answer.status for answer in answers] == [200, 200]
-    assert answers[0].json()["transaction"] == answers[1].json()["transaction"]
-    other = bank.signed()
-    for _ in range(2):
-        refused = await bank.ask(other, other, KEY)
-        assert (refused.status, refused.error_code) == (409, "CONFLICT")
-    assert (await bank.ask(other, other, {"Idempotency-Key": "k"})).status == 200
-    assert bank.received_micro() == 20_000
-
-
-async def test_a_refusal_under_a_caller_s_key_stays_one(bank: Bank) -> None:
-    payload = bank.signed(value=bank.chain.balance(bank.buyer.wallet.address) + 10_000)
-    assert (await bank.ask(payload, payload, KEY)).error_code == "INSUFFICIENT_FUNDS"
-    bank.chain.mint(bank.buyer.wallet.address, 10_000)
-    assert (await bank.ask(payload, payload, KEY)).error_code == "INSUFFICIENT_FUNDS"
-    assert (await bank.ask(payload, payload)).status == 200
-
-
-async def test_two_payers_with_one_key_do_not_meet(bank: Bank) -> None:
-    async with Buyer(derive_wallets().owner) as owner:
-        bank.chain.mint(owner.wallet.address, 10_000)
-        other = replace(bank, buyer=owner)
-        first, second = bank.signed(), other.signed(payer=owner.wallet.address)
-        answers = [await bank.ask(first, first, KEY), await other.ask(second, second, KEY)]
-    assert [answer.status for answer in answers] == [200, 200]
-    assert bank.received_micro() == 20_000
-
-
-@pytest.mark.parametrize("key", ["", "x" * 256, "with a space in the key"])
-async def test_a_key_that_is_none_is_refused(bank: Bank, key: str) -> None:
-    payload = bank.signed()
-    answer = await bank.ask(payload, payload, {"Idempotency-Key": key})
+    answer = await bank.ask(payload, payload, {"Idempotency-Key": "order-4711"})
     assert (answer.status, answer.error_code) == (400, "INVALID_PARAMETER")
     assert answer.json()["error"]["details"] == {"field": "Idempotency-Key"}
     assert bank.hub.settles == []
+
+
+async def test_a_hub_that_cannot_be_asked_does_not_say_that_nothing_was_charged(bank: Bank) -> None:
+    payload = bank.signed()
+    bank.hub.settling = lose_answer
+    assert (await bank.ask(payload, payload)).error_code == "SETTLEMENT_PENDING"
+    for broken in ({"verifying": cut}, {"verifying": says(200, INVALID), "telling": cut}):
+        bank.hub.verifying, bank.hub.telling = broken["verifying"], broken.get("telling", pass_on)
+        answer = await bank.ask(payload, payload)
+        assert (answer.status, answer.error_code) == (503, "SETTLEMENT_PENDING")
+        assert "do not sign a new one" in answer.json()["error"]["message"]
+    bank.hub.settling = bank.hub.verifying = bank.hub.telling = pass_on
+    assert (await bank.ask(payload, payload)).status == 200
+    assert bank.received_micro() == 10_000
 
 
 async def test_a_caller_may_wait_for_less_than_the_outcome(bank: Bank) -> None:

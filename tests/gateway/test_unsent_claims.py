@@ -24,14 +24,10 @@ from tests.gateway.hostile_hub import Forward, cut, pass_on, run_hostile_hub
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.test_leaving import LeftShop, shop
 from tests.gateway.test_stopping import books_of
-from tests.gateway.test_transfer import Bank
-from tests.gateway.test_transfer_fee import FEE_MICRO, ask, bank, moved, new_fee
 from tollkeeper.gateway import asking
 from tollkeeper.settings import Role
 from tollkeeper.storage.database import LostError
 from tollkeeper.storage.purchases import ClaimResult, Purchases
-
-__all__ = ["bank"]  # a fixture
 
 
 @pytest.fixture(autouse=True)
@@ -150,16 +146,6 @@ async def test_nor_is_it_sent_for_the_payer_s_bearer_where_the_gate_only_asks_wh
         await _lose(there, gate, X_Payment=payment, Authorization=bearer)
         await _buys_at_last(there, gate, _in_other_bytes(payment), Authorization=bearer)
     assert books_of(there) == [("LIVE", 19)]
-
-
-async def test_a_fee_in_other_bytes_than_those_of_a_claim_that_was_never_sent_is_paid_by_its_own(bank: Bank) -> None:
-    transfer, fee = bank.signed(), await new_fee(bank)
-    with _lost_claims():
-        first = await ask(bank, transfer, fee)
-    assert (first.status, moved(bank)) == (503, (0, 0))
-    async with asyncio.timeout(60):
-        assert (await ask(bank, transfer, _in_other_bytes(fee))).status == 200
-    assert moved(bank)[1] == FEE_MICRO
 
 
 async def test_a_claim_of_a_wallet_that_was_never_sent_is_not_sent_for_who_has_not_its_bearer(

@@ -10,13 +10,11 @@ import pytest
 
 from tests.storage.test_deleting_gates import opened
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.limits import TRANSFER_KEYS_KEPT_SECONDS
 from tollkeeper.core.sealing import KeyRing
 from tollkeeper.storage import open_database
 from tollkeeper.storage.creations import CreatedBeforeError, CreationKey, Creations
 from tollkeeper.storage.database import Statement, Unit
 from tollkeeper.storage.sealing import Sealing
-from tollkeeper.storage.transfer_keys import bind_key, keep_key
 
 DAY_MS = 24 * 3600 * 1000
 KEY = CreationKey("0xwallet", "key", "print")
@@ -56,16 +54,6 @@ async def test_a_create_forgets_a_handful_of_what_is_a_day_old_and_its_own_key_s
         await database.run(creations.check(replace(KEY, key="key 150"), DAY_MS + 200))
         rows = await database.read(Statement("SELECT key FROM creations ORDER BY created_ms"))
     assert [row["key"] for row in rows] == [f"key {number}" for number in range(64, 200) if number != 150]
-
-
-async def test_a_transfer_forgets_a_handful_of_old_keys_and_its_own(tmp_path: Path) -> None:
-    late_ms = 200 + TRANSFER_KEYS_KEPT_SECONDS * 1000
-    async with opened(tmp_path / "x.db") as database:
-        for number in range(200):
-            await database.run(keep_key(f"name {number}", "old", number))
-        assert await database.run(bind_key("name 150", "new", late_ms)) == "new"
-        rows = await database.read(Statement("SELECT name FROM transfer_keys WHERE key = 'old' ORDER BY changed_ms"))
-    assert [row["name"] for row in rows] == [f"name {number}" for number in range(64, 200) if number != 150]
 
 
 async def test_of_two_that_race_one_is_told_to_come_again(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.storage.test_purchases import NOW_MS, Shop, key, shop
 from tollkeeper.core.paygates import PayGate
 from tollkeeper.core.purchases import Spend
-from tollkeeper.storage.database import ConstraintError, Outcome, StorageError
+from tollkeeper.storage.database import ConstraintError, Outcome, Statement, StorageError
 from tollkeeper.storage.joined_spends import SPENDS_MAX, JoinedSpends
 from tollkeeper.storage.purchase_rows import Purchase
 from tollkeeper.storage.remote_messages import Spends
@@ -132,7 +132,8 @@ async def test_how_calls_ended_is_written_with_the_spends_that_brought_it(shop: 
     before = commits(shop)
     await told(joined, ended, of(shop, gate, 1))
     assert commits(shop) - before == 1
-    assert await shop.purchases.call_state(first.spends[0].wish.call_id) == "DONE"
+    ends = await shop.database.read(Statement("SELECT id FROM single_calls WHERE state = 'DONE'"))
+    assert [row["id"] for row in ends] == [first.spends[0].wish.call_id]
 
 
 def known(shop: Shop, gate: PayGate, bought: Purchase, count: int, **changed: Any) -> Spends:

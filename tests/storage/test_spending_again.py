@@ -147,7 +147,7 @@ async def test_calls_of_living_processes_are_left_alone(shop: Shop) -> None:
     gate = await shop.gate(5)
     await shop.bought(gate)
     ids = [f"{0:012x}{mark}{number:012x}" for number, mark in enumerate(("aaaaaaaa", "bbbbbbbb", "cccccccc"))]
-    for call_id in (*ids, "of another kind", "fee-1"):
+    for call_id in (*ids, "of another kind"):
         wish = msgspec.structs.replace(shop.wish(gate), call_id=call_id)
         assert (await shop.purchases.spend(key(1), wish, NOW_MS)).outcome is Spend.SPENT
     assert (await shop.purchases.interrupt_calls(NOW_MS, lambda: "aaaaaaaa cccccccc")).count == 1
@@ -155,5 +155,4 @@ async def test_calls_of_living_processes_are_left_alone(shop: Shop) -> None:
     assert [row["id"] for row in rows] == [ids[1]]
     assert (await shop.purchases.interrupt_calls(NOW_MS, lambda: " ")).count == 2  # all of them were started anew
     assert (await shop.purchases.interrupt_calls(NOW_MS)).count == 1
-    rows = await shop.database.read(Statement("SELECT id FROM calls WHERE state = 'DISPATCHED'"))
-    assert [row["id"] for row in rows] == ["fee-1"]  # how that one ends is not a process's to say
+    assert await shop.database.read(Statement("SELECT id FROM calls WHERE state = 'DISPATCHED'")) == []

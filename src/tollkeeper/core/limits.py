@@ -57,9 +57,6 @@ IDEMPOTENCY_KEPT_SECONDS: Final = 24 * 3600
 # Contract 5.2: how long the hub keeps with a caller's key that its request was refused, and nothing started
 REFUSALS_KEPT_SECONDS: Final = 24 * 3600
 
-# Contract 8: how long the gateway knows that a direct transfer was refused before, and with what a caller's key came
-TRANSFER_KEYS_KEPT_SECONDS: Final = 30 * 24 * 3600
-
 # Signed forwarding (contract 4.7)
 SIGNED_BODY_SIZE_BYTES: Final = 1024 * 1024
 SECRET_OVERLAP_SECONDS: Final = 24 * 3600

@@ -43,15 +43,12 @@ from tollkeeper.gateway.limiting import LimitedApi, UnpaidLimit
 from tollkeeper.gateway.ownership import Ownership
 from tollkeeper.gateway.paygates import Management, paygate_routes
 from tollkeeper.gateway.proofs import Proofs
-from tollkeeper.gateway.returned_fees import ReturnedFees
 from tollkeeper.gateway.stats import Reports, stats_routes
 from tollkeeper.gateway.token_accounts import AccountChain, TokenAccounts
 from tollkeeper.gateway.traffic import Traffic
-from tollkeeper.gateway.transfer import DirectTransfers, transfer_routes
-from tollkeeper.gateway.transfer_abroad import Abroad
-from tollkeeper.gateway.transfer_fee import FeeCharges, TransferFees
-from tollkeeper.gateway.transfer_keys import TransferKeys
-from tollkeeper.gateway.transfer_wishes import Wishes
+from tollkeeper.gateway.transfers.foreign import ForeignTransfers
+from tollkeeper.gateway.transfers.request import TransferRequests
+from tollkeeper.gateway.transfers.service import DirectTransfers, transfer_routes
 from tollkeeper.gateway.uploads import Uploads
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.file_rows import cut_uploads_of_the_dead
@@ -101,7 +98,6 @@ class GatewayConfig:
     token_keys: Sequence[bytes] = field(repr=False)
     profile: Profile = Profile.SUPERSET
     hub_url: str = ""
-    transfer_fee_micro: int | None = None
     exposure_cap: TrustCaps = DEFAULT_EXPOSURE
     link_lifetime_seconds: int = DOWNLOAD_LIFETIME_SECONDS
     kept: Kept = field(default_factory=Kept)
@@ -192,8 +188,7 @@ class Gateway:
         )
         self.management = self._managing(random_bytes)
         self.reports = Reports(self.management, statistics, config.kept)
-        self._returned = ReturnedFees(database, hub, self.supported, clock_ms)
-        self.transfers = self._transferring(random_bytes)
+        self.transfers = self._transferring()
         self._completer = self._completing()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -225,38 +220,16 @@ class Gateway:
             default_payment_address=self.config.default_payment_address,
         )
 
-    def _transferring(self, random_bytes: Callable[[int], bytes]) -> DirectTransfers:
-        keys = TransferKeys(self._database, clock_ms, lambda: random_bytes(16).hex())
-        wishes = Wishes(
-            supported=self.supported,
-            token_accounts=self.token_accounts,
-            public_url=self.config.public_url,
-            fees=self._fees(),
+    def _transferring(self) -> DirectTransfers:
+        requests = TransferRequests(
+            supported=self.supported, token_accounts=self.token_accounts, public_url=self.config.public_url
         )
         return DirectTransfers(
-            wishes=wishes,
+            requests=requests,
             hub=self._hub,
             hub_url=self.config.hub_url,
             profile=self.config.profile,
-            charges=FeeCharges(self.purchases, self.proofs),
-            keys=keys,
-            abroad=Abroad(self._hub, self.supported, self.proofs_on_chain, clock_ms, keys),
-            returned=self._returned,
-        )
-
-    def _fees(self) -> TransferFees | None:
-        """What charges a fee for direct transfers; None where none is asked for."""
-        fee_micro, pay_to = self.config.transfer_fee_micro, self.config.default_payment_address
-        if fee_micro is None or pay_to is None:
-            return None
-        return TransferFees(
-            fee_micro=fee_micro,
-            pay_to=pay_to,
-            store=self.paygates,
-            gates=self.gates,
-            purchases=self.purchases,
-            buying=self.buying,
-            token_keys=self.config.token_keys,
+            foreign=ForeignTransfers(self._hub, self.supported, self.proofs_on_chain, clock_ms),
         )
 
     def _completing(self) -> Completer:
@@ -267,7 +240,6 @@ class Gateway:
             self.supported,
             self.proofs_on_chain,
             clock_ms,
-            returned=self._returned,
             is_first=self._worker.is_first,
         )
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.buying import Buying
     from tollkeeper.gateway.chain_proofs import ChainProofs
     from tollkeeper.gateway.hub_client import HubClient, PaymentStatus, Supported
-    from tollkeeper.gateway.returned_fees import ReturnedFees
     from tollkeeper.storage.purchase_rows import Purchase
     from tollkeeper.storage.purchases import Purchases
 
@@ -65,7 +64,6 @@ class Completer:
         proofs: ChainProofs,
         clock_ms: Callable[[], int],
         *,
-        returned: ReturnedFees,
         is_first: bool = True,
     ) -> None:
         """Of several workers the one that `is_first` completes all; the others only what their own buyers wait for."""
@@ -78,7 +76,6 @@ class Completer:
         self._clock_ms = clock_ms
         self._began_ms = clock_ms()
         self._following = Following(purchases, hub, supported, proofs, clock_ms)
-        self._returned = returned
         self._working: dict[str, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
 
@@ -120,7 +117,6 @@ class Completer:
         for purchase, request in await self._purchases.unconfirmed(CLAIMS_MAX):
             self._begin(purchase.id, partial(self._following.finish_trust, purchase, request))
         self._begin("confirmed sales", self._following.look_again)
-        self._begin("returned fees", self._returned.look_again)
 
     def _begin(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Runs `work` unless it goes on since an earlier pass; at most AT_ONCE at a time. A purchase's id names its."""

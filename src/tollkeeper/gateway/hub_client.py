@@ -146,15 +146,11 @@ class SettleAnswer:
 
 
 class PaymentStatus(NamedTuple):
-    """Our hub's public word on a payment: pending, success or failed, in which transaction, since when (Unix ms).
-
-    `is_of_key`: it is the attempt's that was begun under the key that was named.
-    """
+    """Our hub's public word on a payment: pending, success or failed, in which transaction, since when (Unix ms)."""
 
     status: str
     transaction: str
     updated_ms: int
-    is_of_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +200,8 @@ def asked_of(payment: Payment, requirements: Requirements) -> bytes:
     )
 
 
-def transfer_body(
-    payment: Payment, asset: str, amount: int, recipient: str, *, confirm: bool, is_paid: bool = False
-) -> bytes:
-    """What our hub is asked for a transfer: everything that says which one it is. `is_paid`: we took a fee for it."""
+def transfer_body(payment: Payment, asset: str, amount: int, recipient: str, *, confirm: bool) -> bytes:
+    """Encode what our hub is asked for a transfer: everything that says which one it is."""
     return _ENCODE(
         {
             "x402Version": X402_VERSION,
@@ -217,7 +211,6 @@ def transfer_body(
             "amount": str(amount),
             "recipient": recipient,
             "confirm": confirm,
-            **({"isPaid": True} if is_paid else {}),
         }
     )
 
@@ -342,22 +335,19 @@ class HubClient:
         except HubUnreachableError:
             return None
 
-    async def payment_status(self, key: PaymentKey, named: str = "") -> PaymentStatus | None:
-        """A payment's public status at our hub; None where it says itself that it knows nothing of it.
+    async def payment_status(self, key: PaymentKey) -> PaymentStatus | None:
+        """Ask our hub for a payment's public status; None where it says itself that it knows nothing of it.
 
-        A 404 alone is of whoever stands before a hub that is away, and means nothing. `named`: the key of an attempt,
-        on EVM, where one may be made by several transactions. Raises: HubUnreachableError.
+        A 404 alone is of whoever stands before a hub that is away, and means nothing. Raises: HubUnreachableError.
         """
-        path = f"{key.status_query}&key={named}" if named and "?" in key.status_query else key.status_query
-        status, data = await self._transport.request("GET", path, {}, b"", VERIFY_TIMEOUT_SECONDS)
+        status, data = await self._transport.request("GET", key.status_query, {}, b"", VERIFY_TIMEOUT_SECONDS)
         body = _object(data)
         if status == 404 and _is_unknown_payment(body):
             return None
         if status != 200 or not isinstance(body.get("status"), str):
             msg = f"the payment's status answered {status}"
             raise HubUnreachableError(msg)
-        is_of_key = body.get("isOfKey") is True
-        return PaymentStatus(body["status"], _transaction_in(body), _read_ms(body.get("updatedAt")), is_of_key)
+        return PaymentStatus(body["status"], _transaction_in(body), _read_ms(body.get("updatedAt")))
 
     async def transaction_of(self, key: PaymentKey) -> str:
         """The transaction that a payment is in by our hub's public word; "" where it names none in half a second."""

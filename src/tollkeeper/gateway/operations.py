@@ -44,12 +44,6 @@ _FIELDS: Final = (
 )
 _SHOWN: Final = {JSON: ref("ShownPayGate")}
 _ONCE: Final = f"{IDEMPOTENCY_KEY.description} Without a login it has at least {UNGUESSABLE_LENGTH} characters."
-_TRANSFER_ONCE: Final = header(
-    "Idempotency-Key",
-    "The payer's own: one request has one answer under it. A facilitator that is no hub of ours is not told of it.",
-    {"type": "string", "pattern": "^[!-~]{1,255}$"},
-)
-_FEE_TOKEN: Final = header("X-Credit-Token", "Of a fee that was honoured by hand, beside its X-Payment.", TEXT)
 _MINE: Final = {"gate_id": "$response.body#/id"}
 
 CREATE: Final = Operation(
@@ -244,10 +238,10 @@ TRANSFER: Final = Operation(
     is_limited=True,
     summary="Direct transfer of USDC",
     description=(
-        "Without X-Payment: a 402 that asks for this very transfer, or for the operator's fee. With one that pays it: "
-        "the transfer is made, once, and the very same request sent again is told what became of it."
+        "Without X-Payment: a 402 that asks for this very transfer. With one that pays it: the transfer is made, once, "
+        "and the same request sent again is told what became of it."
     ),
-    parameters=(header("X-Payment"), _FEE_TOKEN, header("Accept", schema=TEXT), _TRANSFER_ONCE, PREFER_WAIT),
+    parameters=(header("X-Payment"), header("Accept", schema=TEXT), PREFER_WAIT),
     request={
         JSON: record(
             {
@@ -267,7 +261,7 @@ TRANSFER: Final = Operation(
         | {
             "oneOf": [
                 {"required": ["signature", "authorization"], "not": {"required": ["transaction"]}},
-                {"required": ["transaction", "recipient", "amount"], "not": {"required": ["authorization"]}},
+                {"required": ["transaction"], "not": {"required": ["authorization"]}},
             ]
         }
     },
@@ -283,7 +277,6 @@ TRANSFER: Final = Operation(
         Code.PAYLOAD_TOO_LARGE,
         Code.FORBIDDEN,
         Code.UNAVAILABLE,
-        Code.CONFLICT,
         Code.SETTLEMENT_PENDING,
     ),
     also={

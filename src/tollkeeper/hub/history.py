@@ -20,7 +20,6 @@ from tollkeeper.core.wallets import shown_address
 from tollkeeper.describing import route
 from tollkeeper.hub import operations
 from tollkeeper.storage.history import HistoryQuery, history_row, list_history
-from tollkeeper.storage.idempotency import find_key
 from tollkeeper.storage.settlements import Settlement, find_named, find_payment, read_settlement
 
 if TYPE_CHECKING:
@@ -92,18 +91,14 @@ def status_routes(database: Database) -> list[HTTPRouteHandler]:
     async def payment_status(
         request: Request[Any, Any, Any], network: FromPath[str], payer: FromPath[str], nonce: FromPath[str]
     ) -> Response[bytes]:
-        """Contract 2: `status, transaction, network, amount, payer, payTo, updatedAt`; whose attempt's, if asked."""
-        known, asked = normalise(network), query_of(request)
-        asset, key = asked.get("asset"), asked.get("key")
+        """Contract 2: `status, transaction, network, amount, payer, payTo, updatedAt`."""
+        known, asset = normalise(network), query_of(request).get("asset")
         if asset is not None and _TOKEN.fullmatch(asset) is None:
             raise invalid("asset", "asset must be a token's address: 0x and 40 hex digits")
         row = await find_payment(database, known.name, _in_lower_case(payer), nonce.lower(), (asset or "").lower())
         if row is None:
             raise ApiError(Code.NOT_FOUND, UNKNOWN_PAYMENT)
         body = status_body(row)
-        if key is not None:
-            bound = await find_key(database, key)
-            body["isOfKey"] = bound is not None and (bound.settlement_id, bound.attempt) == (row.id, row.attempt)
         return unless_known(request, body, _NO_STORE)
 
     @route(operations.NAMED_PAYMENT)

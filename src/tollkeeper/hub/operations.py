@@ -146,9 +146,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "updatedAt": TIME,
             "id": TEXT,
             "error": nullable(TEXT),
-            "isOfKey": FLAG,
-        },
-        optional=["isOfKey"],
+        }
     ),
 }
 
@@ -199,9 +197,7 @@ TRANSFER: Final = Operation(
     path="/transfer",
     tag=_TAG,
     summary="Carry out a signed authorization or transaction, to anybody",
-    description=(
-        "amount and recipient are required on Solana. isPaid: the gateway whose signature is trusted was paid for it."
-    ),
+    description="amount and recipient are required on Solana.",
     parameters=(IDEMPOTENCY_KEY, PREFER_WAIT),
     request={
         JSON: record(
@@ -212,10 +208,9 @@ TRANSFER: Final = Operation(
                 "asset": TEXT,
                 "amount": nullable(BASE_UNITS),
                 "recipient": nullable(TEXT),
-                "isPaid": FLAG,
                 **_OPTION,
             },
-            optional=["x402Version", "amount", "recipient", "isPaid", *_OPTION],
+            optional=["x402Version", "amount", "recipient", *_OPTION],
         )
     },
     answers=_SETTLED,
@@ -279,7 +274,6 @@ PAYMENT: Final = Operation(
         in_path("payer", TEXT),
         in_path("nonce", TEXT),
         query("asset", EVM_ADDRESS),
-        query("key", TEXT, "An Idempotency-Key: isOfKey says whether the newest attempt is its own."),
         IF_NONE_MATCH,
     ),
     answers=_KNOWN,

@@ -46,19 +46,15 @@ _SENT_AND_FAILED: Final = frozenset(row.failed_on_chain.value for row in FAMILIE
 
 @dataclass(frozen=True, slots=True)
 class TransferAsked:
-    """One transfer request. `amount` and `recipient` are what its caller says was signed; None where it does not.
-
-    `is_paid`: the gateway that asks was paid for it; only a trusted one is believed.
-    """
+    """One transfer request. `amount` and `recipient` are what its caller says was signed; None where it does not."""
 
     payment: Payment
     asset: str
     amount: int | None
     recipient: str | None
-    is_paid: bool = False
 
     def body(self) -> dict[str, Any]:
-        """Everything that it asks for, for comparing two requests; who was paid changes nothing of it."""
+        """Everything that it asks for, for comparing two requests."""
         return {
             "transfer": payment_body(self.payment),
             "asset": self.asset,
@@ -108,15 +104,12 @@ def _parse_terms(body: dict[str, Any], network: str, family: Family) -> Transfer
         raise invalid("payload", "payload must be an object")
     if body.get("asset") is None:
         raise missing("asset")
-    amount, recipient, is_paid = body.get("amount"), body.get("recipient"), body.get("isPaid", False)
-    if not isinstance(is_paid, bool):
-        raise invalid("isPaid", "isPaid must be true or false")
+    amount, recipient = body.get("amount"), body.get("recipient")
     return TransferAsked(
         payment=Payment(X402_VERSION, SCHEME, network, parse_payload(payload)),
         asset=parse_address_of(family, body["asset"], field="asset"),
         amount=None if amount is None else parse_uint256(amount, "amount"),
         recipient=None if recipient is None else parse_address_of(family, recipient, field="recipient"),
-        is_paid=is_paid,
     )
 
 
@@ -209,7 +202,7 @@ class Transfers:
             deadline=deadline,
             expires_seconds=signature.expires_seconds,
             caller=caller,
-            is_trusted=signature.is_trusted and asked.is_paid,  # a free one is any stranger's, whoever asks for it
+            is_trusted=False,  # it is any stranger's, whoever asks for it
             requirements_hash=canonical_hash(asked.body()),
         )
 

@@ -79,10 +79,6 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
             ("download_lifetime_seconds", str(settings.files.link_lifetime_seconds)),
             ("request_log_days", str(settings.kept.log_days)),
             ("statistics_days", str(settings.kept.sum_days)),
-            (
-                "transfer_fee",
-                "none" if settings.transfer_fee_micro is None else format_usdc(settings.transfer_fee_micro),
-            ),
             ("assume_valid_max_payments", str(settings.exposure.payments)),
             ("assume_valid_max_value", format_usdc(settings.exposure.value_micro)),
             ("assume_valid_gate_max_payments", str(settings.exposure.gate_payments)),

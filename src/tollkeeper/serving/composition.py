@@ -278,7 +278,6 @@ async def _open_gateway(
         public_url=settings.public_url.text,
         default_network=_given(settings.default_network).name,
         default_payment_address=settings.default_payment_address,
-        transfer_fee_micro=settings.transfer_fee_micro,
         anonymous=settings.anonymous_paygates,
         allow_private_targets=settings.allow_private_targets,
         sealing=among.keys.sealing,

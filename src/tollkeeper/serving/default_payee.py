@@ -1,7 +1,5 @@
 """Can `default_payment_address` be paid? What saving a gate would say of it, for `config check` (contract 3.1).
 
-A start asks it only where direct transfers cost a fee, which nobody is asked about when it is paid.
-
 What no gate could be saved with is an error; what its owner would be warned of is a warning. Nodes are asked where one
 is set and what a wallet holds lies in accounts of their own; one that does not answer is said so, and nothing else.
 """
@@ -18,9 +16,8 @@ from tollkeeper.core.paygate_fields import Recipient
 from tollkeeper.core.paygates import check_payment_address
 from tollkeeper.core.wallets import family_of, parse_wallet
 from tollkeeper.gateway.token_accounts import AccountChain, TokenAccounts
-from tollkeeper.serving import StartError
 from tollkeeper.serving.nodes import chain_of
-from tollkeeper.settings import Finding, Role
+from tollkeeper.settings import Finding
 
 if TYPE_CHECKING:
     from tollkeeper.core.networks import Family
@@ -31,23 +28,6 @@ _NAME: Final = "default_payment_address"
 _NOBODYS: Final = "it is nobody's who could be paid: a token, a program, or an account of this hub's"
 
 
-def require_fee_payee(settings: Settings) -> None:
-    """Raises: StartError where direct transfers cost a fee that would be lost, or paid to ourselves."""
-    address = settings.default_payment_address
-    if settings.role is Role.HUB or settings.transfer_fee_micro is None or address is None:
-        return
-    try:
-        _check(address, settings)
-    except ApiError:
-        raise StartError(f"transfer_fee would be paid to {_NAME}, but {_NOBODYS}") from None
-
-
-def _check(address: str, settings: Settings) -> None:
-    family = family_of(address)
-    own = [network for network in settings.networks.values() if network.network.family is family]
-    check_payment_address(address, _any_network(own, family), _never_paid(settings))
-
-
 def judge_default_payee(settings: Settings) -> tuple[list[Finding], list[Finding]]:
     """What is wrong with it, and what is unwise: errors and warnings. Asks nodes, and waits for them for seconds."""
     address = settings.default_payment_address
@@ -56,7 +36,7 @@ def judge_default_payee(settings: Settings) -> tuple[list[Finding], list[Finding
     family = family_of(address)
     own = [network for network in settings.networks.values() if network.network.family is family]
     try:
-        _check(address, settings)
+        check_payment_address(address, _any_network(own, family), _never_paid(settings))
     except ApiError:
         return [Finding(_NAME, _NOBODYS, "name a wallet of yours")], []
     if settings.networks and not own:

@@ -70,9 +70,6 @@ default_network = "{network}"
 # assume_valid_gate_max_payments = 200
 # assume_valid_gate_max_value = "200"
 
-# What a direct transfer costs, in USDC, paid to default_payment_address; unless it is set, nothing.
-# transfer_fee = "0.002"
-
 # Where gateway and hub run apart: for the gateway the facilitator's URL, and the other part's public URL, whose logins
 # are taken.
 # hub_url = "https://hub.example.org"

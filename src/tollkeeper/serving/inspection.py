@@ -21,7 +21,7 @@ from tollkeeper.serving.heap import give_back_freed
 from tollkeeper.settings import Role
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.holding import held_sales, hold, release
-from tollkeeper.storage.invariants import Bounds, forgotten, inspect, owed_fees, parked, unattended
+from tollkeeper.storage.invariants import Bounds, forgotten, inspect, parked, unattended
 from tollkeeper.storage.snapshot import open_snapshot
 from tollkeeper.storage.sqlite_file import MovedError
 
@@ -68,7 +68,6 @@ def _inspect(settings: Settings, is_over: Callable[[], bool] | None = None) -> t
     with open_snapshot(settings.database_url, is_over) as snapshot:
         found = inspect(snapshot, clock_ms(), bounds, is_shared=settings.role is Role.SERVE)
         if settings.role is not Role.HUB:
-            found.differences.extend(owed_fees(snapshot, clock_ms()))
             found.differences.extend(parked(snapshot, clock_ms()))
         if settings.role is Role.GATEWAY:
             found.differences.extend(forgotten(snapshot, clock_ms()))

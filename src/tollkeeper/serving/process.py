@@ -29,10 +29,6 @@ def serve(settings: Settings) -> None:
     use_all_descriptors()
     set_up_heap()
     configure_logs(settings.log_level, settings.log_format, colours=wants_colours(sys.stderr))
-    if settings.transfer_fee_micro is not None:
-        from tollkeeper.serving.default_payee import require_fee_payee
-
-        require_fee_payee(settings)
     if settings.workers == 1:
         run(until_signalled(lambda stop: serve_until(settings, stop)))
     else:

@@ -136,7 +136,6 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         workers=_workers(sources),
         confirm_nodes=confirm_nodes,
         is_database_shared=_is_database_shared(sources, role),
-        transfer_fee_micro=_transfer_fee(sources),
         metrics_address=_metrics_address(sources),
         request_limits=_request_limits(sources),
         patience=_patience(sources),
@@ -154,14 +153,6 @@ def _depths(sources: Sources) -> DepthSettings:
     if sources.is_empty("confirm_depth_steps"):
         steps = ()
     return DepthSettings(sources.take("confirm_depth", text_of.whole_number(1, 1000), 1), steps)
-
-
-def _transfer_fee(sources: Sources) -> int | None:
-    """What a direct transfer costs, paid to the operator's own address (contract 8)."""
-    fee_micro = sources.optional("transfer_fee", text_of.parse_usdc_micro)
-    if fee_micro is not None and sources.text("default_payment_address") is None:
-        sources.report("transfer_fee", "there is nobody to pay it to", "set default_payment_address")
-    return fee_micro
 
 
 def _metrics_address(sources: Sources) -> tuple[str, int] | None:

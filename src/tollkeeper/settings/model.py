@@ -161,7 +161,6 @@ class Settings:
     workers: int = 1
     confirm_nodes: int = 0  # how many of a network's nodes must show an outcome; 0: two where others can be reached
     is_database_shared: bool = False  # by hubs that are started separately
-    transfer_fee_micro: int | None = None
     exports_spans: bool = False  # OpenTelemetry's environment names a collector
     metrics_address: tuple[str, int] | None = None  # None: there are no metrics
     request_limits: RequestLimits = field(default_factory=RequestLimits)

@@ -15,7 +15,6 @@ from tollkeeper.core.differences import Difference
 from tollkeeper.core.purchases import PARKED_SHOWN_MS
 from tollkeeper.core.transactions import State, may_move
 from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.returned_fees import OWED_LISTED_MS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 _GATEWAY: Final = load_queries("invariants_gateway.sql")
 _HUB: Final = load_queries("invariants_hub.sql")
 _PURCHASES: Final = load_queries("gateway.sql")
-_FEES: Final = load_queries("returned_fees.sql")
 _SETTLEMENTS: Final = load_queries("settlements.sql")
 _BOTH: Final = load_queries("invariants_both.sql")
 _JUDGED_HERE: Final = frozenset({"i10_old_unfinished", "i12_transitions_seen"})
@@ -127,18 +125,6 @@ def parked(snapshot: Snapshot, now_ms: int) -> list[Difference]:
             "a_claim_has_an_outcome", row["id"], f"{row['failure']}: {row['network']}/{row['payer']}/{row['nonce']}"
         )
         for row in snapshot.read(_PURCHASES.parked_claims(since_ms=now_ms - PARKED_SHOWN_MS))[:LISTED_MAX]
-    ]
-
-
-def owed_fees(snapshot: Snapshot, now_ms: int) -> list[Difference]:
-    """Fees of a gateway's that were given back although their transfer was made in the end. Raises: StorageError."""
-    return [
-        Difference(
-            "a_fee_is_kept_where_its_transfer_was_made",
-            row["call_id"],
-            f"given back, and {row['network']}/{row['payer']}/{row['nonce']} was made in {row['transaction_hash']}",
-        )
-        for row in snapshot.read(_FEES.owed_fees(since_ms=now_ms - OWED_LISTED_MS))[:LISTED_MAX]
     ]
 
 

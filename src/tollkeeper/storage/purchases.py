@@ -19,7 +19,6 @@ from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
     FOLLOWED_MS,
     GATE_DELETED,
-    CallState,
     Claim,
     PurchaseState,
     Terms,
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from tollkeeper.core.wire import PaymentKey
     from tollkeeper.storage.database import Database, Job, Row, Unit
     from tollkeeper.storage.sealing import Sealing
-    from tollkeeper.storage.spending import Unless
 
 __all__ = [
     "WITHOUT_LIMIT",
@@ -134,17 +132,14 @@ class Purchases:
         """Spends one credit that a wallet holds at the gate, the oldest first; UNKNOWN where it has none."""
         return await spend_oldest(self._database, self._charge, payer, wish, now_ms)
 
-    def restore(
-        self, call_id: str, status: int, now_ms: int, *, is_ended: bool = False, unless: Unless | None = None
-    ) -> Awaitable[int | None]:
+    def restore(self, call_id: str, status: int, now_ms: int) -> Awaitable[int | None]:
         """Gives the credit of a call back whose answer is to have this status, once.
 
-        Gives how many are left then; None where the call is not open, or `unless` says so in the same unit. What is
-        given back to a void purchase stays closed (`spending`). No end of the call may be noted until this is done,
-        unless it may have ended before (`is_ended`), as a fee's, whose transfer was told as made.
+        Gives how many are left then; None where the call is not open. What is given back to a void purchase stays
+        closed (`spending`). No end of the call may be noted until this is done.
         """
         row, run = self.ledger.row_of(call_id), self._database.run_short
-        restored = partial(restore_call, call_id, status, now_ms, row=row, is_ended=is_ended, unless=unless)
+        restored = partial(restore_call, call_id, status, now_ms, row=row)
         return _until_back(lambda: run(restored()), lambda: run(restored(is_again=True)))
 
     async def _spend(self, spend: HeldSpend, now_ms: int) -> SpendResult:
@@ -374,11 +369,6 @@ class Purchases:
         It is asked again in the turn in which the calls are marked, for the journal may take a while to read.
         """
         return await interrupt_calls(self._database, now_ms, living)
-
-    async def call_state(self, call_id: str) -> CallState | None:
-        """Where a call with a row of its own stands; None where no credit was spent for it."""
-        rows = await self._database.read(_Q.call_state(id=call_id))
-        return CallState(rows[0]["state"]) if rows else None
 
     async def by_id(self, purchase_id: str) -> Purchase | None:
         """One purchase."""

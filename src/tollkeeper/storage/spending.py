@@ -26,12 +26,9 @@ from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult, purchase
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import TypeAlias
+    from collections.abc import Mapping, Sequence
 
     from tollkeeper.storage.database import Row, Statement, Unit
-
-    Unless: TypeAlias = Callable[[], Unit[bool]]
 
 _Q: Final = load_queries("gateway.sql")
 _BATCH: Final = load_queries("spending_sqlite.sql")
@@ -286,23 +283,18 @@ def restore_call(
     *,
     row: int | None = None,
     is_again: bool = False,
-    is_ended: bool = False,
-    unless: Unless | None = None,
 ) -> Unit[int | None]:
     """Give a credit back, with its entry in the ledger; see `Purchases.restore`.
 
     `row`: of the journal, where the call is there; how it ended is then for who asks to say.
     `is_again`: the answer to the same was lost, and what was given back then counts as given back now.
-    `is_ended`: also of a call with a row of its own whose end was noted.
     """
-    if unless is not None and (yield from unless()):
-        return None
     if row is not None:
         for found in (yield from call_journal.find([call_id], row, row)):
             if (yield from call_journal.enter_restore(call_id, found["id"], now_ms)):
                 return (yield from _give_credit_back(found["id"]))
     else:
-        for restored in (yield _Q.restore_call(id=call_id, status=status, now_ms=now_ms, is_ended=int(is_ended))):
+        for restored in (yield _Q.restore_call(id=call_id, status=status, now_ms=now_ms)):
             purchase_id = restored["purchase_id"]
             left = yield from _give_credit_back(purchase_id)
             yield _Q.give_credits(cause=call_id, reason="restore", purchase_id=purchase_id, delta=1, now_ms=now_ms)

@@ -374,10 +374,9 @@ SELECT p.* FROM single_calls c JOIN holdings p ON p.id = c.purchase_id WHERE c.i
 
 -- name: interrupt_calls
 -- :living = the marks (digits 13 to 20 of a request's id) of the processes that may still end their calls; '' where
--- none may. Calls with an id of another kind tell no process, so they are left alone while any lives. The call of a
--- transfer's fee ('fee-..') is no process's: the hub says how its transfer ended, whoever asks again.
+-- none may. Calls with an id of another kind tell no process, so they are left alone while any lives.
 UPDATE single_calls SET state = 'INTERRUPTED', ended_ms = :now_ms
-WHERE state = 'DISPATCHED' AND substr(id, 1, 4) <> 'fee-' AND (
+WHERE state = 'DISPATCHED' AND (
     :living = '' OR (length(id) = 32 AND :living NOT LIKE '%' || substr(id, 13, 8) || '%')
 ) RETURNING id;
 
@@ -480,15 +479,11 @@ WHERE failure = 'settlement_failed' AND payer = :payer AND gate_id + 0 = :gate_i
     AND state || '' = 'VOID' AND follow_ms + 0 > 0
 ORDER BY granted_ms DESC, id DESC LIMIT :limit;
 
--- name: call_state
-SELECT state FROM single_calls WHERE id = :id;
-
 -- name: restore_call
 -- What is void has the credit as it has the others, closed: for its payment, unless that turns out to have been made; with
--- its gate, of which one call is due once all that was granted is left (`spend_due`). `:is_ended`: what was noted as the
--- call's end did not last.
+-- its gate, of which one call is due once all that was granted is left (`spend_due`).
 UPDATE single_calls SET state = 'RESTORED', status = :status, ended_ms = :now_ms
-WHERE id = :id AND (state = 'DISPATCHED' OR (state = 'DONE' AND :is_ended = 1))
+WHERE id = :id AND state = 'DISPATCHED'
     AND EXISTS (
         SELECT 1 FROM purchases p WHERE p.id = single_calls.purchase_id AND p.state IN ('LIVE', 'VOID')
     )

@@ -1,7 +1,7 @@
-"""What a direct transfer's request describes, and what its 402 asks for (specification 4.1; contract 8).
+"""The transfer that a request's body describes, its 402, and the payment shown for it (specification 4.1; contract 8).
 
-On Solana a transaction is what an authorization is on EVM networks, and the wallet that is paid is named by the body's
-`recipient` or by a node. Where the operator asks for a fee the 402 asks for that in place of the transfer.
+On Solana a transaction is what an authorization is on EVM networks. It pays a token account, so the body's `recipient`
+or a node names the wallet that is paid.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import ALIASES, normalise
 from tollkeeper.core.preferences import preferred_wait_seconds
 from tollkeeper.core.tenders import recipient_check, tender_of
-from tollkeeper.core.verification import Check, form_checks, require
+from tollkeeper.core.verification import Check, code_of_reason, form_checks, require
 from tollkeeper.core.wallets import parse_address_of
 from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment, decode_payment_header, parse_payload, parse_uint256
 from tollkeeper.gateway import operations
-from tollkeeper.gateway.creating_once import key_among
 from tollkeeper.gateway.hub_client import unavailable
-from tollkeeper.gateway.transfer_keys import IDEMPOTENCY_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,17 +33,16 @@ if TYPE_CHECKING:
     from tollkeeper.core.wire import Requirements
     from tollkeeper.gateway.hub_client import Supported
     from tollkeeper.gateway.token_accounts import TokenAccounts
-    from tollkeeper.gateway.transfer_fee import TransferFees
 
 API_VERSION: Final = "v1"
+_OWN_KEY: Final = "Idempotency-Key"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """The transfer that a request describes. `pay_to` is the wallet that is paid; Solana's tender names its account.
+class TransferRequest:
+    """The body's transfer. `pay_to` is the wallet that is paid, `tender.recipient` on Solana its token account.
 
-    `own_key` and `wait_seconds`: the caller's `Idempotency-Key` and `Prefer: wait`, where there are such. `fee_token`:
-    the `X-Credit-Token` of a fee, "" for none.
+    `wait_seconds`: the caller's `Prefer: wait`, if any.
     """
 
     asset: Asset
@@ -53,32 +50,27 @@ class Wish:
     pay_to: str
     confirm: bool
     payment: Payment
-    own_key: str | None
     wait_seconds: int | None
-    fee_token: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """Reads requests. `fees`: what charges for a transfer, None where nothing does."""
+class TransferRequests:
+    """Reader of requests, for the networks that the facilitator settles on."""
 
     supported: Callable[[], Supported]
     token_accounts: TokenAccounts
     public_url: str
-    fees: TransferFees | None
 
-    async def read(self, body: dict[str, Any], headers: Headers) -> Wish:
-        """The body's transfer, and how its caller wants it carried out.
+    async def read(self, body: dict[str, Any], headers: Headers) -> TransferRequest:
+        """Read the body's transfer, and how its caller wants it carried out.
 
         Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT, PAYMENT_INVALID,
         INVALID_SIGNATURE; UNAVAILABLE while the facilitator's networks are unknown.
         """
-        own_key = key_among(headers.getall(IDEMPOTENCY_KEY, []))
-        wait_seconds = preferred_wait_seconds(headers.get("Prefer", ""))
+        if _OWN_KEY in headers:  # under one key two payments would be made: the caller expects one
+            raise invalid(_OWN_KEY, f"{_OWN_KEY} is not taken here: the payment is its own key, send the same again")
         network = string_field(body, "network")
         asset = self._asset(normalise(network).name)
-        if "x-payment" not in headers:  # else it may have been paid for before (`DirectTransfers.make`)
-            self.require_payable(asset)
         confirm = body.get("confirm", True)
         if not isinstance(confirm, bool):
             raise invalid("confirm", "confirm must be true or false")
@@ -94,29 +86,17 @@ class Wishes:
             named = family.value_member
             raise ApiError(Code.INVALID_AMOUNT, f"{named} must be above zero", details={"field": named})
         recipient = await self._recipient(tender, asset, body)
-        fee_token = headers.get("X-Credit-Token", "")
-        return Wish(asset, tender, recipient, confirm, payment, own_key, wait_seconds, fee_token)
+        wait_seconds = preferred_wait_seconds(headers.get("Prefer", ""))
+        return TransferRequest(asset, tender, recipient, confirm, payment, wait_seconds)
 
     def _asset(self, network: str) -> Asset:
         assets = self.supported().assets
         if not assets:
             raise unavailable()
         if network not in assets:
-            raise self._not_made_there()
+            details = {"field": "network", "supported": sorted(assets)}
+            raise ApiError(Code.INVALID_NETWORK, "transfers are not made on that network", details=details)
         return assets[network]
-
-    def require_payable(self, asset: Asset) -> None:
-        """Raises: INVALID_NETWORK where there is a fee, and its payee cannot be paid on the transfer's network."""
-        if not self._is_payable(asset):
-            raise self._not_made_there()
-
-    def _is_payable(self, asset: Asset) -> bool:
-        return self.fees is None or self.fees.is_paid_on(asset.network)
-
-    def _not_made_there(self) -> ApiError:
-        payable = sorted(name for name, asset in self.supported().assets.items() if self._is_payable(asset))
-        details = {"field": "network", "supported": payable}
-        return ApiError(Code.INVALID_NETWORK, "transfers are not made on that network", details=details)
 
     def _tender(self, payment: Payment) -> Tender:
         assets = self.supported().assets
@@ -124,9 +104,9 @@ class Wishes:
         return tender_of(payment, assets[normalise(payment.network).name])
 
     async def _recipient(self, tender: Tender, asset: Asset, body: Mapping[str, Any]) -> str:
-        """The wallet that is paid: the body names it, or a node says whose the account is that is.
+        """Return the wallet that is paid: the body names it, or a node says who owns the token account.
 
-        What the body says beside what was signed must be the same, as at the hub.
+        Whatever the body says beside what was signed must be the same, as at the hub.
         """
         named, amount = body.get("recipient"), body.get("amount")
         if named is not None:
@@ -147,46 +127,47 @@ class Wishes:
             require([asset.stated_check(tender.value, parse_uint256(amount, "amount"))])
         return recipient
 
-    def challenge(self, wish: Wish) -> Challenge:
-        """The 402 that asks for the body's own transfer, or for the fee."""
-        if self.fees is not None:
-            return transfer_challenge(
-                wish.asset,
-                self.fees.pay_to,
-                self.fees.fee_micro,
-                self.public_url + operations.TRANSFER.path,
-                API_VERSION,
-            )
-        return transfer_challenge(
-            wish.asset, wish.pay_to, wish.tender.value, self.public_url + operations.TRANSFER.path, API_VERSION
-        )
+    def challenge(self, transfer: TransferRequest) -> Challenge:
+        """Make the 402 that asks for this transfer."""
+        return self._asking_for(transfer.asset, transfer)
 
-    def own_terms(self, wish: Wish, tender: Tender) -> Requirements:
-        """What this payment of the body's transfer answers, with the fee payer that it names."""
-        asset = wish.asset.charged_to(tender.fee_payer)
+    def terms(self, transfer: TransferRequest, paid: Tender) -> Requirements:
+        """Make the requirements that a payment of this transfer answers, with the fee payer that it names."""
+        return self._asking_for(transfer.asset.charged_to(paid.fee_payer), transfer).requirements
+
+    def _asking_for(self, asset: Asset, transfer: TransferRequest) -> Challenge:
         resource = self.public_url + operations.TRANSFER.path
-        return transfer_challenge(asset, wish.pay_to, tender.value, resource, API_VERSION).requirements
+        return transfer_challenge(asset, transfer.pay_to, transfer.tender.value, resource, API_VERSION)
 
-    def read_payment(self, wish: Wish, header: str) -> tuple[Payment, Tender]:
-        """The payment, good in form and for this transfer; on EVM its signature is the hub's to judge.
+    def payment(self, transfer: TransferRequest, header: str) -> tuple[Payment, Tender]:
+        """Read the `X-Payment` of this transfer: good in form; its EVM signature is the facilitator's to judge.
 
         Raises: the refusal, of type payment.
         """
         payment = decode_payment_header(header.encode("latin-1"))
-        # Before it is read as a payment of ours: on a network that is not enabled it is none, and none of the body's.
-        _require_same("network", wish.asset.network.name, ALIASES.get(payment.network, payment.network))
+        # Compared before the payment is read as one of ours: it may name a network that is not enabled.
+        _require_same("network", transfer.asset.network.name, ALIASES.get(payment.network, payment.network))
         paid = self._tender(payment)
-        _require_same("from", wish.tender.key.payer, paid.key.payer)
-        _require_same("to", wish.tender.recipient, paid.recipient)
-        _require_same("value", str(wish.tender.value), str(paid.value))
+        _require_same("from", transfer.tender.key.payer, paid.key.payer)
+        _require_same("to", transfer.tender.recipient, paid.recipient)
+        _require_same("value", str(transfer.tender.value), str(paid.value))
         return payment, paid
 
 
 def _require_same(name: str, expected: str, found: str) -> None:
-    """Raises: PAYMENT_INVALID where the payment differs from the body's transfer in this."""
+    """Refuse a payment that differs from the body's transfer in this. Raises: PAYMENT_INVALID."""
     if expected != found:
         raise payment_error(
             Code.PAYMENT_INVALID,
             f"the payment is not the transfer that the body describes: {name}",
             details={"check": name, "expected": expected, "found": found},
         )
+
+
+def refused_transfer(reason: str, transaction: str, advice: str = "") -> ApiError:
+    """Make the 400 for a transfer that was refused for this reason, by this transaction ("" for none)."""
+    details = {"reason": reason, **({"transaction": transaction} if transaction else {})}
+    if transaction:
+        advice = "its transaction may have made this very transfer: look at that before you sign another"
+    message = f"the transfer was refused: {reason}" + (f"; {advice}" if advice else "")
+    return payment_error(code_of_reason(reason), message, details=details)

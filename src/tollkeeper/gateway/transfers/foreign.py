@@ -1,0 +1,98 @@
+"""A direct transfer at a facilitator that has none of its own: a settlement of the transfer's requirements.
+
+Such a facilitator knows no keys: asked again, it refuses what it made before. So where the gateway has a node, the
+chain is asked first what became of the transfer (contract 4.3, 4.4, 8). A refusal proves nothing of an earlier request,
+and says so. On Solana the chain shows a transaction only to who was told its name: there the same payment sent again is
+refused as used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.errors import Code
+from tollkeeper.core.verification import Reason, code_of_reason
+from tollkeeper.core.wallets import shown_address
+from tollkeeper.gateway.findings import Owed, Seen
+from tollkeeper.gateway.hub_client import Settlement, asked_of
+from tollkeeper.gateway.transfers.request import refused_transfer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.core.tenders import Tender
+    from tollkeeper.core.wire import Payment, Requirements
+    from tollkeeper.gateway.chain_proofs import ChainProofs
+    from tollkeeper.gateway.hub_client import HubClient, Supported
+    from tollkeeper.gateway.transfers.request import TransferRequest
+
+_ADVICE: Final = "if you sent this payment before, look at your wallet's transactions first: it may have been made then"
+_LOG = structlog.get_logger("tollkeeper.gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignTransfers:
+    """Transfers by a facilitator that is not ours, seen on the chain where the gateway has a node."""
+
+    hub: HubClient
+    supported: Callable[[], Supported]
+    proofs: ChainProofs
+    clock_ms: Callable[[], int]
+
+    async def make(
+        self, transfer: TransferRequest, payment: Payment, paid: Tender, terms: Requirements
+    ) -> tuple[dict[str, Any] | None, str]:
+        """Return the body that our hub would answer, or None and the transaction that the facilitator named, if any.
+
+        Raises: the refusal.
+        """
+        owed = Owed(paid.key, transfer.pay_to, paid.value, paid.valid_before, self.clock_ms())
+        network, senders = paid.key.network, self.supported().senders_on(paid.key.network)
+        try:
+            if self.proofs.covers(network) and (made := await self._made_before(payment, paid, owed)):
+                return _told(payment, paid, made), made
+        except RpcUnavailable as error:
+            _LOG.info("chain_not_seen", reason=str(error))
+            return None, ""
+        asking = self.hub.settle(
+            self.hub.settle_request(asked_of(payment, terms), key="", confirm=transfer.confirm, purchase_data={})
+        )
+        confirms = self.supported().confirms
+        answer = await self.proofs.settle(owed, asking, senders, trusted=not transfer.confirm, confirms=confirms)
+        if answer.outcome is Settlement.SUCCESS:
+            return _told(payment, paid, answer.transaction), answer.transaction
+        is_used = code_of_reason(answer.reason) is Code.NONCE_ALREADY_USED  # by whom, it need not say
+        if answer.outcome is Settlement.FAILED or is_used:
+            raise refused_transfer(answer.reason, answer.transaction, _ADVICE)
+        return None, answer.transaction
+
+    async def _made_before(self, payment: Payment, paid: Tender, owed: Owed) -> str:
+        """Return the transaction by which the facilitator made it before, "" where the payment is unused and good.
+
+        Whoever names a transfer that he did not sign is not told that it is a success. Raises: the refusal;
+        RpcUnavailable.
+        """
+        found = await self.proofs.find(owed, "", self.supported().senders_on(owed.key.network))
+        if found.seen is Seen.PAID and paid.is_signed_by_key:
+            return found.transaction
+        if found.seen is Seen.NOTHING:
+            found = await self.proofs.use_before(owed, payment)
+        if found.seen is not Seen.NOTHING:
+            raise refused_transfer(found.reason or Reason.NONCE_USED, found.transaction, _ADVICE)
+        return ""
+
+
+def _told(payment: Payment, paid: Tender, transaction: str) -> dict[str, Any]:
+    return {
+        "success": True,
+        "status": "success",
+        "transaction": transaction,
+        "network": payment.network,
+        "amount": str(paid.value),
+        "payer": shown_address(paid.key.payer),
+        "errorReason": None,
+    }

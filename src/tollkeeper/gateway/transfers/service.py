@@ -1,0 +1,139 @@
+"""The direct transfer from its request to its answer (contract 8).
+
+Without `X-Payment` the answer is a 402 whose requirements are the body's own network, recipient and value. With an
+`X-Payment` of the same payer, recipient, value and network that authorization is transferred, once; the body's own,
+where it is another one, stays unused, because an official client answers a 402 with a fresh nonce. So nobody pays
+twice.
+
+The same payment sent again is told its outcome and starts nothing. Our hub keeps the outcome under an idempotency key,
+which is made of the whole request with the payment's signature: nobody but the payer knows it before the transaction
+goes out, and every process makes the same one. Of a refusal only the payment's own stays: the hub's /verify is asked
+first, and what that refuses is not kept, so that a payment may be good later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from litestar import Request, Response
+
+from tollkeeper.api import clock_ms, iso, json_body, ok
+from tollkeeper.core.challenge import Profile, profile_of
+from tollkeeper.core.errors import ApiError, Code, payment_error
+from tollkeeper.core.wire import encode_header
+from tollkeeper.describing import route
+from tollkeeper.gateway import operations
+from tollkeeper.gateway.hub_client import HubUnreachableError, asked_of, log_refused_signature, transfer_body
+from tollkeeper.gateway.transfers.request import refused_transfer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from litestar.handlers import HTTPRouteHandler
+
+    from tollkeeper.core.tenders import Tender
+    from tollkeeper.core.wire import Payment, PaymentKey
+    from tollkeeper.gateway.hub_client import HubClient
+    from tollkeeper.gateway.transfers.foreign import ForeignTransfers
+    from tollkeeper.gateway.transfers.request import TransferRequest, TransferRequests
+
+_DONE: Final = 200
+_NO_STORE: Final = {"Cache-Control": "no-store"}
+
+
+@dataclass(slots=True, kw_only=True)
+class DirectTransfers:
+    """The endpoint. `hub_url` is the hub's public URL, where anybody can follow a payment."""
+
+    requests: TransferRequests
+    hub: HubClient
+    hub_url: str
+    profile: Profile
+    foreign: ForeignTransfers
+
+    async def make(self, transfer: TransferRequest, headers: Sequence[str]) -> dict[str, Any]:
+        """Carry out what `X-Payment` pays, and return the hub's transfer body.
+
+        Raises: the refusal; SETTLEMENT_PENDING, UNAVAILABLE.
+        """
+        if len(headers) != 1:
+            raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
+        payment, paid = self.requests.payment(transfer, headers[0])
+        if self.requests.supported().is_ours:
+            return await self._make_at_hub(transfer, payment, paid)
+        body, named = await self.foreign.make(transfer, payment, paid, self.requests.terms(transfer, paid))
+        if body is None:
+            raise self._pending(paid.key, named)
+        return body
+
+    async def _make_at_hub(self, transfer: TransferRequest, payment: Payment, paid: Tender) -> dict[str, Any]:
+        await self._require_good(paid, asked_of(payment, self.requests.terms(transfer, paid)))
+        body = transfer_body(payment, transfer.asset.address, paid.value, transfer.pay_to, confirm=transfer.confirm)
+        key = f"transfer-{hashlib.sha256(body).hexdigest()}"
+        answer = await self.hub.transfer(self.hub.transfer_request(body, key=key, wait_seconds=transfer.wait_seconds))
+        if answer is None:
+            raise self._pending(paid.key, "")
+        status, said = answer
+        if status == _DONE and type(said.get("success")) is bool and isinstance(said.get("transaction"), str):
+            return said
+        raise _refusal_of(status, said) or self._pending(paid.key, "")
+
+    async def _require_good(self, paid: Tender, asked: bytes) -> None:
+        """Refuse a payment that the hub calls invalid and has no record of.
+
+        One on record may have been made for this very request, which its key shows. Raises: the refusal;
+        SETTLEMENT_PENDING while the hub does not say, because it may have been asked before.
+        """
+        try:
+            verdict = await self.hub.verify(asked)
+            if verdict.is_valid or await self.hub.payment_status(paid.key) is not None:
+                return
+        except (ApiError, HubUnreachableError):
+            raise self._pending(paid.key, "") from None
+        raise refused_transfer(verdict.reason or "invalid_payment", verdict.transaction or "")
+
+    def _pending(self, key: PaymentKey, transaction: str) -> ApiError:
+        return ApiError(
+            Code.SETTLEMENT_PENDING,
+            "the outcome of this transfer is not known yet: send the same payment again, do not sign a new one",
+            details={"transaction": transaction, "statusUrl": self.hub_url + key.status_path, "network": key.network},
+        )
+
+
+def transfer_routes(transfers: DirectTransfers) -> list[HTTPRouteHandler]:
+    """Make the route handler."""
+
+    @route(operations.TRANSFER)
+    async def transfer(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Answer 402 without a payment, and with the hub's transfer body for one (contract 8)."""
+        described = await transfers.requests.read(await json_body(request), request.headers)
+        headers = request.headers.getall("x-payment", [])
+        if not headers:
+            profile = profile_of(request.headers.get("accept", ""), transfers.profile)
+            body = transfers.requests.challenge(described).body(profile, iso(clock_ms()))
+            return Response(body, status_code=402, headers=_NO_STORE, media_type="application/json")
+        done = await transfers.make(described, headers)
+        told = {name: value for name, value in done.items() if name not in {"apiVersion", "timestamp"}}
+        receipt = {name: told.get(name) for name in ("success", "transaction", "network", "payer", "amount")}
+        return ok(told, headers={**_NO_STORE, "X-Payment-Response": encode_header(receipt)})
+
+    return [transfer]
+
+
+def _refusal_of(status: int, body: dict[str, Any]) -> ApiError | None:
+    """Turn the hub's refusal into ours; None where its answer says nothing that a caller could rely on."""
+    error = body.get("error")
+    if not isinstance(error, dict) or error.get("code") not in set(Code):
+        return None
+    code, message = Code(error["code"]), str(error.get("message", ""))
+    details = error.get("details") if isinstance(error.get("details"), dict) else None
+    if status == 400:
+        make = payment_error if error.get("type") == "payment" else ApiError
+        return make(code, message, details=details)
+    if status == 503 and code in {Code.SETTLEMENT_PENDING, Code.UNAVAILABLE}:
+        return ApiError(code, message, details=details)
+    if status == 401:  # our own signature was refused: nothing was started by this, and may have been before
+        log_refused_signature(body)
+    return None
