@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.auth.server import PUBLIC_URL, START_MS, Client, Clock, SolanaWallet, Wallet, bearer
+from tests.auth.server import KEYRING, PUBLIC_URL, START_MS, Client, Clock, SolanaWallet, Wallet, bearer, issuer
+from tollkeeper.core.errors import ApiError
 from tollkeeper.core.tokens import parse_jwks, read_access_token
+from tollkeeper.storage.sqlite import SqliteDatabase
 
 MESSAGE = "/api/v1/auth/message"
 LOGIN = "/api/v1/auth/login"
@@ -191,6 +193,37 @@ async def test_a_message_logs_in_for_five_minutes(client: Client, clock: Clock) 
     assert_refused(await client.send("POST", LOGIN, json=too_late), 401, "INVALID_SIGNATURE")
 
 
+async def test_a_message_of_another_issuer_s_key_or_url_logs_nobody_in(
+    database: SqliteDatabase, client: Client, clock: Clock
+) -> None:
+    wallet = Wallet()
+    for other in (
+        issuer(database, clock, keyring=[("key-1", bytes(32))]),
+        issuer(database, clock, public_url="http://x"),
+    ):
+        message = other.message(wallet.address)
+        proof = {"message": message, "signature": wallet.sign(message)}
+        assert_refused(await client.send("POST", LOGIN, json=proof), 401, "INVALID_SIGNATURE")
+
+
+async def test_a_message_logs_in_after_the_keys_were_rotated(database: SqliteDatabase, clock: Clock) -> None:
+    wallet = Wallet()
+    message = issuer(database, clock).message(wallet.address)
+    rotated = issuer(database, clock, keyring=[("key-2", bytes(32)), *KEYRING])
+    assert (await rotated.login(message, wallet.sign(message))).user.wallet == wallet.address.lower()
+
+
+async def test_a_message_logs_in_once_at_all_nodes_whose_clocks_differ(database: SqliteDatabase, clock: Clock) -> None:
+    """The used nonce is kept as long as the message could be good anywhere."""
+    wallet, ahead = Wallet(), issuer(database, Clock(START_MS + 240_000))
+    message = ahead.message(wallet.address)
+    await ahead.login(message, wallet.sign(message))
+    for seconds in (0, 240, 299, 239):
+        clock.advance(seconds)
+        with pytest.raises(ApiError):
+            await issuer(database, clock).login(message, wallet.sign(message))
+
+
 async def test_a_message_edited_in_any_line_logs_nobody_in(client: Client) -> None:
     wallet = Wallet()
     _, body = await client.send("GET", MESSAGE, params={"walletAddress": wallet.address})
@@ -254,6 +287,53 @@ async def test_an_access_token_lives_fifteen_minutes_and_a_refresh_token_seven_d
     clock.advance(7 * 24 * 3600)
     refused = await client.send("POST", REFRESH, json={"refreshToken": pair["refreshToken"]})
     assert_refused(refused, 401, "INVALID_TOKEN")
+
+
+async def test_a_refresh_whose_answer_was_lost_gives_the_same_successor_again(client: Client, clock: Clock) -> None:
+    login = await client.login(Wallet())
+    token = {"refreshToken": login["refreshToken"]}
+    _, lost = await client.send("POST", REFRESH, json=token)
+    clock.advance(9.999)
+    status, again = await client.send("POST", REFRESH, json=token)
+    assert (status, again["refreshToken"]) == (200, lost["refreshToken"])
+    for pair in (login, lost, again):
+        status, _ = await client.send("GET", ME, headers=bearer(pair["accessToken"]))
+        assert status == 200
+    status, third = await client.send("POST", REFRESH, json={"refreshToken": again["refreshToken"]})
+    assert status == 200
+    assert third["refreshToken"] != again["refreshToken"]
+
+
+@pytest.mark.parametrize("later", ["ten seconds", "its successor was used", "the login was ended"])
+async def test_a_refresh_token_presented_again_too_late_ends_the_login(
+    client: Client, clock: Clock, later: str
+) -> None:
+    login = await client.login(Wallet())
+    token = {"refreshToken": login["refreshToken"]}
+    _, newest = await client.send("POST", REFRESH, json=token)
+    if later == "ten seconds":
+        clock.advance(10)
+    elif later == "its successor was used":
+        _, newest = await client.send("POST", REFRESH, json={"refreshToken": newest["refreshToken"]})
+    else:
+        await client.send("POST", LOGOUT, headers=bearer(login["accessToken"]))
+    assert_refused(await client.send("POST", REFRESH, json=token), 401, "INVALID_TOKEN")
+    assert_refused(await client.send("GET", ME, headers=bearer(newest["accessToken"])), 401, "INVALID_TOKEN")
+    refused = await client.send("POST", REFRESH, json={"refreshToken": newest["refreshToken"]})
+    assert_refused(refused, 401, "INVALID_TOKEN")
+
+
+async def test_another_issuer_s_keys_do_not_follow_a_refresh_token(database: SqliteDatabase, clock: Clock) -> None:
+    """Who reads a used token in a log cannot tell which one follows: that takes the issuer's key."""
+    wallet, ours = Wallet(), issuer(database, clock)
+    message = ours.message(wallet.address)
+    login = await ours.login(message, wallet.sign(message))
+    pair = await ours.refresh(login.tokens.refresh_token)
+    others = issuer(database, clock, keyring=[("key-1", bytes(32))])
+    with pytest.raises(ApiError):
+        await others.refresh(login.tokens.refresh_token)
+    with pytest.raises(ApiError):
+        await ours.refresh(pair.refresh_token)
 
 
 async def test_a_refresh_token_presented_again_ends_the_family_and_no_other_login(client: Client) -> None:

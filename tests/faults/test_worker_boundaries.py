@@ -127,9 +127,7 @@ ACTS: Final[dict[str, tuple[Place, Act, tuple[str, ...]]]] = {
         TOGETHER,
         log_in,
         (
-            "add_message",
-            "End of add_message",
-            "take_message",
+            "use_nonce",
             "End of add_refresh_token",
             "use_refresh_token",
             "End of read_session",

@@ -28,7 +28,7 @@ async def log_in(site: GatewaySite, case: Case) -> None:
     site.gateway.prepare(case)
     tokens, messages = await _logged_in(site, key)
     renewed = await _ask(site, "POST", "refresh", 200, 401, body={"refreshToken": tokens["refreshToken"]})
-    if renewed.status == 401:  # it was used, and its answer lost: which ends the login
+    if renewed.status == 401:  # it was used, its answer lost, and the death that lost it took longer than 10 s
         tokens, more = await _logged_in(site, key)
         messages += more
     else:

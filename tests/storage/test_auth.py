@@ -1,4 +1,4 @@
-"""Users, login messages, sessions and refresh tokens in the database."""
+"""Users, used login messages, sessions and refresh tokens in the database."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
 import pytest_asyncio
 
-from tollkeeper.storage import Statement, Unit, load_queries, open_database
+from tollkeeper.core.siwe import LoginMessage
+from tollkeeper.storage import Statement, load_queries, open_database
 from tollkeeper.storage import auth as store
 from tollkeeper.storage.sqlite import SqliteDatabase
 
 WALLET = "0x" + 40 * "a"
-OTHER = "0x" + 40 * "b"
 DAY_MS = 24 * 3600 * 1000
 
 
@@ -35,16 +34,15 @@ async def count(database: SqliteDatabase, table: str) -> int:
     return n
 
 
+def message(nonce: str, issued_ms: int = 0, wallet: str = WALLET) -> LoginMessage:
+    return LoginMessage("http://gate.example", wallet, "8453", nonce, issued_ms)
+
+
 async def log_in(database: SqliteDatabase, name: str, now_ms: int = 0) -> store.User:
-    await database.run(store.issue_message(digest(name), WALLET, now_ms + 1, now_ms))
-    user = await database.run(store.log_in(digest(name), WALLET, f"session {name}", digest(f"refresh {name}"), now_ms))
+    refresh = digest(f"refresh {name}")
+    user = await database.run(store.log_in(message(name, now_ms), f"session {name}", refresh, now_ms))
     assert user is not None
     return user
-
-
-def issue_many(first: int, last: int, now_ms: int) -> Unit[None]:
-    for number in range(first, last):
-        yield from store.issue_message(digest(f"message {number}"), WALLET, now_ms + 300_000, now_ms)
 
 
 async def test_every_query_is_sql_that_the_database_takes(database: SqliteDatabase) -> None:
@@ -54,37 +52,20 @@ async def test_every_query_is_sql_that_the_database_takes(database: SqliteDataba
             await database.read(Statement(f"EXPLAIN {query.sql}", params))
 
 
-@pytest.mark.parametrize(
-    ("message", "wallet", "now_ms"),
-    [("other", WALLET, 0), ("message", OTHER, 0), ("message", WALLET, 1000), ("message", WALLET, 1001)],
-)
-async def test_only_the_issued_message_of_that_wallet_logs_in_before_its_end(
-    database: SqliteDatabase, message: str, wallet: str, now_ms: int
-) -> None:
-    await database.run(store.issue_message(digest("message"), WALLET, 1000, 0))
-    assert await database.run(store.log_in(digest(message), wallet, "s", digest("r"), now_ms)) is None
-    assert await count(database, "users") == await count(database, "sessions") == 0
-    assert await database.run(store.log_in(digest("message"), WALLET, "s", digest("r"), 999)) is not None
-    assert await database.run(store.log_in(digest("message"), WALLET, "s2", digest("r2"), 999)) is None
+async def test_a_message_logs_in_once_as_long_as_it_could_log_in(database: SqliteDatabase) -> None:
+    assert await database.run(store.log_in(message("nonce"), "s", digest("r"), 1)) is not None
+    for now_ms in (1, 300_000, 599_999):
+        await log_in(database, f"other {now_ms}", now_ms)
+        assert await database.run(store.log_in(message("nonce"), "s2", digest("r2"), now_ms)) is None
+    assert await count(database, "sessions") == 4
 
 
-async def test_a_million_messages_would_leave_a_bounded_table(
-    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The cap is a number of rows: a smaller one shows the same."""
-    monkeypatch.setattr(store, "OUTSTANDING_MESSAGES_MAX", 1000)
-    for first in range(0, 5000, 500):
-        await database.run(issue_many(first, first + 500, now_ms=first))
-        assert await count(database, "login_messages") <= 1000
-    newest, oldest = digest("message 4999"), digest("message 0")
-    assert await database.run(store.log_in(oldest, WALLET, "s", digest("r"), 5000)) is None
-    assert await database.run(store.log_in(newest, WALLET, "s", digest("r"), 5000)) is not None
-
-
-async def test_expired_messages_are_swept(database: SqliteDatabase) -> None:
-    await database.run(issue_many(0, 300, now_ms=0))
-    await database.run(issue_many(300, 310, now_ms=300_000))
-    assert await count(database, "login_messages") == 10
+async def test_used_nonces_are_swept(database: SqliteDatabase) -> None:
+    for number in range(70):
+        await log_in(database, f"old {number}")
+    for number in range(3):
+        await log_in(database, f"new {number}", now_ms=600_000)
+    assert await count(database, "used_login_nonces") == 3
 
 
 async def test_a_rotated_token_belongs_to_the_same_login_and_works_once(database: SqliteDatabase) -> None:
@@ -98,6 +79,15 @@ async def test_a_rotated_token_belongs_to_the_same_login_and_works_once(database
     assert await store.read_session(database, "session a") is None
     outcome, session = await database.run(store.rotate_refresh_token(digest("third"), digest("fifth"), 4))
     assert (outcome, session) == (store.Refreshed.REFUSED, None)
+
+
+async def test_a_token_used_just_now_goes_on_by_the_successor_that_it_was_given(database: SqliteDatabase) -> None:
+    user = await log_in(database, "a")
+    await database.run(store.rotate_refresh_token(digest("refresh a"), digest("second"), 1))
+    again = await database.run(store.rotate_refresh_token(digest("refresh a"), digest("second"), 10_000))
+    assert again == (store.Refreshed.REPEATED, store.Session(user.id, WALLET, "session a"))
+    late = await database.run(store.rotate_refresh_token(digest("refresh a"), digest("second"), 10_001))
+    assert late == (store.Refreshed.REUSED, None)
 
 
 async def test_an_unknown_or_expired_token_ends_nothing(database: SqliteDatabase) -> None:
@@ -124,11 +114,10 @@ async def test_what_has_expired_is_swept_in_passing(database: SqliteDatabase) ->
     assert await count(database, "users") == 1
 
 
-async def test_tokens_and_messages_are_stored_as_hashes_only(database: SqliteDatabase) -> None:
+async def test_tokens_are_stored_as_hashes_only(database: SqliteDatabase) -> None:
     await log_in(database, "a")
-    for table in ("login_messages", "refresh_tokens"):
-        for row in await database.read(Statement(f"SELECT * FROM {table}")):  # noqa: S608 - the test's own names
-            assert len(row["digest"]) == 32
+    for row in await database.read(Statement("SELECT * FROM refresh_tokens")):
+        assert len(row["digest"]) == 32
 
 
 async def test_an_unknown_user_or_session_is_none(database: SqliteDatabase) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core import siwe, tokens
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.wallets import parse_wallet, shown_address
+from tollkeeper.core.wallets import family_of, parse_wallet, shown_address
 from tollkeeper.storage import auth as store
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ID_SIZE_BYTES: Final = 16
+_MESSAGE_PURPOSE: Final = b"tollkeeper login messages"
+_REFRESH_PURPOSE: Final = b"tollkeeper refresh tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,44 +67,44 @@ class Auth:
     ) -> None:
         self._database = database
         self._keys = tokens.SigningKeys(keyring)
+        self._message_keys = self._keys.derived(_MESSAGE_PURPOSE)
+        self._refresh_key = self._keys.derived(_REFRESH_PURPOSE)[0]
         self._public_url = public_url.rstrip("/")
         self._now_ms = now_ms
         self._random_bytes = random_bytes
         self._chains = siwe.login_chains(networks)
         self._trusted = trusted
 
-    async def message(self, wallet_address: str) -> str:
-        """The EIP-4361 text for a wallet to sign: once, within five minutes. Raises: INVALID_ADDRESS, UNAVAILABLE."""
+    def message(self, wallet_address: str) -> str:
+        """The EIP-4361 text for a wallet to sign: once, within five minutes. Raises: INVALID_ADDRESS."""
         wallet = parse_wallet(wallet_address, field="walletAddress")
-        now_ms = self._now_ms()
-        nonce = self._random_bytes(siwe.NONCE_SIZE_BYTES)
-        message = siwe.new_message(self._public_url, wallet, self._chains, nonce, now_ms)
-        text = message.text()
-        await self._database.run(store.issue_message(siwe.message_digest(text), wallet, message.expires_ms, now_ms))
-        return text
+        random, key = self._random_bytes(siwe.NONCE_SIZE_BYTES), self._message_keys[0]
+        return siwe.new_message(self._public_url, wallet, self._chains, random, self._now_ms(), key).text()
 
     async def login(self, message: str, signature: str) -> Login:
         """Begin a session for the wallet that signed a message issued by `message`.
 
         Raises: INVALID_SIGNATURE, UNAVAILABLE.
         """
-        digest = siwe.message_digest(message)
-        wallet = siwe.signer_of(message, signature)
-        now_ms, session_id, refresh_token = self._now_ms(), self._new_id(), self._new_refresh_token()
-        user = await self._database.run(
-            store.log_in(digest, wallet, session_id, tokens.refresh_digest(refresh_token), now_ms)
-        )
+        now_ms = self._now_ms()
+        signed = self._own_message(message, now_ms)
+        if not siwe.is_signed(signed, signature):
+            raise siwe.refused_login()
+        session_id = self._new_id()
+        refresh_token = tokens.format_refresh_token(self._random_bytes(tokens.REFRESH_SIZE_BYTES))
+        user = await self._database.run(store.log_in(signed, session_id, tokens.refresh_digest(refresh_token), now_ms))
         if user is None:
             raise siwe.refused_login()
-        session = store.Session(user.id, wallet, session_id)
+        session = store.Session(user.id, signed.wallet, session_id)
         return Login(TokenPair(self._access_token(session, now_ms), refresh_token), user)
 
     async def refresh(self, refresh_token: str) -> TokenPair:
-        """A new pair for a refresh token's only use; a second use ends the login that it descends from.
+        """A new pair for a refresh token, whose successor follows from it and is thus the same when asked again.
 
+        So it is for some seconds, for an answer may be lost; a later second use ends the login that it descends from.
         Raises: INVALID_TOKEN, UNAVAILABLE.
         """
-        now_ms, successor = self._now_ms(), self._new_refresh_token()
+        now_ms, successor = self._now_ms(), tokens.successor_of(refresh_token, self._refresh_key)
         outcome, session = await self._database.run(
             store.rotate_refresh_token(tokens.refresh_digest(refresh_token), tokens.refresh_digest(successor), now_ms)
         )
@@ -166,6 +168,19 @@ class Auth:
         """The public signing keys, for `/.well-known/jwks.json`."""
         return self._keys.jwks()
 
+    def _own_message(self, text: str, now_ms: int) -> siwe.LoginMessage:
+        """The message, which this issuer made less than five minutes ago. Raises: INVALID_SIGNATURE."""
+        try:
+            message = siwe.read_message(text)
+        except ValueError:
+            raise siwe.refused_login() from None
+        chain = self._chains[family_of(message.wallet)]
+        if (message.public_url, message.chain) != (self._public_url, chain) or now_ms >= message.expires_ms:
+            raise siwe.refused_login()
+        if not siwe.is_issued(message, self._message_keys):
+            raise siwe.refused_login()
+        return message
+
     async def _in_force(self, token: str) -> tuple[tokens.AccessClaims, store.Session]:
         claims = tokens.read_access_token(token, self._keys.public_keys, issuer=self._public_url, now_ms=self._now_ms())
         session = await store.read_session(self._database, claims.session_id)
@@ -191,6 +206,3 @@ class Auth:
 
     def _new_id(self) -> str:
         return self._random_bytes(_ID_SIZE_BYTES).hex()
-
-    def _new_refresh_token(self) -> str:
-        return tokens.format_refresh_token(self._random_bytes(tokens.REFRESH_SIZE_BYTES))

@@ -51,7 +51,10 @@ REFRESH: Final = Operation(
     tag=_TAG,
     is_limited=True,
     summary="A new pair of tokens",
-    description="A refresh token is good for one use; a second one ends the login.",
+    description=(
+        "A refresh token is good for one use. Presented again within 10 seconds it gives the same successor, as long "
+        "as that was not used; any other second use ends the login."
+    ),
     request={JSON: record({"refreshToken": _WORD})},
     answers={200: Answer("A pair of tokens", {JSON: ref("Tokens")})},
     codes=(Code.INVALID_TOKEN, *_BODY),

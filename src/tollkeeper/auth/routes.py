@@ -41,7 +41,7 @@ def _login_routes(auth: Auth) -> list[HTTPRouteHandler]:
         wallet_address = query_of(request).get("walletAddress")
         if not wallet_address:
             raise missing("walletAddress")
-        return ok({"message": await auth.message(wallet_address)}, headers=_NO_STORE)
+        return ok({"message": auth.message(wallet_address)}, headers=_NO_STORE)
 
     @route(operations.LOGIN)
     async def login(request: Request[Any, Any, Any]) -> Response[bytes]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import hmac
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -53,10 +54,15 @@ class SigningKeys:
         if not keyring or len({kid for kid, _ in keyring}) != len(keyring):
             raise ValueError("a key ring needs at least one key, and every key an id of its own")
         self.kid = keyring[0][0]
+        self._seeds = tuple(seed for _, seed in keyring)
         self.private_key = Ed25519PrivateKey.from_private_bytes(keyring[0][1])
         self.public_keys: dict[str, Ed25519PublicKey] = {
             kid: Ed25519PrivateKey.from_private_bytes(seed).public_key() for kid, seed in keyring
         }
+
+    def derived(self, purpose: bytes) -> tuple[bytes, ...]:
+        """A key of its own for another purpose from each key of the ring, the signing one's first."""
+        return tuple(hmac.digest(seed, purpose, hashlib.sha256) for seed in self._seeds)
 
     def jwks(self) -> dict[str, list[dict[str, str]]]:
         """The public keys as a JSON Web Key Set (RFC 7517, RFC 8037)."""
@@ -156,6 +162,16 @@ def parse_jwks(document: object) -> dict[str, Ed25519PublicKey]:
 def format_refresh_token(random: bytes) -> str:
     """The text of a refresh token made of REFRESH_SIZE_BYTES of fresh randomness; leak scanners know its prefix."""
     return f"tkr_{_base64url(random)}"
+
+
+def successor_of(token: str, key: bytes) -> str:
+    """Make the refresh token that follows `token`: the same each time, and nobody's guess without the issuer's key.
+
+    Raises: INVALID_TOKEN for a text that cannot be one.
+    """
+    if _REFRESH.fullmatch(token) is None:
+        raise invalid_token()
+    return format_refresh_token(hmac.digest(key, token.encode("ascii"), hashlib.sha256))
 
 
 def refresh_digest(token: str) -> bytes:

@@ -1,7 +1,7 @@
-"""Users, login messages, sessions and refresh tokens as units of work (contract 6; security A-47, A-48, A-51, A-52).
+"""Users, used login messages, sessions and refresh tokens as units of work (contract 6; security A-47 to A-52).
 
-Each race is decided by one statement: a login message is deleted by the login that uses it, a refresh token is marked
-by the refresh that uses it. Tokens and messages are stored as hashes. The rules of texts and tokens are in `core`.
+Each race is decided by one statement: a login message's nonce is inserted by the login that uses it, a refresh token is
+marked by the refresh that uses it. Tokens are stored as hashes. The rules of texts and tokens are in `core`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,22 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.core.limits import ACCESS_TOKEN_LIFETIME_SECONDS, REFRESH_TOKEN_LIFETIME_SECONDS
+from tollkeeper.core.limits import (
+    ACCESS_TOKEN_LIFETIME_SECONDS,
+    LOGIN_MESSAGE_LIFETIME_SECONDS,
+    REFRESH_TOKEN_LIFETIME_SECONDS,
+)
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.sequences import next_id
 
 if TYPE_CHECKING:
+    from tollkeeper.core.siwe import LoginMessage
     from tollkeeper.storage.database import Database, Row, Unit
 
-OUTSTANDING_MESSAGES_MAX: Final = 100_000
+# Twice as long as a message logs in: nodes' clocks may differ.
+_USED_NONCE_KEPT_MS: Final = 2 * LOGIN_MESSAGE_LIFETIME_SECONDS * 1000
+# For so long after its use an answer counts as lost, and a second presentation of a refresh token as honest.
+_REFRESH_AGAIN_MS: Final = 10_000
 
 _QUERIES: Final = load_queries("auth.sql")
 
@@ -46,30 +54,23 @@ class Refreshed(Enum):
     """What became of a refresh token that was presented."""
 
     ROTATED = auto()
+    REPEATED = auto()  # just now, and its successor is still unused
     REUSED = auto()  # its family has been ended
     REFUSED = auto()  # unknown, expired, or of a login that has ended
 
 
-def issue_message(digest: bytes, wallet: str, expires_ms: int, now_ms: int) -> Unit[None]:
-    """Remember a login message. Expired ones go, and the oldest above OUTSTANDING_MESSAGES_MAX with them."""
-    number = yield from next_id("login_messages")
-    yield _QUERIES.sweep_messages(now_ms=now_ms)
-    yield _QUERIES.evict_messages(last_number=number - OUTSTANDING_MESSAGES_MAX)
-    yield _QUERIES.add_message(digest=digest, number=number, wallet=wallet, expires_ms=expires_ms)
+def log_in(message: LoginMessage, session_id: str, refresh_digest: bytes, now_ms: int) -> Unit[User | None]:
+    """Use up a signed message of ours and begin a session of the wallet's user, who is made where there is none.
 
-
-def log_in(
-    message_digest: bytes, wallet: str, session_id: str, refresh_digest: bytes, now_ms: int
-) -> Unit[User | None]:
-    """Use up the message and begin a session of the wallet's user, who is made where there is none.
-
-    None where no such message is outstanding for that wallet.
+    None where the message has logged somebody in before.
     """
-    if not (yield _QUERIES.take_message(digest=message_digest, wallet=wallet, now_ms=now_ms)):
+    yield _QUERIES.sweep_nonces(now_ms=now_ms)
+    kept_until_ms = message.issued_ms + _USED_NONCE_KEPT_MS
+    if not (yield _QUERIES.use_nonce(nonce=message.nonce, expires_ms=kept_until_ms)):
         return None
     yield from _sweep(now_ms)
-    rows = yield _QUERIES.touch_user(wallet=wallet, now_ms=now_ms)
-    user = _user(rows[0]) if rows else (yield from _add_user(wallet, now_ms))
+    rows = yield _QUERIES.touch_user(wallet=message.wallet, now_ms=now_ms)
+    user = _user(rows[0]) if rows else (yield from _add_user(message.wallet, now_ms))
     expires_ms = now_ms + REFRESH_TOKEN_LIFETIME_SECONDS * 1000
     yield _QUERIES.add_session(id=session_id, user_id=user.id, now_ms=now_ms, expires_ms=expires_ms)
     yield _QUERIES.add_refresh_token(digest=refresh_digest, session_id=session_id, expires_ms=expires_ms)
@@ -85,7 +86,8 @@ def admit(wallet: str, now_ms: int) -> Unit[User]:
 def rotate_refresh_token(digest: bytes, new_digest: bytes, now_ms: int) -> Unit[tuple[Refreshed, Session | None]]:
     """Use up one refresh token and give its session another; the session is returned where it goes on.
 
-    A token that was used before ends its session, with everything that descends from that login.
+    A token that was used before ends its session, with everything that descends from that login, unless that was just
+    now and the successor was not used yet: then an answer was lost, and the session goes on by that successor.
     """
     yield from _sweep(now_ms)
     used = yield _QUERIES.use_refresh_token(digest=digest, now_ms=now_ms)
@@ -93,6 +95,10 @@ def rotate_refresh_token(digest: bytes, new_digest: bytes, now_ms: int) -> Unit[
         known = yield _QUERIES.read_used_refresh_token(digest=digest)
         if not known:
             return Refreshed.REFUSED, None
+        since_ms = now_ms - _REFRESH_AGAIN_MS
+        rows = yield _QUERIES.read_session_again(digest=digest, successor=new_digest, since_ms=since_ms)
+        if rows:
+            return Refreshed.REPEATED, _session(rows[0])
         yield _QUERIES.end_session(id=known[0]["session_id"], now_ms=now_ms)
         return Refreshed.REUSED, None
     session_id = used[0]["session_id"]

@@ -1,20 +1,14 @@
--- name: add_message
-INSERT INTO login_messages (digest, number, wallet, expires_ms) VALUES (:digest, :number, :wallet, :expires_ms);
-
--- name: evict_messages
-DELETE FROM login_messages WHERE number <= :last_number;
-
 -- The sweeps take a handful each, so that no request pays for what a flood or a long absence left.
--- name: sweep_messages
-DELETE FROM login_messages WHERE digest IN (
-    SELECT digest FROM login_messages WHERE expires_ms <= :now_ms ORDER BY expires_ms LIMIT 64
+-- name: sweep_nonces
+DELETE FROM used_login_nonces WHERE nonce IN (
+    SELECT nonce FROM used_login_nonces WHERE expires_ms <= :now_ms ORDER BY expires_ms LIMIT 64
 );
 
--- Login: of any number of callers with one message, the one whose delete returns the row has logged in.
--- name: take_message
-DELETE FROM login_messages
-WHERE digest = :digest AND wallet = :wallet AND expires_ms > :now_ms
-RETURNING number;
+-- Login: of any number of callers with one message, the one whose insert returns the row has logged in.
+-- name: use_nonce
+INSERT INTO used_login_nonces (nonce, expires_ms) VALUES (:nonce, :expires_ms)
+ON CONFLICT (nonce) DO NOTHING
+RETURNING nonce;
 
 -- name: touch_user
 UPDATE users SET updated_ms = :now_ms WHERE wallet = :wallet
@@ -57,6 +51,15 @@ RETURNING session_id;
 
 -- name: read_used_refresh_token
 SELECT session_id FROM refresh_tokens WHERE digest = :digest AND used_ms IS NOT NULL;
+
+-- The login goes on by the successor that the used token was given just now, while nobody has used that.
+-- name: read_session_again
+SELECT sessions.id, sessions.user_id, users.wallet
+FROM refresh_tokens used
+JOIN refresh_tokens next ON next.digest = :successor AND next.session_id = used.session_id
+JOIN sessions ON sessions.id = used.session_id
+JOIN users ON users.id = sessions.user_id
+WHERE used.digest = :digest AND used.used_ms > :since_ms AND next.used_ms IS NULL AND sessions.ended_ms IS NULL;
 
 -- name: sweep_refresh_tokens
 DELETE FROM refresh_tokens WHERE digest IN (
