@@ -345,10 +345,10 @@ LIES: list[tuple[str, Any]] = [
     ("getSignatureStatuses", valued(["finalized"])),
     ("getSignatureStatuses", {"result": None}),
     ("getSignatureStatuses", {"error": {"code": -32005, "message": "behind"}}),
-    ("getBlockHeight", {"result": "900"}),
-    ("getBlockHeight", {"result": True}),
-    ("getBlockHeight", {"result": -1}),
-    ("getBlockHeight", {"error": {"code": -32005, "message": "behind"}}),
+    ("getEpochInfo", {"result": {"blockHeight": "900"}}),
+    ("getEpochInfo", {"result": True}),
+    ("getEpochInfo", {"result": {"blockHeight": -1}}),
+    ("getEpochInfo", {"error": {"code": -32005, "message": "behind"}}),
     ("getFirstAvailableBlock", {"error": {"code": -32601, "message": "Method not found"}}),
     ("getSlot", {"result": None}),
     ("getBlocks", {"result": None}),
@@ -376,7 +376,7 @@ LIES: list[tuple[str, Any]] = [
 async def test_an_unclear_answer_is_no_answer(node: SolanaNode, method: str, lie: Any) -> None:
     honest: Answers = {
         "getSignatureStatuses": valued([None]),
-        "getBlockHeight": {"result": 10_000},
+        "getEpochInfo": {"result": {"blockHeight": 10_000}},
         "getFirstAvailableBlock": {"result": 0},
         "getSlot": {"result": 1},
         "getBalance": valued(5),

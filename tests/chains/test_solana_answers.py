@@ -137,7 +137,7 @@ async def put_everywhere(node: SolanaNode, solana: SolanaChain, *, every: int) -
         "getTransaction": [name],
         "getSignatureStatuses": [[name]],
         "getSlot": [],
-        "getBlockHeight": [],
+        "getEpochInfo": [],
         "getFirstAvailableBlock": [],
         "getBlocks": [1, node.chain.slot, {"commitment": "finalized"}],
         "getBlock": [1],

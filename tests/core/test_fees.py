@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.core.fees import raised, settlement_cap
+from tollkeeper.core.fees import USUAL_TIP_WEI, bounded_tip, raised, settlement_cap
 
 CAPS = st.integers(min_value=1, max_value=10**24)
 
@@ -28,3 +28,20 @@ def test_every_small_cap_leaves_room_for_a_raise() -> None:
 @given(fee_wei=st.integers(min_value=0, max_value=10**24))
 def test_a_raise_is_more_than_an_eighth(fee_wei: int) -> None:
     assert (raised(fee_wei) - fee_wei) * 8 > fee_wei
+
+
+def test_a_tip_is_no_more_than_recent_blocks_paid() -> None:
+    paid = [0, 3_000_000, 2_000_000]
+    assert bounded_tip(40 * 10**9, paid, 5_000_000) == 3_000_000
+    assert bounded_tip(2_500_000, paid, 5_000_000) == 2_500_000
+
+
+def test_after_empty_blocks_the_usual_tip_is_paid() -> None:
+    assert bounded_tip(40 * 10**9, [0, 0], 0) == USUAL_TIP_WEI
+    assert bounded_tip(40 * 10**9, [], 0) == USUAL_TIP_WEI
+    assert bounded_tip(5, [0, 0], 0) == 5
+
+
+def test_without_word_of_recent_blocks_a_tip_is_no_more_than_the_base_fee() -> None:
+    assert bounded_tip(40 * 10**9, None, 5_000_000) == 5_000_000
+    assert bounded_tip(40 * 10**9, None, 7) == USUAL_TIP_WEI

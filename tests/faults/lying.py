@@ -98,6 +98,8 @@ OF_PRICES: Final = (
     _instead("eth_maxPriorityFeePerGas", "for nothing", lambda _: "0x0"),
     _instead("eth_maxPriorityFeePerGas", "beyond all caps", lambda _: hex(10**18)),
     _instead("eth_maxPriorityFeePerGas", "no number", lambda _: "a lot"),
+    _instead("eth_feeHistory", "dear blocks", lambda _: {"reward": [[hex(10**18)]]}),
+    _instead("eth_feeHistory", "no blocks", lambda _: {"reward": [[], ["a lot"]]}),
 )
 OF_SENDS: Final = (
     _refusing("eth_sendRawTransaction", "nonce too low"),

@@ -236,7 +236,7 @@ ACTS: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
     "expire": (
         expire,
         (
-            *("transactions_of", "getSlot", "isBlockhashValid", "getBlockHeight", "getFirstAvailableBlock"),
+            *("transactions_of", "getSlot", "isBlockhashValid", "getEpochInfo", "getFirstAvailableBlock"),
             *("getBlocks", "getBlock", "move_all"),
         ),
     ),
@@ -249,10 +249,10 @@ ACTS: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
 # What is asked of the second of two nodes meanwhile; of what the first one does not show it is asked nothing.
 SECOND: Final[dict[str, tuple[str, ...]]] = {
     "settle": ("getSignatureStatuses",),
-    "adopt": ("getSignatureStatuses", "getBlockHeight", "getSlot"),
+    "adopt": ("getSignatureStatuses", "getEpochInfo", "getSlot"),
     "take over": ("getGenesisHash", "getAccountInfo"),
     "expire": (
-        *("getSlot", "isBlockhashValid", "getBlockHeight", "getSignatureStatuses", "getFirstAvailableBlock"),
+        *("getSlot", "isBlockhashValid", "getEpochInfo", "getSignatureStatuses", "getFirstAvailableBlock"),
         *("getBlocks", "getBlock"),
     ),
     "fail": ("getSignatureStatuses",),

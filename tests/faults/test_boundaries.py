@@ -67,6 +67,7 @@ STARTING: Final = frozenset(
         "eth_getCode",
         "eth_getBalance",
         "eth_blockNumber",
+        "eth_feeHistory",  # in one batch with the tip
     }
 )
 

@@ -25,7 +25,6 @@ from tests.gateway.foreign_on_evm import ForeignOnEvm, SalesOnEvm, SiteOnEvm, ru
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.chaos import run_chaos
 from tollkeeper.api import clock_ms
-from tollkeeper.chains import authorizations
 from tollkeeper.chains.evm import EvmChain, EvmConfig
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.evm import transfer_calldata
@@ -399,9 +398,8 @@ async def test_a_trusted_sale_that_another_s_transaction_paid_is_left_to_its_ope
 
 
 async def test_a_use_is_found_though_the_clock_was_hours_ahead_when_it_was_asked_for(
-    embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
+    embedded_chain: ChainUnderTest,
 ) -> None:
-    monkeypatch.setattr(authorizations, "_LOG_RANGE_BLOCKS", 1)
     rpc, relayer = embedded_chain.rpc, embedded_chain.wallets.relayer
     authorization = embedded_chain.authorization(valid_before=2**40)
     payload = EvmPayload(authorization, embedded_chain.sign(authorization))
@@ -411,6 +409,7 @@ async def test_a_use_is_found_though_the_clock_was_hours_ahead_when_it_was_asked
         rpc.call("evm_increaseTime", 3_600)
         rpc.call("evm_mine")
     chain = EvmChain(EvmConfig(NETWORKS["base-sepolia"], (embedded_chain.url,)))
+    chain.logs.blocks = 1
     await chain.open()
     try:
         assert chain.asset is not None

@@ -220,8 +220,8 @@ def unseen_and_over(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, A
             return answer | {"result": []}
         case "getTransaction":
             return answer | {"result": None}
-        case "getBlockHeight":
-            return answer | {"result": answer["result"] + 1_000_000}
+        case "getEpochInfo":
+            return answer | {"result": {"blockHeight": answer["result"]["blockHeight"] + 1_000_000}}
     return answer
 
 
@@ -231,7 +231,7 @@ def denying_from_the_second_look() -> Falsifier:
 
     def denying(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
         nonlocal looks
-        looks += call["method"] == "getBlockHeight"
+        looks += call["method"] == "getEpochInfo"
         return unseen_and_over(call, answer) if looks > 1 else answer
 
     return denying

@@ -57,7 +57,9 @@ async def chain_of(*urls: str) -> AsyncIterator[SolanaChain]:
 
 def heights(changed: Callable[[int], int]) -> Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]:
     def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-        return answer | {"result": changed(answer["result"])} if call["method"] == "getBlockHeight" else answer
+        if call["method"] != "getEpochInfo":
+            return answer
+        return answer | {"result": answer["result"] | {"blockHeight": changed(answer["result"]["blockHeight"])}}
 
     return falsify
 
@@ -243,8 +245,9 @@ async def test_a_payment_is_not_called_expired_by_a_node_that_was_far_behind_whe
         node.chain.next_slot(300)
         slot, node.chain.ahead_seconds = node.chain.slot, 0
         node.chain.next_slot(100)
+        told = {"getSlot": slot, "getEpochInfo": {"blockHeight": slot}}
         behind.falsify = lambda call, answer: (
-            answer | {"result": slot} if call["method"] in {"getSlot", "getBlockHeight"} else answer
+            answer | ({"result": told[call["method"]]} if call["method"] in told else {})
         )
         findings, draft = SolanaFindings(chain, clock_ms), paying(node, 10_000)
         owed = owed_by(draft)

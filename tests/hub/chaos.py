@@ -55,7 +55,7 @@ class ChaosNode:
     """`act` judges each HTTP request by its methods; `falsify` may change each answer; `calls` counts methods.
 
     `judged` are the calls that `act` is asked about, and of whose answers `falsify` is. Where it does not take batches
-    each call is a request of its own, as of some nodes.
+    each call is a request of its own, as of some nodes; others refuse more calls in a batch than `batches_max`.
     """
 
     url: str = ""
@@ -65,6 +65,7 @@ class ChaosNode:
     calls: Counter[str] = field(default_factory=Counter)
     judged: list[dict[str, Any]] = field(default_factory=list)
     takes_batches: bool = True
+    batches_max: int = 1_000
 
     def on(self, method: str, act: Act, *, times: int = 1_000_000) -> None:
         """Do that to the next requests that hold this method."""
@@ -84,6 +85,16 @@ class ChaosNode:
         self.act, self.falsify = _pass, _unchanged
 
 
+def _refusal(chaos: ChaosNode, act: Act, asked: Any) -> web.Response | None:
+    """The answer of a node that fails, or takes no such batch."""
+    if act is Act.SERVER_ERROR or (isinstance(asked, list) and not chaos.takes_batches):
+        return web.json_response(_ONE_CALL, status=500 if act is Act.SERVER_ERROR else 200)
+    if isinstance(asked, list) and len(asked) > chaos.batches_max:
+        words = f"Batch of more than {chaos.batches_max} requests are not allowed on free tier"
+        return web.json_response([{"id": asked[0]["id"], "error": {"code": 31, "message": words}}], status=500)
+    return None
+
+
 @asynccontextmanager
 async def run_chaos(node_url: str) -> AsyncIterator[ChaosNode]:
     """The proxy in front of that node, on a free port."""
@@ -98,8 +109,9 @@ async def run_chaos(node_url: str) -> AsyncIterator[ChaosNode]:
         chaos.judged = calls
         act = chaos.act(methods)
         assert request.transport is not None
-        if act is Act.SERVER_ERROR or (isinstance(asked, list) and not chaos.takes_batches):
-            return web.json_response(_ONE_CALL, status=500 if act is Act.SERVER_ERROR else 200)
+        refusal = _refusal(chaos, act, asked)
+        if refusal is not None:
+            return refusal
         if act in {Act.LATE, Act.HANG}:
             await asyncio.sleep(LATE_SECONDS if act is Act.LATE else 30)
         if act in {Act.CUT, Act.HANG}:

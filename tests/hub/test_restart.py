@@ -22,7 +22,9 @@ from tests.chains.rpc_client import RpcClient
 from tests.hub.chaos import ChaosNode
 from tests.hub.hub_under_test import NETWORK, TestPayment, fresh_nonce, run_hub, settle_body
 from tests.hub.test_store import NEW
-from tollkeeper.chains import rpc as rpc_module
+from tollkeeper.chains.connections import Connections
+from tollkeeper.chains.nodes import Node
+from tollkeeper.chains.replies import HttpReply
 from tollkeeper.core.evm import Transaction, sign_transaction, transfer_calldata
 from tollkeeper.core.transactions import Kind
 from tollkeeper.core.wire import PaymentKey
@@ -219,16 +221,16 @@ def test_exchanges_that_overlap_count_once() -> None:
 def exchanges(monkeypatch: pytest.MonkeyPatch) -> Exchanges:
     """Those of the hub under test."""
     seen = Exchanges()
-    post = rpc_module._Connections.post  # noqa: SLF001 - measured, not changed
+    post = Connections.post
 
-    async def measured(self: Any, url: str, body: bytes, seconds: float) -> bytes:
+    async def measured(self: Connections, node: Node, body: bytes, seconds: float) -> HttpReply:
         began = time.monotonic()
         try:
-            return await post(self, url, body, seconds)
+            return await post(self, node, body, seconds)
         finally:
             seen.spans.append((began, time.monotonic()))
 
-    monkeypatch.setattr(rpc_module._Connections, "post", measured)  # noqa: SLF001 - as above
+    monkeypatch.setattr(Connections, "post", measured)
     return seen
 
 

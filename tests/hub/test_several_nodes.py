@@ -16,6 +16,7 @@ from tests.hub.hub_under_test import NETWORK, HubUnderTest, in_the_pool, new_pay
 from tests.hub.test_restored_backup import carry_out
 from tests.hub.test_unknown_outcomes import SEND, drain
 from tollkeeper.chains import nodes as chains_nodes
+from tollkeeper.chains import rebroadcast
 from tollkeeper.chains.evm import EvmChain
 from tollkeeper.core.evm import keccak256
 
@@ -124,9 +125,21 @@ def pretending(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
     return answer | {"result": {"hash": call["params"][0]}} if call["method"] == "eth_getTransactionByHash" else answer
 
 
-async def test_what_one_node_takes_and_passes_on_to_nobody_is_mined_through_another(
+async def test_what_one_node_takes_and_passes_on_to_nobody_is_sent_to_another_while_its_buyer_waits(
     hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
 ) -> None:
+    nodes[0].on("eth_sendRawTransaction", Act.SWALLOW)
+    nodes[0].falsify = pretending
+    assert (await hub_of_three.settle(new_payment(embedded_chain))).body["success"] is True
+
+
+async def test_what_one_node_takes_and_passes_on_to_nobody_is_mined_through_another(
+    hub_of_three: HubUnderTest,
+    nodes: list[ChaosNode],
+    embedded_chain: ChainUnderTest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rebroadcast, "_PAUSES_SECONDS", (600.0,))  # nobody waits for them any more
     nodes[0].on("eth_sendRawTransaction", Act.SWALLOW)
     nodes[0].falsify = pretending
     payments = [new_payment(embedded_chain) for _ in range(3)]

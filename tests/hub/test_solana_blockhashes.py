@@ -194,8 +194,9 @@ async def test_what_one_node_said_of_the_height_is_no_buyers_last_block(tmp_path
         body = world.payment()
 
         def falsify(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-            is_height = call["method"] == "getBlockHeight"
-            return answer | {"result": answer["result"] - RECENT_SLOTS + 5} if is_height else answer
+            if call["method"] != "getEpochInfo":
+                return answer
+            return answer | {"result": {"blockHeight": answer["result"]["blockHeight"] - RECENT_SLOTS + 5}}
 
         proxy.falsify = falsify
         assert (await world.verify(body)).body["isValid"] is True
@@ -249,7 +250,7 @@ async def test_a_node_that_lists_what_never_was_makes_nobody_remember_it_for_eve
         names = [number.to_bytes(4, "big") + place.to_bytes(28, "big") for place in range(149)]
         data = (150).to_bytes(8, "little") + b"".join(one + bytes(8) for one in [*names, bytes(honest)])
         shown = {"data": [base64.b64encode(data).decode(), "base64"], "owner": "Sysvar"}
-        ages.learn({"context": {"slot": 1_000}, "value": shown}, 900)
+        ages.learn({"context": {"slot": 1_000}, "value": shown}, {"blockHeight": 900})
     assert len(ages._heights) <= 5 * RECENT_SLOTS  # noqa: SLF001 - what it remembers
     assert await ages.blocks_left(bytes(honest), 1_000, 900) == 1
 

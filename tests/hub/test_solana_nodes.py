@@ -124,7 +124,7 @@ def with_status(**told: object) -> Callable[[Any], Any]:
         ("getSignatureStatuses", with_status(slot=2**70), True),
         ("getSignatureStatuses", with_status(confirmationStatus=[]), True),
         ("simulateTransaction", at_slot(2**70), False),
-        ("getBlockHeight", lambda _height: 2**70, False),
+        ("getEpochInfo", lambda _info: {"blockHeight": 2**70}, False),
         ("getBalance", lambda result: result | {"value": 10**400}, False),
     ],
 )
@@ -188,14 +188,14 @@ async def test_what_one_node_takes_and_passes_on_to_nobody_is_settled_through_an
         liar.on("sendTransaction", Act.SWALLOW)
         liar.falsify = taken
         body = world.payment()
-        answer = await world.settle(body, Prefer="wait=1")
+        answer = await world.settle(body, Prefer="wait=0")
         assert (answer.status, answer.code) == (503, "SETTLEMENT_PENDING")
         assert world.node.chain.executed == {}
         await world.complete()
         await world.complete()
         assert await world.status(body) == "success"
         assert (len(world.node.chain.executed), world.earned) == (1, 10_000)
-        monkeypatch.setattr("tollkeeper.chains.solana.sending._AGAIN_SECONDS", (0.1, 0.1))
+        monkeypatch.setattr("tollkeeper.chains.rebroadcast._PAUSES_SECONDS", (0.1, 0.1))
         settled = await world.settle(world.payment())  # nor must its buyer wait, whose blockhash grows old meanwhile
         assert (settled.body["success"], world.earned) == (True, 20_000)
 
@@ -227,7 +227,7 @@ async def test_an_expiry_that_one_node_makes_up_fails_nothing(tmp_path: Path, ne
         liar.falsify = saying(
             getSignatureStatuses=unseen,
             isBlockhashValid=lambda result: result | {"value": False},
-            getBlockHeight=lambda _height: FAR,
+            getEpochInfo=lambda _info: {"blockHeight": FAR},
             getBlock=lambda block: block | {"blockHeight": FAR + block["blockHeight"]},
         )
         world.node.chain.next_slot(FINAL_SLOTS)
@@ -241,7 +241,7 @@ async def test_an_expiry_that_one_node_makes_up_fails_nothing(tmp_path: Path, ne
 async def test_a_life_that_one_node_called_short_does_not_end_before_its_time(tmp_path: Path) -> None:
     async with hub_of_two_nodes(tmp_path, 0) as (world, liar):
         world.node.chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 10)
-        liar.falsify = saying(getBlockHeight=lambda _height: 0)
+        liar.falsify = saying(getEpochInfo=lambda _info: {"blockHeight": 0})
         world.node.chain.holds = True
         body = world.payment()
         assert (await world.settle(body, Prefer="wait=0")).status == 503
@@ -262,7 +262,9 @@ async def test_a_life_that_one_node_called_endless_ends_by_proof(tmp_path: Path,
     clock = Clock()
     async with hub_of_two_nodes(tmp_path, needed, clock) as (world, liar):
         chain = world.node.chain
-        liar.falsify = saying(getBlockHeight=lambda height: FAR**2 if height == chain.slot else height)
+        liar.falsify = saying(
+            getEpochInfo=lambda info: info | {"blockHeight": FAR**2} if info["blockHeight"] == chain.slot else info
+        )
         chain.holds = True
         body = world.payment()
         assert (await world.settle(body, Prefer="wait=0")).status == 503
@@ -588,4 +590,31 @@ async def test_settling_what_was_just_verified_asks_for_what_must_hold_when_it_i
         noting.act = recording(requests)
         assert (await world.settle(payment)).body["success"] is True
         before_sending = requests[: requests.index(["sendTransaction"])]
-        assert before_sending == [["simulateTransaction", "getBalance", "getMultipleAccounts", "getBlockHeight"]]
+        assert before_sending == [["simulateTransaction", "getBalance", "getMultipleAccounts", "getEpochInfo"]]
+
+
+async def test_a_node_that_gives_slots_for_heights_lets_no_payment_hang(tmp_path: Path) -> None:
+    """On a chain where not every slot has a block: heights lie far below slots."""
+    skipped = 10_000
+
+    def on_a_chain_with_gaps(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+        result = answer.get("result")
+        if call["method"] in {"getEpochInfo", "getBlock"} and isinstance(result, dict):
+            return answer | {"result": result | {"blockHeight": result["blockHeight"] - skipped}}
+        return answer  # a height of "getBlockHeight" is a slot
+
+    async with (
+        SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
+        run_chaos(node.url) as slots,
+    ):
+        node.chain.next_slot(2 * skipped)
+        slots.falsify = on_a_chain_with_gaps
+        async with hub_of(tmp_path, node, rpc_url=slots.url) as world:
+            assert (await world.settle(world.payment())).body["success"] is True
+            node.chain.holds = True
+            lost = world.payment()
+            assert (await world.settle(lost, Prefer="wait=0")).status == 503
+            node.chain.drop()
+            node.chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 1)
+            await world.complete()
+            assert await world.status(lost) == "failed"

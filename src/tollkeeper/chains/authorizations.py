@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.blocks import Block, read_block, word_of
-from tollkeeper.chains.receipts import counted, hash_of_block, quantity, transactions_of_block
+from tollkeeper.chains.logs import RANGE_BLOCKS
+from tollkeeper.chains.receipts import counted, hash_of_block, quantity, require_shown, transactions_of_block
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.core import evm
 from tollkeeper.core.signed_transactions import SignedTransaction, signed_by
@@ -19,12 +20,14 @@ from tollkeeper.core.signed_transactions import SignedTransaction, signed_by
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from tollkeeper.chains.logs import LogRange
     from tollkeeper.chains.rpc import Answer, Call
 
-# Nodes show the logs of so many blocks at once: of Base, about five hours.
-_LOG_RANGE_BLOCKS: Final = 9_000
-# And so many ranges are asked for at most, however long ago it may have been: of Base, three months.
+# So many ranges of blocks are asked for at most, however long ago it may have been: of Base, three months, where nodes
+# show as many blocks at once as most do.
 _LOG_RANGES_MAX: Final = 432
+# While somebody waits, and for whom anybody may ask: enough where nodes show 1,000 blocks at once.
+_LOG_RANGES_QUICK: Final = 16
 # What a node says of parameters of a form that it does not know.
 _INVALID_PARAMS: Final = -32602
 
@@ -49,17 +52,22 @@ class Use:
     is_cancellation: bool
 
 
+class TooFarBack(RpcUnavailable):
+    """Nodes show the logs of so few blocks at once that what lies further back was not looked at."""
+
+
 class AuthorizationReader:
     """Of one asset."""
 
-    def __init__(self, ask: Callable[[Sequence[Call]], Awaitable[list[Answer]]], asset: str) -> None:
+    def __init__(self, ask: Callable[[Sequence[Call]], Awaitable[list[Answer]]], asset: str, logs: LogRange) -> None:
         self._ask = ask
         self._asset = asset
+        self._logs = logs
         self._takes_hashes = False  # as far as was seen; from then on who refuses one does not have the block
 
     def of(self, asset: str) -> AuthorizationReader:
         """The same of that asset: a payment's own, where the network's was changed since."""
-        return self if asset == self._asset else AuthorizationReader(self._ask, asset)
+        return self if asset == self._asset else AuthorizationReader(self._ask, asset, self._logs)
 
     async def standing(self, payer: str, nonce: str, signers: Sequence[str], depth_blocks: int) -> Standing:
         """As of the newest block that is so deep: 1 is the latest. Raises: RpcUnavailable.
@@ -111,30 +119,41 @@ class AuthorizationReader:
         return counted(count)
 
     async def find_use(self, payer: str, nonce: str, since_seconds: int | None = None) -> Use | None:
-        """Who used or cancelled it; None where that is not found. Raises: RpcUnavailable.
+        """Who used or cancelled it; None where that is not found.
 
-        Looked for in the newest blocks, and further back to that time (Unix seconds) where one is given.
+        Looked for in the newest blocks, or back to that time (Unix seconds) where one is given. Raises: RpcUnavailable;
+        TooFarBack where the nodes show too few blocks at once to look so far.
         """
         (head,) = await self._ask([("eth_blockNumber", [])])
-        latest = counted(head)
+        latest = last = counted(head)
         topics = [
             [evm.AUTHORIZATION_USED_TOPIC, evm.AUTHORIZATION_CANCELED_TOPIC],
             "0x" + "0" * 24 + payer[2:],
             nonce,
         ]
-        first, last = max(0, latest - _LOG_RANGE_BLOCKS), "latest"
-        for _ in range(_LOG_RANGES_MAX):
-            wanted = {"address": self._asset, "topics": topics, "fromBlock": hex(first), "toBlock": last}
-            asked: list[Call] = [("eth_getLogs", [wanted])]
-            if since_seconds is not None and first > 0:
-                asked.append(("eth_getBlockByNumber", [hex(first), False]))
+        least = max(0, latest - RANGE_BLOCKS) if since_seconds is None else 0
+        oldest: list[Answer] = []
+
+        async def ask(count: int) -> Answer:
+            nonlocal oldest
+            first = hex(max(0, last - count + 1))
+            # The newest range is open: the node may have come further since it named its latest block.
+            ends = {"fromBlock": first, "toBlock": "latest" if last == latest else hex(last)}
+            asked: list[Call] = [("eth_getLogs", [{"address": self._asset, "topics": topics, **ends}])]
+            if since_seconds is not None:
+                asked.append(("eth_getBlockByNumber", [first, False]))
             logs, *oldest = await self._ask(asked)
-            if isinstance(logs, list) and logs and isinstance(logs[0], dict):
+            return logs
+
+        for _ in range(_LOG_RANGES_QUICK if since_seconds is None else _LOG_RANGES_MAX):
+            count, logs = await self._logs.shown(ask)
+            if logs:
                 return await self._use(logs[0], latest)
-            if since_seconds is None or not oldest or read_block(oldest[0]).timestamp_seconds <= since_seconds:
+            last -= count
+            is_past = any(read_block(block).timestamp_seconds <= (since_seconds or 0) for block in oldest)
+            if last < least or is_past:
                 return None
-            last, first = hex(first - 1), max(0, first - _LOG_RANGE_BLOCKS)
-        return None
+        raise TooFarBack(self._logs.limit)
 
     async def _use(self, log: dict[str, Any], latest: int) -> Use | None:
         """What this log shows; None where its block is not the canonical one. Raises: RpcUnavailable."""
@@ -143,6 +162,7 @@ class AuthorizationReader:
             return None
         number = counted(log.get("blockNumber"))
         (block,) = await self._ask([("eth_getBlockByNumber", [hex(number), False])])
+        require_shown(block)
         if hash_of_block(block) != block_hash.lower() or found.lower() not in transactions_of_block(block):
             return None
         is_cancellation = str(topics[0]).lower() == evm.AUTHORIZATION_CANCELED_TOPIC
@@ -154,6 +174,7 @@ class AuthorizationReader:
         For transactions of any kind, where no signature of our own signers has to be told from a lie.
         """
         (found,) = await self._ask([("eth_getTransactionByHash", [transaction_hash])])
+        require_shown(found)
         sender = found.get("from") if isinstance(found, dict) else None
         return sender.lower() if isinstance(sender, str) else None
 

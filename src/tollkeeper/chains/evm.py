@@ -11,18 +11,22 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
 from tollkeeper.chains.authorizations import AuthorizationReader
 from tollkeeper.chains.blocks import Block, data_of, read_block, word_of
 from tollkeeper.chains.calls import accepts_once_deployed, accepts_signature, revert_of, text_of
+from tollkeeper.chains.logs import LogRange
+from tollkeeper.chains.market import Market
+from tollkeeper.chains.rebroadcast import Rebroadcast
 from tollkeeper.chains.receipts import (
     Expected,
     ReceiptReader,
     ReceiptWatcher,
     Sighting,
+    Verdict,
     counted,
     hash_of_block,
     quantity,
@@ -51,8 +55,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LOG = structlog.get_logger("tollkeeper.chains.evm")
-_FEES_LIFETIME_SECONDS: Final = 2.0
-_DEFAULT_TIP_WEI: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +116,6 @@ class Simulated:
     balance: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Market:
-    """The node's tip and accounts' balances, good until then (event loop time)."""
-
-    tip_wei: int
-    balances: dict[str, int]
-    until: float
-
-
 class GasTooDear(RpcUnavailable):
     """The next block asks for more than the configured cap: nothing can be sent now."""
 
@@ -145,13 +138,22 @@ class EvmChain:
         self.is_refused = False  # the node answers, but this network must not be used with it
         self.rpc = rpc or Rpc(config.rpc_urls, timeout_seconds=config.timeout_seconds)
         self._address = config.asset.lower() or config.network.usdc.address
-        self.authorizations = AuthorizationReader(self.rpc.ask, self._address)
+        self.logs = LogRange(config.network.name)
+        self.authorizations = AuthorizationReader(self.rpc.ask, self._address, self.logs)
         self._view = View(self.authorizations, ReceiptReader(self.rpc.ask))
         is_one_enough = config.confirm_nodes == 1 or (config.confirm_nodes == 0 and len(config.rpc_urls) == 1)
-        self._witnesses = None if is_one_enough else EvmWitnesses(self.rpc, self._address, config.confirm_nodes)
+        self._witnesses = (
+            None if is_one_enough else EvmWitnesses(self.rpc, self._address, config.confirm_nodes, self.logs)
+        )
         self._reader = self._view.receipts if self._witnesses is None else VouchedReader(self._witnesses)
         self._watcher: ReceiptWatcher[Expected] = ReceiptWatcher(self._reader)
-        self._market: _Market | None = None
+        self._market = Market(self.rpc.ask)
+        self._rebroadcast = Rebroadcast(config.network.name, self._shows, self._submit_to_all)
+
+    @property
+    def limits(self) -> list[str]:
+        """What was learned of what the nodes do not do."""
+        return [*self.rpc.nodes.limits, *([self.logs.limit] if self.logs.limit else [])]
 
     @property
     def missing_nodes(self) -> int:
@@ -333,13 +335,13 @@ class EvmChain:
         return read_block(block)
 
     async def fees(self, base_fee_wei: int, *, moves_nonce: bool = False) -> Fees:
-        """Fees for a transaction now: twice the base fee and the node's tip, under a settlement's cap.
+        """Fees for a transaction now: twice the base fee and a tip, under a settlement's cap.
 
         What only moves a nonce may pay the whole cap. Raises: GasTooDear where the next block asks for more than the
         cap; RpcUnavailable.
         """
         cap = self.config.max_fee_per_gas_wei if moves_nonce else self.config.settlement_fee_cap_wei
-        tip_wei = min((await self._market_now(())).tip_wei, cap)
+        tip_wei = min(await self._market.tip_wei(base_fee_wei), cap)
         if base_fee_wei + tip_wei > cap:
             msg = f"gas costs more than the configured {cap} wei"
             raise GasTooDear(msg)
@@ -347,23 +349,7 @@ class EvmChain:
 
     async def balances(self, addresses: tuple[str, ...]) -> list[int]:
         """What these accounts hold, in wei, in their order; remembered for about a block. Raises: RpcUnavailable."""
-        market = await self._market_now(addresses)
-        return [market.balances[address] for address in addresses]
-
-    async def _market_now(self, addresses: tuple[str, ...]) -> _Market:
-        """Tip and balances, read in one batch about once a block."""
-        now = asyncio.get_running_loop().time()
-        known = self._market
-        if known is not None and now < known.until and all(address in known.balances for address in addresses):
-            return known
-        asked = tuple(dict.fromkeys((*addresses, *(known.balances if known is not None else ()))))
-        tip, *held = await self.rpc.ask(
-            [("eth_maxPriorityFeePerGas", []), *(("eth_getBalance", [address, "latest"]) for address in asked)]
-        )
-        tip_wei = _DEFAULT_TIP_WEI if isinstance(tip, RpcError) else quantity(tip)
-        balances = dict(zip(asked, map(quantity, held), strict=True))
-        self._market = _Market(tip_wei, balances, now + _FEES_LIFETIME_SECONDS)
-        return self._market
+        return await self._market.balances(addresses)
 
     async def pending_nonce(self, signer: str) -> int:
         """The first nonce that the node has not seen from this account. Raises: RpcUnavailable."""
@@ -384,7 +370,9 @@ class EvmChain:
         """Hands a signed transaction to the node.
 
         What sounds like a refusal ("already known", "nonce too low") is looked up by the hash; it is never a failure.
+        One that no node shows soon is sent again.
         """
+        self._rebroadcast.begin(raw, transaction_hash)
         try:
             named = await self.rpc.send_raw(raw)
             if named.lower() == transaction_hash:
@@ -437,6 +425,19 @@ class EvmChain:
 
         await asyncio.gather(*map(hand_to, others))
 
+    async def _shows(self, transaction_hash: str) -> bool:
+        """Ask for a transaction: of several nodes the second one, because the first may have passed it on to nobody."""
+        others = self.rpc.nodes.well(asyncio.get_running_loop().time())[1:]
+        if not others:
+            return transaction_hash in await self.known_to_node([transaction_hash])
+        (answer,) = await self.rpc.ask_of(others[0], [("eth_getTransactionByHash", [transaction_hash])])
+        return isinstance(answer, dict)
+
+    async def _submit_to_all(self, raw: bytes, transaction_hash: str) -> None:
+        with suppress(RpcUnavailable):
+            await self.submit_all([(raw, transaction_hash)])
+        await self.spread([raw])
+
     async def block_hashes(self, numbers: Sequence[int]) -> dict[int, str]:
         """The canonical hashes of those of these blocks that the node has. Raises: RpcUnavailable."""
         blocks = await self.rpc.ask([("eth_getBlockByNumber", [hex(number), False]) for number in numbers])
@@ -445,7 +446,10 @@ class EvmChain:
 
     async def wait(self, expected: Expected, deadline: float) -> Sighting:
         """The first sighting at the configured depth, or at `deadline` (event loop time) what was seen last."""
-        return await self._watcher.wait(expected, deadline)
+        sighting = await self._watcher.wait(expected, deadline)
+        if sighting.verdict is not Verdict.ABSENT:
+            self._rebroadcast.seen(expected.transaction_hash)
+        return sighting
 
     async def look(self, wanted: Sequence[Expected]) -> list[Sighting]:
         """What the chain shows now of many transactions. Raises: RpcUnavailable."""
@@ -461,7 +465,8 @@ class EvmChain:
         return await self._witnesses.agreed(judge, is_open)
 
     async def close(self) -> None:
-        """Ends the watcher and the connections."""
+        """Ends what waits, the watcher and the connections."""
+        await self._rebroadcast.close()
         await self._watcher.close()
         await self.rpc.close()
 

@@ -1,15 +1,18 @@
 """Which of a network's nodes is asked: the first in the configured order that is well (contract 5; security A-15, F4).
 
 A node that gave no answer rests for a while, longer each time; one that others overruled, or that is behind them, comes
-after those that are not; one of another chain or token is never asked. What is sent to a node, and what it must be, is
-not decided here.
+after those that are not; one of another chain or token is never asked. What a node was learned to limit is kept with
+its own words, for the operator. What is sent to a node, and what it must be, is not decided here.
 """
 
 from __future__ import annotations
 
 import math
+import re
+from base64 import b64encode
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
 
 import structlog
 
@@ -24,6 +27,13 @@ LAG_BLOCKS_MAX: Final = 5
 # Without an answer for so long, a node is out of reach; until then it may have been one broken connection.
 OUT_OF_REACH_SECONDS: Final = 10.0
 BATCH_SIZE_MAX: Final = 100
+# A batch may have been refused for another reason than its size, so a larger one is tried again so much later.
+_SMALLER_SECONDS: Final = 3600.0
+_WORDS_MAX: Final = 200
+# Pieces of a URL that may be keys: long, and in its path no plain words such as a network's name.
+_KEY_LENGTH_MIN: Final = 6
+_PLAIN_WORDS: Final = re.compile(r"[a-z]+(?:[-_.][a-z]+)*")
+_NUMBER: Final = re.compile(r"\d+")
 
 
 @dataclass(slots=True, eq=False)
@@ -31,12 +41,16 @@ class Node:
     """One node. `barred` says why it must not be asked; `height` is the latest block that it was seen to have.
 
     `silent_since`: when the first of its failures in a row was; one that has never answered was always silent.
+    `limits`: what it does not do, each by a name, as a sentence with the node's own words.
     """
 
     position: int  # in the configuration, from 1: its URL may hold a key and is never shown
     url: str = field(repr=False)
-    batch_size: int = BATCH_SIZE_MAX
     barred: str = ""
+    limits: dict[str, str] = field(default_factory=dict)
+    _batch_size: int = BATCH_SIZE_MAX
+    _smaller_until: float = 0.0
+    _batch_words: str = ""
     height: int | None = None
     failures: int = 0
     rests_until: float = 0.0
@@ -65,6 +79,45 @@ class Node:
         if self.silent_since is None:
             self.silent_since = now
 
+    def batch_size(self, now: float) -> int:
+        """Return how many calls it takes in one batch, as far as was learned. `now`: event loop time."""
+        if self._batch_size < BATCH_SIZE_MAX and now >= self._smaller_until:
+            self._batch_size = min(2 * self._batch_size, BATCH_SIZE_MAX)
+            self._smaller_until = now + _SMALLER_SECONDS
+        return self._batch_size
+
+    def refused_batch(self, now: float, count: int, words: str) -> None:
+        """Learn that it takes fewer than `count` calls in a batch: as many as it says, else half of them."""
+        named = [int(text) for text in _NUMBER.findall(words)] if "batch" in words.lower() else []
+        size = max((number for number in named if 1 < number < count), default=count - count // 2 if count > 2 else 1)
+        self._batch_size, self._smaller_until = min(self._batch_size, size), now + _SMALLER_SECONDS
+        self._batch_words = words
+
+    def tell_batch_size(self) -> None:
+        """Keep what was learned of its batches, once a batch of that size was answered."""
+        size = self._batch_size
+        self.limited("batch", f"takes {size} calls in a batch" if size > 1 else "takes no batches", self._batch_words)
+
+    def limited(self, name: str, what: str, words: str) -> None:
+        """Keep what it does not do, and tell the operator where that is news. `words`: the node's own."""
+        sentence = f"node {self.position} {what}" + (f" ({words})" if words else "")
+        if self.limits.get(name) != sentence:
+            self.limits[name] = sentence
+            _LOG.warning("node_limit_learned", node=self.position, limit=what, words=words)
+
+    def moved(self, url: str) -> None:
+        """Ask it at another URL from now on: it redirects there."""
+        self.url = url
+        parts = urlsplit(url)
+        self.limited("moved", f"redirects to {parts.scheme}://{parts.hostname}", "")
+
+    def clean(self, words: str) -> str:
+        """Return a node's own words, shortened and without what its URL may hold of keys."""
+        for secret in _secrets(self.url):
+            words = words.replace(secret, "...")
+        shown = "".join(one if one.isprintable() else " " for one in words)
+        return " ".join(shown.split())[:_WORDS_MAX]
+
     def overruled(self, now: float) -> None:
         """Enough others showed alike what it did not. `now`: event loop time."""
         if now >= self.doubted_until:
@@ -78,6 +131,11 @@ class Nodes:
     def __init__(self, urls: Sequence[str]) -> None:
         self.all = tuple(Node(position, url) for position, url in enumerate(urls, start=1))
         self.out_of_reach_seconds = OUT_OF_REACH_SECONDS
+
+    @property
+    def limits(self) -> list[str]:
+        """Everything that was learned of what they do not do, for the operator."""
+        return [sentence for node in self.all for sentence in node.limits.values()]
 
     def is_out_of_reach(self, node: Node, now: float) -> bool:
         """Does it not answer, and for so long that nothing is to be expected of it?"""
@@ -107,3 +165,15 @@ class Nodes:
             )
             if node.is_behind and not was_behind:
                 _LOG.warning("node_behind", node=node.position, height=node.height, highest=highest)
+
+
+def _secrets(url: str) -> list[str]:
+    """Return the pieces of a URL that may be keys, the longest first."""
+    parts = urlsplit(url)
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    found = {b64encode(f"{user}:{password}".encode()).decode()} if user else set()
+    values = [pair.partition("=")[2] or pair for pair in parts.query.split("&")]
+    segments = [one for one in parts.path.split("/") if _PLAIN_WORDS.fullmatch(one) is None]
+    pieces = [one for one in (user, password, *values, *segments) if len(one) >= _KEY_LENGTH_MIN]
+    found.update(spelled for piece in pieces for spelled in (piece, unquote(piece)))
+    return sorted(found, key=len, reverse=True)

@@ -1,9 +1,8 @@
 """Every transfer by authorization to some addresses, in a range of blocks (security I6, I7).
 
 A Transfer alone may be anybody's ordinary payment; with the AuthorizationUsed of its payer in the same transaction it
-is the carrying out of a signed payment. Ranges that a node finds too large are halved, and a node that does not answer,
-or has had enough of our questions, is asked again a little later: much may have been read by then. Whether the books
-agree is decided in `core.reconciliation`.
+is the carrying out of a signed payment. A node that does not answer, or has had enough of our questions, is asked again
+a little later: much may have been read by then. Whether the books agree is decided in `core.reconciliation`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.receipts import Expected, Verdict, counted, require_agreement
-from tollkeeper.chains.rpc import RpcError, RpcUnavailable, is_limit
+from tollkeeper.chains.replies import RefusedByStatus
+from tollkeeper.chains.rpc import RpcUnavailable, is_limit
 from tollkeeper.core.evm import AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC
 from tollkeeper.core.receipt_logs import Log, Transfer, shows_transfer, topic_of
 from tollkeeper.core.reconciliation import ChainPayment
@@ -84,21 +84,25 @@ def asset_of(chain: EvmChain) -> str:
 
 
 async def _transfers(chain: EvmChain, recipients: list[str], blocks: range) -> list[Any]:
-    wanted = {
-        "address": asset_of(chain),
-        "topics": [TRANSFER_TOPIC, None, recipients],
-        "fromBlock": hex(blocks.start),
-        "toBlock": hex(blocks.stop - 1),
-    }
-    logs = await _listed(chain, wanted, blocks.stop - 1)
-    if isinstance(logs, list):
-        return logs
-    if isinstance(logs, RpcError) and len(blocks) > 1:  # too many blocks or logs for this node
-        middle = blocks.start + len(blocks) // 2
-        halves = (range(blocks.start, middle), range(middle, blocks.stop))
-        return [log for half in halves for log in await _transfers(chain, recipients, half)]
-    msg = "the node does not answer eth_getLogs"
-    raise RpcUnavailable(msg)
+    """The transfers to these addresses, asked for in ranges as large as the nodes show at once."""
+    found: list[Any] = []
+    first = blocks.start
+
+    async def ask(count: int) -> Answer:
+        last = first + count - 1
+        wanted = {
+            "address": asset_of(chain),
+            "topics": [TRANSFER_TOPIC, None, recipients],
+            "fromBlock": hex(first),
+            "toBlock": hex(last),
+        }
+        return await _listed(chain, wanted, last)
+
+    while first < blocks.stop:
+        count, logs = await chain.logs.shown(ask, blocks.stop - first)
+        found += logs
+        first += count
+    return found
 
 
 async def _listed(chain: EvmChain, wanted: dict[str, Any], last: int) -> Answer:
@@ -108,6 +112,8 @@ async def _listed(chain: EvmChain, wanted: dict[str, Any], last: int) -> Answer:
             logs, head = await chain.rpc.ask([("eth_getLogs", [wanted]), ("eth_blockNumber", [])])
             if counted(head) >= last:
                 return logs
+        except RefusedByStatus:
+            raise
         except RpcUnavailable:
             if not tries_left:
                 raise

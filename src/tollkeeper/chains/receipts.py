@@ -121,6 +121,16 @@ def counted(value: object) -> int:
     return number
 
 
+def require_shown(answer: Answer) -> None:
+    """Refuse an error for an answer: a node that does not show something has not said that it is not there.
+
+    Raises: RpcUnavailable.
+    """
+    if isinstance(answer, RpcError):
+        msg = f"the node refused a read: {answer.message}"
+        raise RpcUnavailable(msg)
+
+
 def judge_receipt(expected: Expected, receipt: dict[str, Any]) -> Verdict:
     """What this receipt says about the transfer. Raises: RpcUnavailable where it is not that transaction's receipt."""
     try:
@@ -204,7 +214,9 @@ def _receipts(wanted: Sequence[Expected]) -> list[Call]:
 
 
 def _judged(wanted: Sequence[Expected], receipts: Sequence[Answer]) -> dict[int, _Shown]:
-    """What these receipts show, by the index in `wanted`."""
+    """What these receipts show, by the index in `wanted`. Raises: RpcUnavailable where the node shows no receipts."""
+    if all(isinstance(receipt, RpcError) for receipt in receipts):
+        require_shown(receipts[0])
     shown: dict[int, _Shown] = {}
     for index, (one, receipt) in enumerate(zip(wanted, receipts, strict=True)):
         if isinstance(receipt, dict):
@@ -224,9 +236,8 @@ def _sightings(
 ) -> list[Sighting]:
     """Of what was shown, what is canonical, and how deep. Raises: RpcUnavailable."""
     *blocks, head = places
-    if isinstance(head, RpcError):
-        msg = "the node does not name its latest block"
-        raise RpcUnavailable(msg)
+    for place in places:
+        require_shown(place)
     latest = counted(head)
     canonical = {number: hash_of_block(block) for number, block in zip(numbers, blocks, strict=True)}
     listed = {number: transactions_of_block(block) for number, block in zip(numbers, blocks, strict=True)}

@@ -10,74 +10,33 @@ all nodes, its wait for a batch included. What an answer means is not decided he
 from __future__ import annotations
 
 import asyncio
-import re
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-import aiohttp
 import msgspec
 
+from tollkeeper.chains.connections import CLOSED, Connections
 from tollkeeper.chains.nodes import BATCH_SIZE_MAX, Node, Nodes
+from tollkeeper.chains.replies import Answer, BatchRefusal, RpcError, RpcUnavailable, is_limit, read_batch, read_one
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+
+__all__ = ["Answer", "Call", "Rpc", "RpcError", "RpcUnavailable", "is_limit"]
 
 # How long a node is waited for while another one could be asked.
 _IMPATIENT_SECONDS: Final = 3.0
 # All nodes together have so many times the timeout of one for a question.
 _BUDGET_TIMEOUTS: Final = 3
 _FLIGHTS_MAX: Final = 3
-# How nodes say that they serve no more of our calls for now: EIP-1474's code, others' codes, and the usual words.
-_LIMIT_CODES: Final = frozenset({-32005, -32029, -32090, -32097, 429})
-_LIMIT_WORDS: Final = re.compile(
-    r"rate.?limit|too many requests|limit exceeded|quota|request rate|compute units|capacity exceeded", re.IGNORECASE
-)
-_CLOSED: Final = "the connection to the node was closed"
 _LIMITED: Final = "it limits how often we may ask"
-# What aiohttp raises where a connection ends under a question; it also has these for one that cannot be made.
-_BROKEN_OFF: Final = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError)
-_REPLY_SIZE_BYTES: Final = 16 * 1024 * 1024
 
 Call: TypeAlias = "tuple[str, Sequence[Any]]"
+T = TypeVar("T")
 
-
-class RpcUnavailable(Exception):  # noqa: N818 - the state of a node, not a fault of ours
-    """No usable answer: a timeout, a broken connection, an HTTP error or a malformed reply. Nothing is known."""
-
-
-class _BrokenOffError(RpcUnavailable):
-    """A connection that had been made ended before there was an answer."""
-
-
-class RpcError(Exception):
-    """The node answered with an error object."""
-
-    def __init__(self, code: int, message: str, data: object = None) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code
-        self.message = message
-        self.data = data
-
-
-class _ErrorObject(msgspec.Struct):
-    code: int
-    message: str
-    data: Any = None
-
-
-class _Reply(msgspec.Struct):
-    id: int
-    result: Any = msgspec.UNSET
-    error: _ErrorObject | msgspec.UnsetType | None = msgspec.UNSET
-
-
-Answer: TypeAlias = "Any | RpcError"
 
 _ENCODE: Final = msgspec.json.Encoder().encode
-_DECODE_BATCH: Final = msgspec.json.Decoder(list[_Reply]).decode
-_DECODE_ONE: Final = msgspec.json.Decoder(_Reply).decode
 
 
 @dataclass(slots=True, eq=False)
@@ -87,100 +46,6 @@ class _Group:
     calls: Sequence[Call]
     done: asyncio.Future[list[Answer]]
     slots: list[int] = field(default_factory=list)
-
-
-class _Connections:
-    """Kept connections, until one of them turns out to be out of step."""
-
-    def __init__(self) -> None:
-        self._session: aiohttp.ClientSession | None = None
-        self._calls: Counter[aiohttp.ClientSession] = Counter()  # under way
-        self._is_closed = False
-
-    async def post(self, url: str, body: bytes, seconds: float) -> bytes:
-        """The whole reply. Raises: RpcUnavailable.
-
-        Nodes close idle connections when they like, and what leaves in that moment meets the closing. So what a
-        connection broke off under leaves once more, over a new one, in the time that is left. A read may be asked
-        twice; a signed transaction is the same one.
-        """
-        now = asyncio.get_running_loop().time
-        deadline = now() + seconds
-        try:
-            return await self._post(url, body, seconds)
-        except _BrokenOffError:
-            left = deadline - now()
-            if left <= 0:  # which would be no limit at all
-                raise
-        former, self._session = self._session, None  # what others kept meanwhile may be closed, too
-        try:
-            return await self._post(url, body, left)
-        finally:
-            if former is not None:
-                await self._close_unused(former)
-
-    async def _post(self, url: str, body: bytes, seconds: float) -> bytes:
-        if self._is_closed:  # whoever still waited for a turn would open connections that nobody ends
-            raise RpcUnavailable(_CLOSED)
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=64, keepalive_timeout=60),
-                headers={"Content-Type": "application/json", "Accept-Encoding": "identity"},
-                cookie_jar=aiohttp.DummyCookieJar(),
-                read_bufsize=2**18,
-            )
-        session = self._session
-        self._calls[session] += 1
-        try:
-            return await _post(session, url, body, seconds)
-        except _BrokenOffError:
-            if session is self._session:  # others that were kept are as old
-                self._session = None
-            raise
-        finally:
-            self._calls[session] -= 1
-            await self._close_unused(session)
-
-    async def renew(self) -> None:
-        """Every later call goes over a new connection; those under way still end on theirs."""
-        session, self._session = self._session, None
-        if session is not None:
-            await self._close_unused(session)
-
-    async def close(self) -> None:
-        """Ends all connections, for good."""
-        self._is_closed = True
-        self._session = None
-        for session in tuple(self._calls):
-            await session.close()
-
-    async def _close_unused(self, session: aiohttp.ClientSession) -> None:
-        if session is not self._session and not self._calls[session]:
-            del self._calls[session]
-            await session.close()
-
-
-async def _post(session: aiohttp.ClientSession, url: str, body: bytes, seconds: float) -> bytes:
-    try:
-        timeout = aiohttp.ClientTimeout(total=seconds)
-        async with session.post(url, data=body, allow_redirects=False, timeout=timeout) as response:
-            if response.status != 200:
-                msg = f"the node answered with HTTP status {response.status}"
-                raise RpcUnavailable(msg)
-            reply = await response.content.read(_REPLY_SIZE_BYTES)
-            while not response.content.at_eof():
-                reply += await response.content.read(_REPLY_SIZE_BYTES)
-                if len(reply) > _REPLY_SIZE_BYTES:
-                    msg = "the node's reply is too large"
-                    raise RpcUnavailable(msg)
-            return reply
-    except TimeoutError as error:
-        msg = "the node did not answer in time"
-        raise RpcUnavailable(msg) from error
-    except (aiohttp.ClientError, OSError) as error:  # the message may hold a URL with a key in it
-        msg = f"the node cannot be reached ({type(error).__name__})"
-        is_broken_off = isinstance(error, _BROKEN_OFF) and not isinstance(error, aiohttp.ClientConnectorError)
-        raise (_BrokenOffError if is_broken_off else RpcUnavailable)(msg) from error
 
 
 class Rpc:
@@ -193,7 +58,7 @@ class Rpc:
         """
         self.nodes = Nodes(urls)
         self._timeout_seconds = timeout_seconds
-        self._connections = _Connections()
+        self._connections = Connections()
         self._waiting: list[_Group] = []
         self._scheduled = False
         self._flights: set[asyncio.Task[None]] = set()
@@ -320,7 +185,8 @@ class Rpc:
 
     def _take_off(self) -> None:
         self._scheduled = False
-        batch_size = min((node.batch_size for node in self.nodes.all), default=BATCH_SIZE_MAX)
+        now = asyncio.get_running_loop().time()
+        batch_size = min((node.batch_size(now) for node in self.nodes.all), default=BATCH_SIZE_MAX)
         while self._waiting and len(self._flights) < _FLIGHTS_MAX:
             boarding: list[_Group] = []
             size = 0
@@ -395,24 +261,44 @@ class Rpc:
             return limited
         raise last
 
-    async def _exchange(self, node: Node, seconds: float, requests: list[bytes]) -> list[Answer]:
-        if len(requests) == 1:
-            (first,) = self._take_ids(1)
-            body = await self._connections.post(node.url, _numbered(first, requests[0]), seconds)
-            return await self._in_step(lambda: [_answer(_read(_DECODE_ONE, body), first)])
-        if len(requests) > node.batch_size:
-            return await self._exchange_halves(node, seconds, requests)
-        ids = self._take_ids(len(requests))
-        numbered = b",".join(map(_numbered, ids, requests))
-        body = await self._connections.post(node.url, b"[" + numbered + b"]", seconds)
-        if body.lstrip().startswith(b"{"):  # one object for all: this node takes smaller batches, or none
-            answers = await self._exchange_halves(node, seconds, requests)
-            if not any(isinstance(answer, RpcError) for answer in answers):
-                node.batch_size = min(node.batch_size, (len(requests) + 1) // 2)
-            return answers
-        return await self._in_step(lambda: _answers(body, ids))
+    async def _exchange(self, node: Node, seconds: float, requests: Sequence[bytes]) -> list[Answer]:
+        """Ask a node in batches as large as it takes. Raises: RpcUnavailable."""
+        now = asyncio.get_running_loop().time
+        deadline, largest = now() + seconds, node.batch_size(now())
+        answers: list[Answer] = []
+        while len(answers) < len(requests):
+            some = requests[len(answers) : len(answers) + node.batch_size(now())]
+            if len(some) > 1:
+                answers += await self._ask_batch(node, deadline - now(), some)
+            else:
+                answers.append(await self._ask_alone(node, deadline - now(), some[0]))
+        if node.batch_size(now()) < largest:
+            node.tell_batch_size()
+        return answers
 
-    async def _in_step(self, read: Callable[[], list[Answer]]) -> list[Answer]:
+    async def _ask_alone(self, node: Node, seconds: float, request: bytes) -> Answer:
+        (call_id,) = self._take_ids(1)
+        reply = await self._connections.post(node, _numbered(call_id, request), seconds)
+        return await self._in_step(lambda: read_one(reply, call_id, node.clean))
+
+    async def _ask_batch(self, node: Node, seconds: float, requests: Sequence[bytes]) -> list[Answer]:
+        """The answers to some of these calls, the first ones: to all of them, where the batch is not too large."""
+        now = asyncio.get_running_loop().time
+        deadline = now() + seconds
+        ids = self._take_ids(len(requests))
+        body = b"[" + b",".join(map(_numbered, ids, requests)) + b"]"
+        reply = await self._connections.post(node, body, seconds)
+        read = await self._in_step(lambda: read_batch(reply, ids, node.clean))
+        if not isinstance(read, BatchRefusal):
+            return read
+        # Was it the size? A call that is answered alone says so; one that is not says that the node does not serve.
+        first = await self._ask_alone(node, deadline - now(), requests[0])
+        if is_limit(first) or (read.error is not None and _is_same(read.error, first)):
+            return [first] * len(requests)
+        node.refused_batch(now(), len(requests), read.words)
+        return [first]
+
+    async def _in_step(self, read: Callable[[], T]) -> T:
         """What is read there. A reply that is not to its call may leave its connection one behind for ever."""
         try:
             return read()
@@ -425,13 +311,9 @@ class Rpc:
         self._next_id += count
         return range(self._next_id - count, self._next_id)
 
-    async def _exchange_halves(self, node: Node, seconds: float, requests: list[bytes]) -> list[Answer]:
-        """The same calls in two batches."""
-        half = (len(requests) + 1) // 2
-        answers: list[Answer] = []
-        for part in (requests[:half], requests[half:]):
-            answers += await self._exchange(node, seconds, part)
-        return answers
+
+def _is_same(error: RpcError, answer: Answer) -> bool:
+    return isinstance(answer, RpcError) and (answer.code, answer.message) == (error.code, error.message)
 
 
 def _give_up(waiting: asyncio.Future[Any]) -> None:
@@ -443,14 +325,7 @@ def _leave_none_waiting(waiting: Sequence[asyncio.Future[Any]], _ended: asyncio.
     """Whoever has no answer when an exchange has ended, perhaps before it began, gets none."""
     for answer in waiting:
         if not answer.done():
-            answer.set_exception(RpcUnavailable(_CLOSED))
-
-
-def is_limit(answer: Answer) -> bool:
-    """Does a node say by this that it serves no more of our calls for now?"""
-    if not isinstance(answer, RpcError):
-        return False
-    return answer.code in _LIMIT_CODES or (answer.data is None and _LIMIT_WORDS.search(answer.message) is not None)
+            answer.set_exception(RpcUnavailable(CLOSED))
 
 
 def _request(method: str, params: Sequence[Any]) -> bytes:
@@ -460,37 +335,3 @@ def _request(method: str, params: Sequence[Any]) -> bytes:
 
 def _numbered(call_id: int, body: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":%d,%b' % (call_id, body)
-
-
-def _read(decode: Any, body: bytes) -> Any:  # noqa: ANN401 - the decoder's type
-    try:
-        return decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        msg = "the node's reply is not JSON-RPC"
-        raise RpcUnavailable(msg) from error
-
-
-def _answers(body: bytes, ids: range) -> list[Answer]:
-    """Of a batch, in the order of the calls. Raises: RpcUnavailable."""
-    replies = _read(_DECODE_BATCH, body)
-    by_id = {reply.id: reply for reply in replies}
-    if len(by_id) != len(replies) or len(by_id) != len(ids):
-        msg = "the node did not answer every call of a batch once"
-        raise RpcUnavailable(msg)
-    return [_answer(by_id.get(call_id), call_id) for call_id in ids]
-
-
-def _answer(reply: _Reply | None, call_id: int) -> Answer:
-    """Exactly one of result and error, under the id of the call. Raises: RpcUnavailable."""
-    if reply is None or reply.id != call_id:
-        msg = "the node answered another call"
-        raise RpcUnavailable(msg)
-    if isinstance(reply.error, _ErrorObject):
-        if reply.result is not msgspec.UNSET and reply.result is not None:
-            msg = "the node answered with a result and an error"
-            raise RpcUnavailable(msg)
-        return RpcError(reply.error.code, reply.error.message, reply.error.data)
-    if reply.result is msgspec.UNSET:
-        msg = "the node answered with neither result nor error"
-        raise RpcUnavailable(msg)
-    return reply.result

@@ -28,6 +28,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
+    from tollkeeper.chains.logs import LogRange
     from tollkeeper.chains.nodes import Node
     from tollkeeper.chains.rpc import Rpc
 
@@ -200,12 +201,12 @@ class Witnesses(ABC):
 class EvmWitnesses(Witnesses):
     """Those of an EVM network."""
 
-    def __init__(self, rpc: Rpc, asset: str, needed: int) -> None:
+    def __init__(self, rpc: Rpc, asset: str, needed: int, logs: LogRange) -> None:
         super().__init__(rpc, needed)
         self._views: dict[int, View] = {}
         for node in rpc.nodes.all:
             ask = partial(rpc.ask_of, node)
-            self._views[node.position] = View(AuthorizationReader(ask, asset), ReceiptReader(ask))
+            self._views[node.position] = View(AuthorizationReader(ask, asset, logs), ReceiptReader(ask))
 
     def view(self, node: Node) -> View:
         """What this node alone shows."""

@@ -174,9 +174,8 @@ def parse_origin(text: str) -> PublicUrl:
 
 
 def parse_rpc_url(text: str) -> str:
-    """A node's http or https URL, which may carry a key in its path or query. Raises: ValueError."""
-    parts = _web_url(text)
-    if parts is None or parts.username is not None:
+    """A node's http or https URL, which may carry a key in its path or query, or credentials. Raises: ValueError."""
+    if _web_url(text) is None:
         msg = "it is not the http or https URL of a JSON-RPC node"
         raise ValueError(msg)
     return text

@@ -1,9 +1,27 @@
 """What a transaction may pay per gas: under the cap, and for taking another one's place (contract 5.2; security F6).
 
-Whole wei. What the market asks, and who signs, is not decided here.
+Whole wei. What a node suggests, and who signs, is not decided here.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# What is paid on a network of ours where nobody wants to be faster: 0.001 gwei.
+USUAL_TIP_WEI: Final = 1_000_000
+
+
+def bounded_tip(suggested_wei: int, paid_wei: Sequence[int] | None, base_fee_wei: int) -> int:
+    """Bound the tip that a node suggests by what recent blocks paid, so that its word alone cannot cost much.
+
+    `paid_wei`: one tip of each block. The most of them is enough, and the usual tip always is: empty blocks pay
+    nothing. Where the node does not show them (None), a tip is no more than the base fee.
+    """
+    most = base_fee_wei if paid_wei is None else max(paid_wei, default=0)
+    return min(suggested_wei, max(most, USUAL_TIP_WEI))
 
 
 def raised(fee_wei: int) -> int:

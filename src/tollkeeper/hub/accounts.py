@@ -179,13 +179,16 @@ class Account:
 
 
 def node_obstacles(chain: EvmChain | SolanaChain) -> list[str]:
-    """What there is to say of an open chain's nodes: too few of them answer."""
+    """Say of an open chain's nodes that too few of them answer, and what they were learned not to do."""
     missing, needed = chain.missing_nodes, chain.config.confirm_nodes
     if not missing:
-        return []
+        return chain.limits
     if needed:
-        return [f"settlements are told once {needed} nodes show them, and {missing} of them too few answer"]
-    return ["one node's word is taken for settlements, because none of the others answers"]
+        return [
+            f"settlements are told once {needed} nodes show them, and {missing} of them too few answer",
+            *chain.limits,
+        ]
+    return ["one node's word is taken for settlements, because none of the others answers", *chain.limits]
 
 
 def enabled_assets(accounts: Mapping[str, AnyAccount]) -> dict[str, EvmAsset | SolanaAsset]:

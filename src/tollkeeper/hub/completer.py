@@ -249,8 +249,8 @@ class Completer:
             else:
                 submission = Submission.TAKEN if row.transaction_hash in view.taken else Submission.UNCLEAR
                 finding = await pipeline.judge(account, row, submission, sighting)
-        except Unexplained:
-            _LOG.error("settlement_unexplained", settlement=row.id)
+        except Unexplained as error:
+            _LOG.error("settlement_unexplained", settlement=row.id, reason=str(error))
             await self._set_aside(row.id)
         except RpcUnavailable as error:
             _LOG.warning("settlement_waits", settlement=row.id, reason=str(error))

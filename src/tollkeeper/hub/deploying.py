@@ -19,10 +19,12 @@ from tollkeeper.chains.batcher import (
     code_hash,
     read_codes,
 )
+from tollkeeper.chains.market import TIP_CALLS, read_tips
 from tollkeeper.chains.receipts import quantity
 from tollkeeper.chains.rpc import Rpc, RpcError, RpcUnavailable
 from tollkeeper.core.batches import DEPLOYER_ADDRESS, DEPLOYER_CODE_HASH
 from tollkeeper.core.evm import Transaction, checksum_address, keccak256, rlp_encode
+from tollkeeper.core.fees import bounded_tip
 from tollkeeper.hub.signer import PolicyError
 
 if TYPE_CHECKING:
@@ -117,15 +119,16 @@ async def _look(rpc: Rpc, signer: Signer, policy: DeploymentPolicy) -> tuple[int
             ("eth_getTransactionCount", [signer.address, "pending"]),
             ("eth_getBalance", [signer.address, "latest"]),
             ("eth_getBlockByNumber", ["latest", False]),
-            ("eth_maxPriorityFeePerGas", []),
+            *TIP_CALLS,
         ]
     )
-    chain_id, nonce, balance, block, tip = answers
+    chain_id, nonce, balance, block, *tips = answers
     if quantity(chain_id) != policy.chain_id:
         msg = f"the node's chain id is {quantity(chain_id)}, not {policy.chain_id}"
         raise DeploymentError(msg)
     base_fee_wei = quantity(block.get("baseFeePerGas", "0x0") if isinstance(block, dict) else None)
-    tip_wei = 1_000_000 if isinstance(tip, RpcError) else min(quantity(tip), policy.max_fee_per_gas_max)
+    suggested_wei, paid_wei = read_tips(*tips)
+    tip_wei = min(bounded_tip(suggested_wei, paid_wei, base_fee_wei), policy.max_fee_per_gas_max)
     if base_fee_wei + tip_wei > policy.max_fee_per_gas_max:
         msg = f"gas costs more than the configured {policy.max_fee_per_gas_max} wei"
         raise DeploymentError(msg)

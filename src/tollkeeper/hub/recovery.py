@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from tollkeeper.chains.authorizations import TooFarBack
 from tollkeeper.chains.receipts import Expected, Sighting, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.settling import Conclusion, Evidence, conclude
@@ -210,7 +211,10 @@ async def _judge(account: Account, row: Settlement, raws: list[RawTransaction], 
     signers, authorizations = sorted({raw.signer for raw in raws}), view.authorizations.of(row.key.asset)
     standing = await authorizations.standing(key.payer, key.nonce, signers, depth)
     since_seconds = min(row.created_ms // 1000, standing.block.timestamp_seconds) - _BEFORE_CLAIM_SECONDS
-    use = await authorizations.find_use(key.payer, key.nonce, since_seconds) if standing.is_used else None
+    try:
+        use = await authorizations.find_use(key.payer, key.nonce, since_seconds) if standing.is_used else None
+    except TooFarBack as error:
+        raise Unexplained(str(error)) from error
     if standing.is_used and use is None:
         msg = "the authorization is used, and by which transaction is not shown"
         raise Unexplained(msg)

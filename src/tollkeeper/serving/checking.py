@@ -178,7 +178,7 @@ def _describe_network(network: NetworkSettings) -> list[tuple[str, str]]:
 def _origin(url: str) -> str:
     parts = urlsplit(url)
     rest = "/..." if parts.path.strip("/") or parts.query else ""
-    return f"{parts.scheme}://{parts.netloc}{rest}"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{rest}"
 
 
 def _spelled(address: str | None) -> str:

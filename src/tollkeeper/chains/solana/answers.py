@@ -76,6 +76,17 @@ def read_number(value: object) -> int:
     return number
 
 
+def read_height(answer: Answer) -> int:
+    """How many blocks there are, of an answer to `getEpochInfo`. Raises: RpcUnavailable.
+
+    Some nodes answer `getBlockHeight` with a slot, which is another number: not every slot has a block.
+    """
+    if isinstance(answer, RpcError):
+        msg = f"the node refused a read: {answer.message}"
+        raise RpcUnavailable(msg) from answer
+    return read_number(answer.get("blockHeight") if isinstance(answer, dict) else None)
+
+
 def read_account(account: Any) -> bytes | None:  # noqa: ANN401 - JSON
     """The bytes of an account; None where there is none. Raises: RpcUnavailable."""
     if account is None:

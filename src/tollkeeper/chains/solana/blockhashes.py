@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana.answers import read_account, read_number, read_slot, read_value
+from tollkeeper.chains.solana.answers import read_account, read_height, read_slot, read_value
 from tollkeeper.chains.solana.lifetimes import BLOCKHASH_LIFETIME_BLOCKS
 from tollkeeper.core.base58 import encode_key
 from tollkeeper.core.solana import BLOCKS_LEFT_MIN
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.chains.solana")
 _CONFIRMED: Final = {"commitment": "confirmed"}
 LIST: Final[Call] = ("getAccountInfo", [RECENT_BLOCKHASHES_SYSVAR, {"encoding": "base64", **_CONFIRMED}])
-_LISTING: Final[list[Call]] = [LIST, ("getBlockHeight", [_CONFIRMED])]
+_LISTING: Final[list[Call]] = [LIST, ("getEpochInfo", [_CONFIRMED])]
 _SLOT_SECONDS: Final = 0.4
 # Providers spread calls over nodes of which one lags: so often a list is asked for that is as new as it must be.
 _READS_MAX: Final = 3
@@ -105,7 +105,7 @@ class BlockhashAges:
     def learn(self, listed: Answer, height: Answer) -> None:
         """Takes in a list, and the height that the same node named with it."""
         try:
-            blockhashes, slot, newest = _listed(listed), read_slot(listed), read_number(height)
+            blockhashes, slot, newest = _listed(listed), read_slot(listed), read_height(height)
         except RpcUnavailable:
             self.give_up()
             return

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import structlog
 
+from tollkeeper.chains.rebroadcast import Rebroadcast
 from tollkeeper.chains.receipts import Expected, ReceiptWatcher, Sighting
 from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcUnavailable
 from tollkeeper.chains.solana.answers import (
@@ -23,6 +24,7 @@ from tollkeeper.chains.solana.answers import (
     read_accounts,
     read_error,
     read_flag,
+    read_height,
     read_list,
     read_number,
     read_sighting,
@@ -33,7 +35,7 @@ from tollkeeper.chains.solana.answers import (
 from tollkeeper.chains.solana.blockhashes import LIST, BlockhashAges, Newcomers
 from tollkeeper.chains.solana.history import MissingBlocks
 from tollkeeper.chains.solana.lifetimes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
-from tollkeeper.chains.solana.sending import Rehanding, submit, submit_to_all
+from tollkeeper.chains.solana.sending import submit, submit_to_all
 from tollkeeper.chains.solana.uses import Searches
 from tollkeeper.chains.solana.vouching import NodeReads, SolanaWitnesses, Sought, VouchedStatuses
 from tollkeeper.core.base58 import encode_key
@@ -72,7 +74,7 @@ _CONFIRMED: Final = {"commitment": "confirmed"}
 _FINALIZED: Final = {"commitment": FINAL}
 _BASE64: Final = {"encoding": "base64", **_CONFIRMED}
 _SIMULATION: Final = {"sigVerify": False, "replaceRecentBlockhash": False, **_BASE64}
-_HEIGHT: Final[Call] = ("getBlockHeight", [_CONFIRMED])
+_HEIGHT: Final[Call] = ("getEpochInfo", [_CONFIRMED])
 _HEAD: Final[list[Call]] = [("getSlot", [_CONFIRMED]), _HEIGHT]
 BLOCKHASH_UNKNOWN: Final = "BlockhashNotFound"  # of a simulation: too old, or not seen yet
 
@@ -162,7 +164,7 @@ class SolanaChain:
         self.searches, self.missing = Searches(), MissingBlocks(config.network.name)
         self._mint = config.asset or config.network.usdc.address
         self._watcher: ReceiptWatcher[Expected] = ReceiptWatcher(self)
-        self._rehanding = Rehanding(self)
+        self._rebroadcast = Rebroadcast(config.network.name, self._shows, self.submit_to_all)
         is_one_enough = config.confirm_nodes == 1 or (config.confirm_nodes == 0 and len(config.rpc_urls) == 1)
         self._witnesses = None if is_one_enough else SolanaWitnesses(self.rpc, config.confirm_nodes)
         self._vouched = None if self._witnesses is None else VouchedStatuses(self._witnesses, self._seen_at)
@@ -174,6 +176,11 @@ class SolanaChain:
     def configured_asset(self) -> SolanaAsset:
         """What `asset` becomes once a node shows that it is there."""
         return SolanaAsset(self.network, self._mint, self.config.token_program)
+
+    @property
+    def limits(self) -> list[str]:
+        """What was learned of what the nodes do not do."""
+        return self.rpc.nodes.limits
 
     @property
     def missing_nodes(self) -> int:
@@ -275,7 +282,7 @@ class SolanaChain:
         holder = self.configured_asset.holder(transfer.source, source).wallet
         if source is None or source.amount < transfer.value or holder != transfer.payer:
             return None
-        if self._ages.has_passed(blockhash, read_number(height)):
+        if self._ages.has_passed(blockhash, read_height(height)):
             return None
         node = await self._newcomers.known_by(blockhash, transfer.payer)
         return None if node is None else self._at(node)
@@ -302,7 +309,7 @@ class SolanaChain:
         )
         error, (source, found) = read_error(simulation), map(self._held, read_accounts(accounts, 2))
         left = await self._blocks_left(transfer, simulation, height) if error is None else None
-        last_height = read_number(height) + (BLOCKHASH_LIFETIME_BLOCKS if left is None else left) + LAG_BLOCKS
+        last_height = read_height(height) + (BLOCKHASH_LIFETIME_BLOCKS if left is None else left) + LAG_BLOCKS
         lifetime = Lifetime(read_slot(simulation), last_height)
         reaches = self.configured_asset.holder(transfer.destination, found).is_its_own
         balance = 0 if source is None else source.money_of(transfer.payer)
@@ -325,7 +332,7 @@ class SolanaChain:
 
     async def _blocks_left(self, transfer: SolanaTransfer, taken: Answer, height: Answer) -> int | None:
         blockhash = transfer.transaction.message.recent_blockhash
-        return await self._ages.blocks_left(blockhash, read_slot(taken), read_number(height))
+        return await self._ages.blocks_left(blockhash, read_slot(taken), read_height(height))
 
     async def holder_of(self, account: str) -> Holder:
         """Who gets what is paid to the asset's token account at this address. Raises: RpcUnavailable."""
@@ -354,7 +361,7 @@ class SolanaChain:
 
     async def submit(self, raw: bytes, signature: str) -> Submission:
         """Hands a signed transaction to the node, as `sending.submit`, and to all where that one does not show it."""
-        self._rehanding.begin(raw, signature)
+        self._rebroadcast.begin(raw, signature)
         return await submit(self, raw, signature)
 
     async def submit_to_all(self, raw: bytes, signature: str) -> Submission:
@@ -363,7 +370,10 @@ class SolanaChain:
 
     async def wait(self, expected: Expected, deadline: float) -> Sighting:
         """The first sighting that stands, or at `deadline` (event loop time) what was seen last."""
-        return await self._watcher.wait(expected, deadline)
+        sighting = await self._watcher.wait(expected, deadline)
+        if sighting.deep:
+            self._rebroadcast.seen(expected.transaction_hash)
+        return sighting
 
     async def look(self, wanted: Sequence[Expected]) -> list[Sighting]:
         """What the chain shows now of many transactions of ours. Raises: RpcUnavailable.
@@ -427,8 +437,11 @@ class SolanaChain:
         Raises: RpcUnavailable.
         """
         told = [await self.rpc.ask(_HEAD)] if self._witnesses is None else await self._witnesses.told(_HEAD)
-        heads = [tuple(map(read_number, answers)) for answers in told]
+        heads = [(read_number(slot), read_height(height)) for slot, height in told]
         return min(slot for slot, _ in heads), max(height for _, height in heads), max(slot for slot, _ in heads)
+
+    async def _shows(self, signature: str) -> bool:
+        return not await self.shows_nothing(signature, 0)
 
     async def shows_nothing(self, signature: str, slot: int) -> bool:
         """Does a node that knows of this slot show nothing of the transaction? Raises: RpcUnavailable."""
@@ -459,7 +472,7 @@ class SolanaChain:
     async def close(self) -> None:
         """Ends what waits, the watcher and the connections."""
         await self._newcomers.close()
-        await self._rehanding.close()
+        await self._rebroadcast.close()
         await self._watcher.close()
         await self.rpc.close()
 

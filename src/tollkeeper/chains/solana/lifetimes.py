@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.chains.solana.answers import number_or_none, read_number, read_slot, read_value
+from tollkeeper.chains.solana.answers import number_or_none, read_height, read_number, read_slot, read_value
 from tollkeeper.chains.solana.history import Block, Unseen, has_every_block, no_status_of
 from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
 
@@ -32,7 +32,7 @@ SLOTS_PER_SECOND_MAX: Final = 5
 _LAG_SECONDS_MAX: Final = 20
 _CONFIRMED: Final = {"commitment": "confirmed"}
 _FINALIZED: Final = {"commitment": "finalized"}
-_ENDS: Final[list[Call]] = [("getBlockHeight", [_FINALIZED]), ("getFirstAvailableBlock", [])]
+_ENDS: Final[list[Call]] = [("getEpochInfo", [_FINALIZED]), ("getFirstAvailableBlock", [])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ async def has_expired(
         if doubted_since is None:
             is_over, times = _has_ended(ends, lifetime), (0, 0)
         else:
-            height, first_slot = map(read_number, ends)
+            height, first_slot = _read_ends(ends)
             is_known = read_slot(recent) >= newest  # said by who knows of that block
             times = await _times(chain, first_slot, newest)
             is_over = is_known and _is_long_over(times, doubted_since, has_passed=height > lifetime.last_height)
@@ -115,8 +115,14 @@ async def known_end(chain: SolanaChain, lifetime: Lifetime) -> int | None:
 
 
 def _has_ended(ends: Sequence[Answer], lifetime: Lifetime) -> bool:
-    height, first_slot = map(read_number, ends)
+    height, first_slot = _read_ends(ends)
     return first_slot <= lifetime.first_slot and height > lifetime.last_height
+
+
+def _read_ends(ends: Sequence[Answer]) -> tuple[int, int]:
+    """The height, and the first slot that the node has. Raises: RpcUnavailable."""
+    height, first_slot = ends
+    return read_height(height), read_number(first_slot)
 
 
 async def has_all(chain: SolanaChain, lifetime: Lifetime, newest: int, unseen: Unseen) -> bool:

@@ -1,8 +1,8 @@
 """Handing signed transactions to a Solana network's nodes (contract 5.2; security F4, F9).
 
 Whoever has a signed transaction can have it executed once at most, so it may be handed over as often as one likes, and
-to whom one likes. Nothing that a node says of it is a failure. It goes to one node first; where that one does not show
-it soon, to all: a blockhash lasts a minute at most, and a buyer has used up some of it.
+to whom one likes. Nothing that a node says of it is a failure. It goes to one node first, and where that one does not
+show it soon, to all (`chains.rebroadcast`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from tollkeeper.chains.solana.chain import SolanaChain
 
 _LOG = structlog.get_logger("tollkeeper.chains.solana")
-# A transaction is shown within two seconds, as a rule. So long after it was sent those that are not go to every node.
-_AGAIN_SECONDS: Final = (3.0, 5.0, 10.0)
-_AWAITED_MAX: Final = 10_000  # at a time; the others are sent again by who finishes what nobody carries
 _HOW: Final = {"encoding": "base64", "skipPreflight": True, "preflightCommitment": "confirmed"}
 
 
@@ -55,39 +52,6 @@ async def submit_to_all(chain: SolanaChain, raw: bytes, signature: str) -> Submi
         return await submit(chain, raw, signature)
     told = await asyncio.gather(*(_handed_to(chain, node, raw) for node in nodes))
     return Submission.TAKEN if signature in told else await _shown_as_taken(chain, signature)
-
-
-class Rehanding:
-    """Hands to every node what the first one has taken and does not show. Of a network with several nodes."""
-
-    def __init__(self, chain: SolanaChain) -> None:
-        self._chain = chain
-        self._awaited: set[asyncio.Task[None]] = set()
-
-    def begin(self, raw: bytes, signature: str) -> None:
-        """Looks after a transaction that was sent just now."""
-        if len(self._chain.rpc.nodes.all) > 1 and len(self._awaited) < _AWAITED_MAX:
-            task = asyncio.get_running_loop().create_task(self._look_after(raw, signature))
-            self._awaited.add(task)
-            task.add_done_callback(self._awaited.discard)
-
-    async def close(self) -> None:
-        """Looks after nothing any more."""
-        tasks = tuple(self._awaited)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _look_after(self, raw: bytes, signature: str) -> None:
-        for pause in _AGAIN_SECONDS:
-            await asyncio.sleep(pause)
-            try:
-                if not await self._chain.shows_nothing(signature, 0):
-                    return
-            except RpcUnavailable:
-                continue
-            _LOG.info("sent_to_every_node", network=self._chain.network.name, transaction=signature)
-            await submit_to_all(self._chain, raw, signature)
 
 
 async def _handed_to(chain: SolanaChain, node: Node, raw: bytes) -> str:

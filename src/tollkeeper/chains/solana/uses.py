@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana.answers import FINAL, read_list, read_number, read_sighting, read_token, read_value
+from tollkeeper.chains.solana.answers import FINAL, read_height, read_list, read_sighting, read_token, read_value
 from tollkeeper.chains.solana.payments import (
     asset_of,
     nothing_else_listed,
@@ -113,7 +113,7 @@ async def holding(chain: SolanaChain, account: str, payer: str, signatures: Sequ
     statuses: Call = ("getSignatureStatuses", [list(signatures), {"searchTransactionHistory": True}])
     height, info, shown = await chain.rpc.ask(
         [
-            ("getBlockHeight", [_CONFIRMED]),
+            ("getEpochInfo", [_CONFIRMED]),
             ("getAccountInfo", [account, {"encoding": "base64", **_CONFIRMED}]),
             statuses,
         ]
@@ -121,7 +121,7 @@ async def holding(chain: SolanaChain, account: str, payer: str, signatures: Sequ
     held = read_token(read_value(info), chain.config.token_program)
     sightings = [read_sighting(one, {"confirmed", FINAL}) for one in read_list(shown, signatures)]
     executed = [one.deep or one.verdict is Verdict.REVERTED for one in sightings]
-    return Holding(0 if held is None else held.money_of(payer), executed, read_number(height))
+    return Holding(0 if held is None else held.money_of(payer), executed, read_height(height))
 
 
 class Searches:
