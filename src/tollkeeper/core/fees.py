@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# What is paid on a network of ours where nobody wants to be faster: 0.001 gwei.
-USUAL_TIP_WEI: Final = 1_000_000
+_GWEI: Final = 10**9
+# What is paid on a network of ours where nobody wants to be faster.
+USUAL_TIP_WEI: Final = _GWEI // 1000
 
 
 def bounded_tip(suggested_wei: int, paid_wei: Sequence[int] | None, base_fee_wei: int) -> int:
