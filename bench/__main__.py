@@ -34,7 +34,6 @@ BENCHMARKS: Final = {
     "body-1mib": "bench.calling:body_1mib",
     "tls-target": "bench.calling:tls_target",
     "mixed": "bench.calling:mixed",
-    "workers-2": "bench.workers:measure",
     "latency": "bench.latency:measure",
     "single": "bench.single:measure",
     "memory": "bench.memory:measure",

@@ -1,9 +1,8 @@
 """`ledger`: what a durable spend of a held credit costs by itself: no HTTP, no target, processor time only.
 
 Spends of 256 purchases, 32 in a turn of the loop, with the ends of the calls of the turn before, as paid calls make
-them: once in this process, which owns the database, and once through the ledger's process. The reference is what no
-ledger can do without: one counter of each purchase changed by bare statements, in commits of as many, in an SQLite file
-that is synced as ours is. `ratio` is processor time of the reference over ours.
+them. The reference is what no ledger can do without: one counter of each purchase changed by bare statements, in
+commits of as many, in an SQLite file that is synced as ours is. `ratio` is processor time of the reference over ours.
 """
 
 from __future__ import annotations
@@ -11,27 +10,24 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import time
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import uvloop
 
 from bench.held import HEADER, PURCHASES, filled, key_of
-from bench.measuring import Result, alternate, cpu_seconds
+from bench.measuring import Result, alternate
 from tollkeeper.api import clock_ms, new_request_id
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.purchases import Spend
 from tollkeeper.storage.opening import open_database
 from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
-from tollkeeper.storage.remote import RemoteDatabase
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from bench.held import Shelf
     from tollkeeper.storage.database import Database
@@ -82,50 +78,20 @@ async def _owning(path: Path) -> AsyncIterator[Database]:
     await database.close()
 
 
-@asynccontextmanager
-async def _served(path: Path, process: subprocess.Popen[bytes]) -> AsyncIterator[Database]:
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    database = RemoteDatabase(path.with_suffix(".sock"))
-    await database.open()
-    yield database
-    await database.close()
-
-
-@contextmanager
-def _ledger_process(path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = (sys.executable, "-m", "tollkeeper.storage.ledger_process", str(path), str(path.with_suffix(".sock")))
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        try:
-            yield process
-        finally:
-            process.communicate()
-
-
 async def _measure(directory: Path) -> Result:
     also: dict[str, float | str] = {"purchases": float(PURCHASES), "at_once": float(AT_ONCE)}
     spends = TURNS * AT_ONCE
-    path = directory / "served.db"
-    with _ledger_process(path) as process, closing(_bare(directory / "bare.db")) as bare:
-        async with _owning(directory / "own.db") as own, _served(path, process) as served:
-            mine, remote = _Spender(await filled(own)), _Spender(await filled(served))
-            best: dict[str, float] = {}
+    with closing(_bare(directory / "bare.db")) as bare:
+        async with _owning(directory / "own.db") as own:
+            mine, best_us = _Spender(await filled(own)), float("inf")
 
             async def ours() -> float:
+                nonlocal best_us
                 started = time.process_time()
                 for _ in range(TURNS):
                     await mine.turn()
                 own_us = 1e6 * (time.process_time() - started) / spends
-                started, before = time.process_time(), cpu_seconds(process.pid)
-                for _ in range(TURNS):
-                    await remote.turn()
-                times = {
-                    "own_us": own_us,
-                    "worker_us": 1e6 * (time.process_time() - started) / spends,
-                    "ledger_process_us": 1e6 * (cpu_seconds(process.pid) - before) / spends,
-                }
-                for name, value in times.items():
-                    also[name] = best[name] = min(best.get(name, value), value)
+                also["own_us"] = best_us = min(best_us, own_us)
                 return 1e6 / own_us
 
             def reference() -> float:
@@ -163,6 +129,6 @@ def _bare(path: Path) -> sqlite3.Connection:
 
 
 def measure() -> Result:
-    """Spends per second of processor time, and what each of the two ways takes at best, in microseconds."""
+    """Spends per second of processor time, and what one takes at best, in microseconds."""
     with tempfile.TemporaryDirectory(prefix="tollkeeper-bench-") as directory:
         return uvloop.run(_measure(Path(directory)))

@@ -32,16 +32,13 @@ pytest_plugins = ("tests.described_answers", "tests.fixtures_chain")
 
 # Files that mostly wait and files that mostly compute begin in turns, so that the cores always have work. The longest
 # come first: begun last, one of them would keep one job busy while the others have nothing left.
-_WAITING: Final = ("faults", "workers", "storage", "edge")
+_WAITING: Final = ("faults", "storage", "edge")
 _COMPUTING: Final = ("cli", "gateway", "interop", "openapi")
 # Files that take longer than all others, one test after the other, or whose long forms do.
 _LONGEST: Final = frozenset(
     {
-        "test_worker_boundaries.py",
         "test_ledger_kills.py",
-        "test_ledger_process.py",
         "test_killed_uploads.py",
-        "test_key_rotation.py",
         "test_solana_answers.py",
     }
 )

@@ -46,7 +46,6 @@ _IMPORTED: Final = (
     "tollkeeper.serving.process",
     "tollkeeper.serving.reconciling",
     "tollkeeper.serving.rotating",
-    "tollkeeper.serving.workers",
     "tests.gateway.gateway_process",
     "tests.hub.hub_process",
 )

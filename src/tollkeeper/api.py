@@ -54,7 +54,7 @@ def iso(when_ms: int) -> str:
     return datetime.fromtimestamp(when_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-PROCESS_MARK: Final = os.urandom(4).hex()  # which process made an id: of several workers one may die with calls open
+PROCESS_MARK: Final = os.urandom(4).hex()  # which process made an id
 
 
 _END_BYTES: Final = 6

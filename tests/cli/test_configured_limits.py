@@ -16,8 +16,8 @@ import aiohttp
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import ask
+from tests.cli.program import Site
 from tests.gateway.recording_target import recording_target
-from tests.workers.program import Site
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
@@ -55,7 +55,7 @@ async def test_each_limit_is_what_its_setting_says_for_each_client_of_a_trusted_
     site = await asyncio.to_thread(
         lambda: site_of(tmp_path / "home", embedded_chain, TRUSTED_PROXIES="127.0.0.1/32", **named)
     )
-    with site.serving(workers=1) as program:
+    with site.serving() as program:
         body = {"targetUrl": "http://127.0.0.1:1/", "price": "0.01"}
         gate: dict[str, Any] = ask(program.url + "/api/v1/paygates", body=body).json()
         wallet = derive_wallets().buyer.address
@@ -112,7 +112,7 @@ def test_a_caller_who_is_too_slow_is_given_up_when_the_settings_say(
     site = site_of(tmp_path / "home", embedded_chain, **named)
     login = b"POST /api/v1/auth/login HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"
     page = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
-    with site.serving(workers=1) as program:
+    with site.serving() as program:
         for sent, seconds in (
             (b"GET /healthz HTTP/1.1\r\nHo", 14),
             (login, 50),
@@ -124,7 +124,7 @@ def test_a_caller_who_is_too_slow_is_given_up_when_the_settings_say(
             time.sleep(10)  # what is closed now ends for the caller only behind what the kernels hold
             assert rest(caller).count(b"HTTP/1.1 200") < 200
     site.environ |= {"TOLLKEEPER_BODY_MIN_BYTES_PER_SECOND": "1"}
-    with site.serving(workers=1) as program, closing(connected(program.url, login)) as caller:
+    with site.serving() as program, closing(connected(program.url, login)) as caller:
         for _ in range(24):  # a byte is worth a second now
             assert not is_closed(caller, 0)
             caller.sendall(b" ")
@@ -134,7 +134,7 @@ def test_a_caller_who_is_too_slow_is_given_up_when_the_settings_say(
 async def test_a_body_of_a_call_is_as_large_as_its_setting_says(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
     site = await asyncio.to_thread(lambda: site_of(tmp_path / "home", embedded_chain, CALL_BODY_MAX_MB=1))
     async with recording_target() as target, Buyer(derive_wallets().buyer) as buyer:
-        with site.serving(workers=1) as program:
+        with site.serving() as program:
             body = {"targetUrl": target.url, "price": "0.01", "method": "POST", "credits": 2}
             gate = (await buyer.ask("POST", program.url + "/api/v1/paygates", body=body)).json()
             url = f"{program.url}/{gate['slug']}"
@@ -151,7 +151,7 @@ async def test_a_body_of_a_call_is_as_large_as_its_setting_says(tmp_path: Path, 
 
 def test_the_request_log_is_kept_for_its_days(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
     site = site_of(tmp_path / "home", embedded_chain, REQUEST_LOG_DAYS=2)
-    with site.serving(workers=1) as program:
+    with site.serving() as program:
         body = {"targetUrl": "http://127.0.0.1:1/", "price": "0.01"}
         gate = ask(program.url + "/api/v1/paygates", body=body).json()
         assert [ask(f"{program.url}/{gate['slug']}").status for _ in range(3)] == [402] * 3
@@ -160,7 +160,7 @@ def test_the_request_log_is_kept_for_its_days(tmp_path: Path, embedded_chain: Ch
     with closing(sqlite3.connect(site.database)) as connection, connection:
         for name, age_ms in zip(ids, (DAY_MS, 2 * DAY_MS - 600_000, 2 * DAY_MS), strict=True):
             connection.execute("UPDATE requests SET at_ms = at_ms - ? WHERE id = ?", (age_ms, name))
-    with site.serving(workers=1):
+    with site.serving():
         deadline = time.monotonic() + 60
         while len(site.rows("SELECT id FROM requests")) == 3:
             assert time.monotonic() < deadline
@@ -173,7 +173,7 @@ async def test_hourly_sums_are_kept_for_their_days_and_counters_and_sales_for_ev
 ) -> None:
     site = await asyncio.to_thread(lambda: site_of(tmp_path / "home", embedded_chain, STATISTICS_DAYS=3))
     async with recording_target() as target, Buyer(derive_wallets().buyer) as buyer:
-        with site.serving(workers=1) as program:
+        with site.serving() as program:
             body = {"targetUrl": target.url, "price": "0.01"}
             gates = [(await buyer.ask("POST", program.url + "/api/v1/paygates", body=body)).json() for _ in range(2)]
             for gate in gates:
@@ -187,7 +187,7 @@ async def test_hourly_sums_are_kept_for_their_days_and_counters_and_sales_for_ev
             for gate, days in zip(gates, (2, 4), strict=True):
                 change = f"UPDATE {table} SET hour_ms = hour_ms - ? WHERE gate_id = ?"  # noqa: S608
                 connection.execute(change, (days * DAY_MS, gate["id"]))
-    with site.serving(workers=1) as program:
+    with site.serving() as program:
         deadline = time.monotonic() + 60
         while site.rows(f"SELECT 1 FROM latency_hours WHERE gate_id = {gates[1]['id']}"):  # noqa: S608
             assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""`/metrics` at its own address: what happened, in bounded labels, in every role, over all workers."""
+"""`/metrics` at its own address: what happened, in bounded labels, in every role."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import Running, ask, configured, running
+from tests.cli.program import Site, scene
 from tests.described_answers import has_no_description
-from tests.workers.program import Site, scene
 from tollkeeper.sandbox.evm_node import EvmNode
 
 ANYWHERE = {"TOLLKEEPER_METRICS_ADDRESS": "127.0.0.1:0", "TOLLKEEPER_ALLOW_PRIVATE_TARGETS": "true"}
@@ -101,7 +101,7 @@ def test_an_empty_address_is_none_and_one_that_is_taken_stops_nobody(config: Pat
             assert ask(f"{url}/healthz").status == 200
 
 
-async def test_several_workers_are_told_together_and_apart(
+async def test_what_was_sold_and_settled_is_counted(
     tmp_path: Path, embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = Site.__init__
@@ -122,7 +122,4 @@ async def test_several_workers_are_told_together_and_apart(
         assert value(found, "tollkeeper_requests_total", kind="gate", status="402") == 1
         assert value(found, "tollkeeper_purchases_total") == 1
         assert value(found, "tollkeeper_ledger_batch_spends_sum") == 4
-        assert value(found, "tollkeeper_hub_settlements_total", state="CONFIRMED", process="hub") == 1
-        assert {dict(labels)["process"] for _, labels in found} == {"hub", "parent", "worker 1", "worker 2"}
-        of_books = [dict(labels) for name, labels in found if name == "tollkeeper_books_checked_timestamp_seconds"]
-        assert of_books == [{"process": "parent"}], "who checks them tells of them"
+        assert value(found, "tollkeeper_hub_settlements_total", state="CONFIRMED") == 1

@@ -56,8 +56,7 @@ def test_serve_starts_from_what_init_wrote(config: Path) -> None:
         assert process.lines()[-1]["event"] == "stopped"
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_ring_that_lacks_the_key_of_what_is_stored_is_told_and_no_fault(config: Path, workers: str) -> None:
+def test_a_ring_that_lacks_the_key_of_what_is_stored_is_told_and_no_fault(config: Path) -> None:
     """Of a backup from before two rotations: the operator may put the key back behind the start (guide, 3)."""
     assert finished("db", "migrate", "--config", config).returncode == 0
     former = finished("keys", "list", "--config", config).stdout.split()[0]
@@ -68,7 +67,7 @@ def test_a_ring_that_lacks_the_key_of_what_is_stored_is_told_and_no_fault(config
     checked = finished("config", "check", "--config", config)
     assert checked.returncode == 0
     assert "1 values in the database are sealed under keys that it lacks" in checked.stdout.replace("\n", " ")
-    serve = ("serve", "--config", config, "--port", "0", "--workers", workers)
+    serve = ("serve", "--config", config, "--port", "0")
     with running(*serve) as process:
         assert process.wait_for_event("retired_keys_do_not_open")["retired"] == [former]
         assert ask(f"{url_of(process)}/healthz").status == 200
@@ -213,6 +212,20 @@ def test_a_database_in_use_is_refused(config: Path) -> None:
     with running("serve", "--config", config, "--port", "0") as process:
         url_of(process)
         assert "in use" in refused(config)
+
+
+@pytest.mark.parametrize("role", ["serve", "gateway", "hub"])
+def test_several_processes_on_sqlite_are_refused_and_one_is_not(config: Path, role: str) -> None:
+    sentence = "on SQLite one process serves; several need PostgreSQL, which this version does not have yet"
+    command = (role, "--config", config, "--port", "0")
+    environ = {"TOLLKEEPER_HUB_URL": "http://127.0.0.1:1"} if role == "gateway" else {}
+    for options, given in ((("--workers", "2"), {}), ((), {"TOLLKEEPER_WORKERS": "2"})):
+        done = finished(*command, *options, environ={**environ, **given})
+        assert done.returncode == 3
+        assert f"{sentence}; nothing was started" in done.stderr
+    assert not (config.parent / "data").exists()
+    with running(*command, "--workers", "1", environ=environ) as process:
+        url_of(process)
 
 
 def test_a_port_in_use_is_refused(config: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.workers.program import WAIT_SECONDS, Site, scene
+from tests.cli.program import WAIT_SECONDS, Site, scene
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 
@@ -68,9 +68,8 @@ def collecting() -> Iterator[Collector]:
         server.server_close()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 async def test_paid_calls_and_settlements_are_told_to_a_collector(
-    tmp_path: Path, embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch, workers: int
+    tmp_path: Path, embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with collecting() as collector:
         start = Site.__init__
@@ -80,7 +79,7 @@ async def test_paid_calls_and_settlements_are_told_to_a_collector(
             self.environ.update({"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100"})
 
         monkeypatch.setattr(Site, "__init__", traced)
-        async with scene(tmp_path / "home", embedded_chain, workers=workers) as shop:
+        async with scene(tmp_path / "home", embedded_chain) as shop:
             gate = await shop.gate(credits=2)
             payment, bought = await shop.buy(gate)
             assert bought.status == 200

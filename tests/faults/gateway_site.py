@@ -292,20 +292,25 @@ def send_once(buyer: Buyer) -> None:
 async def alone(
     directory: Path, chain: ChainUnderTest, facilitator_url: str, /, port: int = 0, **changes: Any
 ) -> AsyncIterator[GatewaySite]:
-    """One process, to be started, between a faulty database, a faulty node and a faulty way to its facilitator."""
+    """One process, to be started, between a faulty database, a faulty node and a faulty way to its facilitator.
+
+    Without a facilitator's URL it has a hub of its own, on the same database.
+    """
     port = port or free_port()
-    async with (
-        run_tcp_chaos(chain.url) as node,
-        run_tcp_chaos(facilitator_url, OF_HUB) as way,
-        recording_target() as target,
-        Buyer(chain.wallets.buyer) as buyer,
-    ):
+    async with AsyncExitStack() as stack:
+        node = await stack.enter_async_context(run_tcp_chaos(chain.url))
+        chaoses, hub_url = [node], ""
+        if facilitator_url:
+            chaoses.append(await stack.enter_async_context(run_tcp_chaos(facilitator_url, OF_HUB)))
+            hub_url = chaoses[-1].url
+        target = await stack.enter_async_context(recording_target())
+        buyer = await stack.enter_async_context(Buyer(chain.wallets.buyer))
         send_once(buyer)
 
         def start(orders: Path, on_start: Callable[[TestProcess], object]) -> TestProcess:
-            return GatewayProcess(directory, node.url, way.url, port, orders=orders, on_start=on_start, **changes)
+            return GatewayProcess(directory, node.url, hub_url, port, orders=orders, on_start=on_start, **changes)
 
-        gateway = Victim(directory / "order.json", [node, way], start)
+        gateway = Victim(directory / "order.json", chaoses, start)
         try:
             yield GatewaySite(
                 directory=directory,

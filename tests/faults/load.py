@@ -13,9 +13,9 @@ import aiohttp
 
 from tests.books import purchases_and_calls
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.cli.program import Site
 from tests.faults.counts import came
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
-from tests.workers.program import Site
 from tollkeeper.core.evm import Authorization
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets

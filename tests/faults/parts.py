@@ -12,9 +12,9 @@ from pathlib import Path
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import Running, running
+from tests.cli.program import START_SECONDS, Program, Site
 from tests.faults.aftermath import Site as Configured
 from tests.ports import free_port
-from tests.workers.program import START_SECONDS, Program, Site, is_alive
 
 ENDS_SECONDS = 30
 
@@ -22,31 +22,27 @@ ENDS_SECONDS = 30
 class Part:
     """Gateway or hub: configured, on a port of its own, started anew whenever it was killed."""
 
-    def __init__(
-        self, name: str, directory: Path, chain: ChainUnderTest, port: int, workers: int, **environ: str
-    ) -> None:
+    def __init__(self, name: str, directory: Path, chain: ChainUnderTest, port: int, **environ: str) -> None:
         self.name = name
         self.site = Site(directory / name, chain)
         self.site.environ |= environ
         self.url = f"http://127.0.0.1:{port}"
         self._address = "127.0.0.1", port
         self.program: Program
-        several = ("--workers", str(workers)) if name == "gateway" else ()
-        self._command = (name, "--config", self.site.config, "--port", str(port), *several)
+        self._command = (name, "--config", self.site.config, "--port", str(port))
         self._running = ExitStack()
 
     def start(self) -> None:
         process: Running = self._running.enter_context(running(*self._command, environ=self.site.environ))
         said = process.wait_for_event("serving", START_SECONDS)
-        self.program = Program(self.site, process, said["url"], said.get("processes", {}))
+        self.program = Program(self.site, process, said["url"])
 
     def kill(self) -> None:
-        """All of it: its children end without their parent, also one that was just being started and is in no log."""
-        everybody = list(self.program.children().values())
-        os.kill(self.program.parent, signal.SIGKILL)
+        """End it without a word."""
+        os.kill(self.program.pid, signal.SIGKILL)
         self.program.process.process.wait(30)
         deadline = time.monotonic() + ENDS_SECONDS
-        while any(is_alive(pid) for pid in everybody) or self._is_listened_on():
+        while self._is_listened_on():
             assert time.monotonic() < deadline
             time.sleep(0.02)
         self.stop()
@@ -68,7 +64,7 @@ class Part:
 
 
 @contextmanager
-def parts_of(directory: Path, chain: ChainUnderTest, *, workers: int = 2) -> Iterator[dict[str, Part]]:
+def parts_of(directory: Path, chain: ChainUnderTest) -> Iterator[dict[str, Part]]:
     """Both, running."""
     ports = {"hub": free_port(), "gateway": free_port()}
     hub_url, gateway_url = (f"http://127.0.0.1:{ports[name]}" for name in ("hub", "gateway"))
@@ -80,7 +76,7 @@ def parts_of(directory: Path, chain: ChainUnderTest, *, workers: int = 2) -> Ite
             "TOLLKEEPER_TRUSTED_ISSUERS": hub_url,
         },
     }
-    parts = {name: Part(name, directory, chain, ports[name], workers, **environs[name]) for name in ports}
+    parts = {name: Part(name, directory, chain, ports[name], **environs[name]) for name in ports}
     try:
         for part in parts.values():
             part.start()

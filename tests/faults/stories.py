@@ -7,9 +7,7 @@ buyer was told, each sale has what it was paid for less what was served, and boo
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
-import signal
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing, suppress
@@ -28,11 +26,9 @@ from tests.chains.rpc_client import RpcClient
 from tests.chains.solana_node import WALLETS
 from tests.faults.aftermath import assert_nothing_lost_on_solana, authorization_in
 from tests.faults.counts import came
-from tests.faults.gateway_site import SOLD, VALID_SECONDS, GatewaySite, Selling, alone, for_long
-from tests.faults.several_hubs import Hubs
+from tests.faults.gateway_site import SOLD, VALID_SECONDS, GatewaySite, alone, for_long
 from tests.faults.striking import Victim, faulty_hub
 from tests.faults.tcp_chaos import OF_HUB, Fault, TcpChaos
-from tests.faults.workers_site import Workers, several
 from tests.gateway.foreign_facilitator import Settling, honest
 from tests.gateway.foreign_on_evm import ForeignOnEvm, run_foreign
 from tests.gateway.gateway_process import gateway_keys
@@ -88,7 +84,7 @@ class Story(ABC):
 
     site: GatewaySite
     random: Random
-    hub: Victim | Hubs | None = None
+    hub: Victim | None = None
     way: HostileHub | None = None
     may_expire: bool = False
     seconds: float = STORY_SECONDS
@@ -207,10 +203,6 @@ class Story(ABC):
         if hub is not None and chosen.random() < 0.4:
             hub.end()
             came("kill in a story: hub")
-        elif isinstance(gateway, Workers):
-            with suppress(ProcessLookupError):
-                os.kill(chosen.choice(gateway.processes()), signal.SIGKILL)
-            came("kill in a story: one of several")
         else:
             gateway.end()
             came("kill in a story: gateway")
@@ -234,7 +226,7 @@ class Story(ABC):
             came("answers lost in a story")
 
     def _chaoses(self) -> list[TcpChaos]:
-        struck = [one for one in (self.site.gateway, self.hub) if isinstance(one, Victim | Hubs)]
+        struck = [one for one in (self.site.gateway, self.hub) if isinstance(one, Victim)]
         return [chaos for one in struck for chaos in one.chaoses]
 
     async def play(self, count: int) -> None:
@@ -437,16 +429,15 @@ def _transfer_in(header: str) -> SolanaTransfer:
 
 @asynccontextmanager
 async def evm_story(directory: Path, chain: ChainUnderTest, seed: int) -> AsyncIterator[EvmStory]:
-    """Before a hub of one or two nodes, its own or apart, or a stranger's facilitator; of one worker or two."""
+    """Before a hub of one or two nodes, its own or apart, or a stranger's facilitator."""
     random = Random(seed)
-    kind = random.choice(("apart", "apart of two nodes", "apart, several", "own, several", "stranger"))
+    kind = random.choice(("apart", "apart of two nodes", "own", "stranger"))
     contract = chain.plant_smart_wallet(chain.wallets.buyer.address)
     came(f"story: {kind}")
     async with AsyncExitStack() as stack:
         hub: Victim | None = None
         way: HostileHub | None = None
         facilitator_url, port = "", free_port()
-        selling: Selling = several if "several" in kind else alone
         if kind == "stranger":
             # It sends in threads, and a connection to a node is one thread's.
             own = replace(chain, rpc=stack.enter_context(closing(RpcClient(chain.url))))
@@ -457,7 +448,7 @@ async def evm_story(directory: Path, chain: ChainUnderTest, seed: int) -> AsyncI
             hub = await stack.enter_async_context(faulty_hub(directory, *nodes, trusted_keys=gateway_keys(port)))
             way = await stack.enter_async_context(await way_to(hub))
             facilitator_url = way.url
-        site = await stack.enter_async_context(selling(directory, chain, facilitator_url, port=port))
+        site = await stack.enter_async_context(alone(directory, chain, facilitator_url, port=port))
         if kind == "stranger":
             site.foreign = facilitator
         yield EvmStory(
@@ -497,7 +488,7 @@ def one_by_one() -> Settling:
     return settling
 
 
-async def way_to(hub: Victim | Hubs) -> AbstractAsyncContextManager[HostileHub]:
+async def way_to(hub: Victim) -> AbstractAsyncContextManager[HostileHub]:
     """The proxy before a hub that may be another process, at another port, each time."""
     last = [await hub.url()]
 

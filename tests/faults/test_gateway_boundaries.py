@@ -18,6 +18,7 @@ import pytest
 from aiohttp import web
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.faults.besides import count, log_in, spend_by_token, spend_of_wallet, upload
 from tests.faults.gateway_site import CREDITS, PRICE, GatewaySite, Signed, at_home, until_told
 from tests.faults.striking import Case, cases
 from tests.gateway.hostile_hub import Forward, pass_on
@@ -235,7 +236,7 @@ async def restore(site: GatewaySite, case: Case) -> None:
 
 async def restore_held(site: GatewaySite, case: Case) -> None:
     """As `restore`, of a purchase that is remembered, whose calls are in the journal."""
-    await _restored(site, case, calls_before=8)  # of two workers, both know it then, nearly always
+    await _restored(site, case, calls_before=2)
 
 
 async def _restored(site: GatewaySite, case: Case, calls_before: int) -> None:
@@ -340,8 +341,8 @@ STARTING: Final = (
     "_forget_sums",
     "by_slug",
 )
-# A PayGate's own, and what a facilitator settles that did not before: nothing was paid yet.
-MANAGING: Final = frozenset({"create", "learn"})
+# A PayGate's own, an upload's that failed, and what a facilitator settles that did not before: nothing was paid yet.
+MANAGING: Final = frozenset({"create", "forget_upload", "learn"})
 # What is done, and through which boundaries, in the order in which they come.
 ACTS: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
     "start": (start, STARTING),
@@ -377,6 +378,19 @@ ACTS: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
 }
 
 
+# What is asked of the database by other proofs than a header, and besides sales.
+BESIDES: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
+    "spend by token": (spend_by_token, ("spend_one",)),
+    "spend of wallet": (spend_of_wallet, ("spend_oldest", "spend_one")),
+    "log in": (
+        log_in,
+        ("log_in", "rotate_refresh_token", "read_session", "read_user", "end_session"),
+    ),
+    "upload": (upload, ("begin_upload", "find", "create", "cut_upload", "find_file")),
+    "count": (count, ("add",)),
+}
+
+
 async def strike(site: GatewaySite, acts: dict[str, tuple[Act, tuple[str, ...]]], kind: Kind, *moments: Moment) -> None:
     """A fault of that kind at each boundary of each act; nothing is lost by any."""
     for name, (act, boundaries) in acts.items():
@@ -403,6 +417,15 @@ async def test_an_error_at_any_boundary_of_a_gateway_loses_nothing_and_nothing_e
     async with at_home(tmp_path, embedded_chain) as site:
         await strike(site, ACTS, Kind.ERROR, Moment.AFTER)
         assert_all_known(site, ACTS)
+
+
+@pytest.mark.timeout(300)
+async def test_an_error_at_any_boundary_of_logins_uploads_and_other_proofs_loses_and_doubles_nothing(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    async with at_home(tmp_path, embedded_chain) as site:
+        await strike(site, BESIDES, Kind.ERROR, Moment.AFTER)
+        assert_all_known(site, BESIDES, ACTS)
 
 
 @pytest.mark.timeout(300)
@@ -435,10 +458,10 @@ async def test_whoever_claimed_a_payment_is_told_its_token_where_the_database_fa
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", [*ACTS])
+@pytest.mark.parametrize("name", [*ACTS, *BESIDES])
 @pytest.mark.parametrize("kind", Kind)
 async def test_every_kind_of_fault_at_every_boundary_of_a_gateway_ends_as_it_should(
     tmp_path: Path, embedded_chain: ChainUnderTest, name: str, kind: Kind
 ) -> None:
     async with at_home(tmp_path, embedded_chain) as site:
-        await strike(site, {name: ACTS[name]}, kind, *Moment)
+        await strike(site, {name: (ACTS | BESIDES)[name]}, kind, *Moment)

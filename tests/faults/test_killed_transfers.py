@@ -35,10 +35,10 @@ async def hub(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[H
         yield hostile
 
 
-def gateway_at(hub: HostileHub, directory: Path, chain: ChainUnderTest, workers: int, **environ: str) -> Part:
+def gateway_at(hub: HostileHub, directory: Path, chain: ChainUnderTest, **environ: str) -> Part:
     port = free_port()
     own = {"TOLLKEEPER_PUBLIC_URL": f"http://127.0.0.1:{port}", "TOLLKEEPER_HUB_URL": hub.url}
-    return Part("gateway", directory, chain, port, workers, **own, **environ)
+    return Part("gateway", directory, chain, port, **own, **environ)
 
 
 def kill_while_transferring(part: Part, hub: HostileHub) -> asyncio.Event:
@@ -63,7 +63,7 @@ def kill_while_transferring(part: Part, hub: HostileHub) -> asyncio.Event:
 async def test_a_transfer_whose_gateway_was_killed_is_shown_by_the_next_one(
     tmp_path: Path, embedded_chain: ChainUnderTest, hub: HostileHub
 ) -> None:
-    part = gateway_at(hub, tmp_path, embedded_chain, 2)
+    part = gateway_at(hub, tmp_path, embedded_chain)
     with ExitStack() as stack:
         stack.callback(part.stop)
         async with Buyer(derive_wallets().buyer) as buyer:

@@ -1,4 +1,4 @@
-"""Random stories against real processes: on both families, before a hub of ours and a stranger's, of several workers.
+"""Random stories against real processes: on both families, before a hub of ours and a stranger's.
 
 Each has a seed of its own, so that one that fails can be played again: the acts are drawn in the same order.
 """

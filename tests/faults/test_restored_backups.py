@@ -16,12 +16,12 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import finished
+from tests.cli.program import PAYEE
 from tests.faults.aftermath import assert_nothing_lost, authorization_in
 from tests.faults.counts import came
 from tests.faults.load import hold, sell
 from tests.faults.parts import Part, parts_of
 from tests.gateway.recording_target import recording_target
-from tests.workers.program import PAYEE
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
@@ -104,7 +104,7 @@ def restore(part: Part, backup: Path) -> None:
 async def town_of(directory: Path, chain: ChainUnderTest) -> AsyncIterator[Town]:
     async with recording_target() as target, Buyer(derive_wallets().buyer) as buyer:
         with ExitStack() as stack:
-            parts = await asyncio.to_thread(stack.enter_context, parts_of(directory, chain, workers=1))
+            parts = await asyncio.to_thread(stack.enter_context, parts_of(directory, chain))
             url = await sell(buyer, parts["gateway"].url, target, CREDITS)
             yield Town(directory, chain, parts, buyer, url, await hold(buyer, url))
 

@@ -1,7 +1,7 @@
 """Random stories in which the chain, the clocks and the hub's books go wrong, too, and terms change in the middle.
 
 Blocks are taken back, transactions dropped, base fees rise; clocks of programs are put ahead or back and the chain's
-ahead; the hub is two processes, or its database is set back to a backup; a gate is priced anew or deleted while it is
+ahead; the hub's database is set back to a backup; a gate is priced anew or deleted while it is
 paid for; a payment is cancelled, its money moved away, or a stranger carries it out and the operator honours it. Who is
 so contested is judged by the chain: sold where our signer carried it out or the operator honoured it, and else not.
 """
@@ -29,27 +29,22 @@ from tests.chains.solana_node import WALLETS
 from tests.faults.aftermath import authorization_in, transfers_of_signers
 from tests.faults.clocked import running_under
 from tests.faults.counts import came
-from tests.faults.gateway_site import PRICE, Selling, alone, for_long
-from tests.faults.several_hubs import Hubs, back_up, hubs_of, restore
+from tests.faults.gateway_site import PRICE, alone, for_long
+from tests.faults.set_back import back_up, hub_of, restore
 from tests.faults.stories import Act, EvmStory, Sale, SolanaStory, way_to
 from tests.faults.striking import Victim
-from tests.faults.workers_site import several
-from tests.gateway.composed import settings_for
 from tests.gateway.gateway_process import gateway_settings
 from tests.gateway.hostile_hub import HostileHub, run_hostile_hub
-from tests.gateway.solana_market import NETWORK as SOLANA
 from tests.hub.hub_under_test import NETWORK, new_payment, settle_body
 from tests.ports import free_port
 from tollkeeper.core.batches import Via
 from tollkeeper.core.evm import transfer_calldata
-from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.wire import EvmPayload, decode_payment_header
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.sandbox.wallets import TestWallet, derive_wallet, fee_payers_of
 from tollkeeper.serving.hands import honour_payment
-from tollkeeper.settings import NetworkSettings
 
 THIEF: Final = "0x" + "98" * 20
 DEPTH_MAX: Final = 6
@@ -62,10 +57,8 @@ _NORMAL_FEE_WEI: Final = 10_000_000
 _KINDS: Final = (
     "apart",
     "apart of two nodes",
-    "apart, several",
-    "own, several",
-    "own, several, beside Solana",
-    "hubs",
+    "own",
+    "own, beside Solana",
     "restored",
     "official",
 )
@@ -417,7 +410,7 @@ class WideStory(EvmStory):
 
     def settlements(self) -> list[tuple[Any, ...]]:
         """Of the hub: network, nonce, state, and the block that it rests on."""
-        for name in ("books.db", "hub.db", "gateway.db"):
+        for name in ("hub.db", "gateway.db"):
             path = self.site.directory / name
             if path.is_file():
                 with closing(sqlite3.connect(path, timeout=20)) as connection:
@@ -437,10 +430,7 @@ class WideStory(EvmStory):
                 continue
             self.foreign.add(used.nonce.lower())
             site = self.site
-            if self.hub is None and not self.official:
-                settings = settings_for(site.chain.url, site.directory / "gateway.db", site.url, **site.changes)
-            else:
-                settings = gateway_settings(site.directory, site.chain.url, "http://127.0.0.1:1", site.port)
+            settings = gateway_settings(site.directory, site.chain.url, "http://127.0.0.1:1", site.port)
             order = {"gate": sale.gate["slug"], "transaction": transaction, "nonce": used.nonce}
             answer = await honour_payment(settings, order)
             assert "done" in answer, (answer, sale)
@@ -541,18 +531,16 @@ async def wide_story(directory: Path, chain: ChainUnderTest, seed: int) -> Async
     floor = int(chain.rpc.call("eth_blockNumber"), 16)
     came(f"wide story: {kind}{', in batches' if batches else ''}")
     clocks = {name: directory / f"clock-{name}" for name in ("hub", "gateway")}
-    selling: Selling = several if "several" in kind else alone
     async with AsyncExitStack() as stack:
-        hub: Victim | Hubs | None = None
+        hub: Victim | None = None
         way: HostileHub | None = None
         facilitator_url, port = "", free_port()
-        used = [clocks["gateway"]] if selling is alone else []
+        used = [clocks["gateway"]]
         node: SolanaNode | None = None
         if "Solana" in kind:
             fee_payers = fee_payers_of(chain.wallets.relayer.private_key)
             node = await stack.enter_async_context(SolanaNode(wallets=replace(WALLETS, fee_payers=fee_payers)))
-            nodes = {NETWORK: chain.url, SOLANA: node.url}
-            changes["networks"] = {name: NetworkSettings(NETWORKS[name], (url,)) for name, url in nodes.items()}
+            changes["beside"] = node.url
         official = Official(chain) if kind == "official" else None
         if official is not None:
             stack.callback(official.close)
@@ -561,14 +549,15 @@ async def wide_story(directory: Path, chain: ChainUnderTest, seed: int) -> Async
             facilitator_url = way.url
         elif not kind.startswith("own"):
             urls = [chain.url] * (2 if "two nodes" in kind else 1)
-            two, depth = kind == "hubs", 1 if batches else 0
-            options: dict[str, Any] = {"gateway_port": port, "are_two": two, "batch_queue_depth": depth}
-            hub = await hubs_of(stack, directory, *urls, clock=clocks["hub"], **options)
+            options: dict[str, Any] = {"gateway_port": port, "batch_queue_depth": 1 if batches else 0}
+            hub = await hub_of(stack, directory, *urls, clock=clocks["hub"], **options)
             way = await stack.enter_async_context(await way_to(hub))
             facilitator_url = way.url
             used.append(clocks["hub"])
-        place = {"under": running_under(clocks["gateway"]), "port": port} if selling is alone else {"port": port}
-        site = await stack.enter_async_context(selling(directory, chain, facilitator_url, **changes, **place))
+        under = running_under(clocks["gateway"])
+        site = await stack.enter_async_context(
+            alone(directory, chain, facilitator_url, port=port, under=under, **changes)
+        )
         site.changes, site.purse = changes, list(purse)
         beside = None if node is None else SolanaStory(site=site, random=random, node=node)
         yield WideStory(

@@ -1,14 +1,13 @@
 """A gateway as a process of its own, to be killed: `python -m tests.gateway.gateway_process OPTIONS`, OPTIONS in JSON.
 
-It prints its URL, is composed as one of several that share a database, of which it is the first and only one, and its
-database fails where a file orders it to. Its keys are a sandbox's; with a `solana_url` it sells on that chain alone.
+It prints its URL, and its database fails where a file orders it to. Without a hub's URL it has a hub of its own. Its
+keys are a sandbox's; with a `solana_url` it sells on that chain alone, with one `beside` on both.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,19 +22,21 @@ from tests.started import program
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.signatures import Algorithm, SigningKey
 from tollkeeper.gateway.completer import Completer
-from tollkeeper.serving.composition import Among, compose_worker
+from tollkeeper.serving import composition
 from tollkeeper.serving.http_server import HttpServer, listen
-from tollkeeper.serving.live_keys import LiveKeys
+from tollkeeper.serving.own_database import open_own_database
 from tollkeeper.settings import NetworkSettings, Role, Settings
-from tollkeeper.storage import open_database
 
 HOST: Final = "127.0.0.1"
+_NEVER_SECONDS: Final = 10**6
 
 
 def gateway_settings(directory: Path, node_url: str, hub_url: str, port: int, **changes: Any) -> Settings:
     """Of a gateway on the `gateway.db` of that directory."""
     database, url = directory / "gateway.db", f"http://{HOST}:{port}"
-    return settings_for(node_url, database, url, role=Role.GATEWAY, hub_url=hub_url, **changes)
+    if hub_url:
+        changes |= {"role": Role.GATEWAY, "hub_url": hub_url}
+    return settings_for(node_url, database, url, **changes)
 
 
 def gateway_keys(port: int) -> dict[str, dict[str, str]]:
@@ -78,21 +79,22 @@ async def main(options: dict[str, Any]) -> None:
     if solana_url := given.pop("solana_url", ""):
         network = NETWORKS["solana-devnet"]
         given |= {"networks": {network.name: NetworkSettings(network, (solana_url,))}, "default_network": network}
+    if solana_url := given.pop("beside", ""):
+        nodes = {"base-sepolia": given["node_url"], "solana-devnet": solana_url}
+        given |= {"networks": {name: NetworkSettings(NETWORKS[name], (url,)) for name, url in nodes.items()}}
     settings = gateway_settings(Path(given.pop("directory")), **given)
-    assert settings.encryption_keys is not None
-    database = FaultyDatabase(open_database(settings.database_url), Path(options["orders"]))
-    keys = LiveKeys(settings.encryption_keys, os.urandom)
-    try:
-        await keys.settle(database)
-        async with (
-            compose_worker(settings, database, Among(keys), None) as (app, _),
-            HttpServer(app, listen(HOST, settings.port), drain_seconds=1) as server,
-        ):
-            sys.stdout.write(server.url + "\n")
-            sys.stdout.flush()
-            await asyncio.Event().wait()
-    finally:
-        await database.close()  # its thread would keep a process alive that could not start
+
+    def open_faulty(settings: Settings) -> FaultyDatabase:
+        return FaultyDatabase(open_own_database(settings), Path(options["orders"]))
+
+    setattr(composition, open_own_database.__name__, open_faulty)
+    async with (
+        composition.compose(settings, _NEVER_SECONDS) as app,
+        HttpServer(app, listen(HOST, settings.port), drain_seconds=1) as server,
+    ):
+        sys.stdout.write(server.url + "\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

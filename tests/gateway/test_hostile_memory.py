@@ -15,9 +15,9 @@ from pathlib import Path
 import aiohttp
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.cli.program import Scene, scene
 from tests.edge.targets import Behaviour, answers, sized, target
 from tests.edge.test_hostile_targets import ANSWERED, REFUSED, floods
-from tests.workers.program import Scene, scene
 from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES
 
 CALLERS = 6
@@ -107,22 +107,22 @@ async def test_memory_stays_flat_whatever_targets_do(tmp_path: Path, embedded_ch
     behaviours |= {name: (behave, method) for name, (behave, method, _, _) in ANSWERED.items()}
     behaviours |= {name: (behave, "GET") for name, behave in AT_THE_LIMIT.items()}
     assert len(behaviours) >= 100
-    async with scene(tmp_path / "home", embedded_chain, workers=1) as shop:
+    async with scene(tmp_path / "home", embedded_chain) as shop:
         gate = await shop.gate(credits=1_000_000, method="GET, HEAD")
         payment, _ = await shop.buy(gate)
         for _ in range(50):
             assert (await shop.buyer.call(gate["url"], payment)).status == 200
-        rest_mb = resident_mb(shop.program.parent)
+        rest_mb = resident_mb(shop.program.pid)
         grown: dict[str, float] = {}
         seen: set[int | None] = set()
         for name, (behave, method) in behaviours.items():
-            async with watched(shop.program.parent) as samples:
+            async with watched(shop.program.pid) as samples:
                 seen |= await suffer(shop, gate, payment, behave, method)
             grown[name] = max(samples) - rest_mb
         assert {name: mb for name, mb in grown.items() if mb > GROWTH_MB} == {}
         assert seen <= {200, 204, 302, 304, 500, 502, None}
-        before_mb = resident_mb(shop.program.parent)
+        before_mb = resident_mb(shop.program.pid)
         for _ in range(4):
             for name in FLOODS:
                 assert await suffer(shop, gate, payment, AT_THE_LIMIT[name], "GET") <= {502, None}
-        assert resident_mb(shop.program.parent) - before_mb < LATER_GROWTH_MB
+        assert resident_mb(shop.program.pid) - before_mb < LATER_GROWTH_MB

@@ -398,7 +398,7 @@ async def test_whoever_leaves_in_the_turn_in_which_his_purchase_is_decided_leave
             _, second_writer = await there.connect()
             second_writer.write(request)
             buying = None
-            while buying is None or not buying.waiting.has_any:
+            while buying is None or not buying.waiting._awaited:  # noqa: SLF001 - nothing else says so
                 await asyncio.sleep(0.01)
                 for one in calls_under_way():
                     if id(one) not in known:

@@ -1,11 +1,12 @@
-"""What is older than its days is deleted, also where the ledger's process was away when that was due."""
+"""What is older than its days is deleted, also where the database took nothing when that was due."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,12 +20,10 @@ from tollkeeper.core.paygates import CreateDefaults, parse_create
 from tollkeeper.core.sealing import KeyRing
 from tollkeeper.core.statistics import DAY_MS, HOUR_MS, Kept, Outcome
 from tollkeeper.gateway.traffic import Traffic
-from tollkeeper.storage import Statement, StorageError, Unit, open_database
+from tollkeeper.storage import Statement, StorageError, Unit, open_database, sqlite
 from tollkeeper.storage.database import Database
-from tollkeeper.storage.ledger_process import listen, serve_ledger
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import Purchases
-from tollkeeper.storage.remote import RemoteDatabase
 from tollkeeper.storage.sealing import Sealing
 from tollkeeper.storage.statistics import Counted, LoggedRequest, Statistics
 
@@ -46,27 +45,18 @@ class Counting:
         """It takes no notice."""
 
 
-@asynccontextmanager
-async def ledger(folder: Path) -> AsyncIterator[None]:
-    """The process that has the database, but for being one."""
-    database, stop = open_database(str(folder / "x.db")), asyncio.Event()
-    serving = asyncio.create_task(serve_ledger(database, listen(folder / "ledger.sock"), stop))
-    try:
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Another program writes to the file, and takes its time."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
         yield
-    finally:
-        stop.set()
-        await serving
-        await database.close()
+        other.execute("ROLLBACK")
 
 
 async def logged(database: Database) -> list[str]:
-    """The requests that the log has, once the database can be asked."""
-    async with asyncio.timeout(30):
-        while True:
-            with suppress(StorageError):
-                rows = await database.read(Statement("SELECT id FROM requests ORDER BY id"))
-                return [row["id"] for row in rows]
-            await asyncio.sleep(0.02)
+    """The requests that the log has."""
+    return [row["id"] for row in await database.read(Statement("SELECT id FROM requests ORDER BY id"))]
 
 
 def request(gate_id: int, name: str, at_ms: int) -> Counted:
@@ -74,30 +64,31 @@ def request(gate_id: int, name: str, at_ms: int) -> Counted:
     return Counted({}, {}, {}, [one], {})
 
 
-async def test_what_could_not_be_deleted_is_told_once_and_deleted_later(tmp_path: Path) -> None:
-    database = RemoteDatabase(tmp_path / "ledger.sock")
+async def test_what_could_not_be_deleted_is_told_once_and_deleted_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_SECONDS", 0.05)
+    database = open_database(str(tmp_path / "x.db"))
     sealing = Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom)
     purchases, gates = Purchases(database, sealing), PayGates(database, sealing, os.urandom)
     statistics = Statistics(database)
     traffic = Traffic(purchases, statistics, lambda: NOW_MS, Kept(log_days=1))
-    async with ledger(tmp_path):
-        await database.open()
-        new = parse_create({"price": "0.01", "targetUrl": "http://target/"}, CreateDefaults("base-sepolia", PAYEE))
-        gate = await gates.create(new, None, None, NOW_MS)
-        await statistics.add(request(gate.id, "old", NOW_MS - 2 * DAY_MS))
-        await statistics.add(request(gate.id, "new", NOW_MS))
-    running = asyncio.create_task(traffic.run())
+    new = parse_create({"price": "0.01", "targetUrl": "http://target/"}, CreateDefaults("base-sepolia", PAYEE))
+    gate = await gates.create(new, None, None, NOW_MS)
+    await statistics.add(request(gate.id, "old", NOW_MS - 2 * DAY_MS))
+    await statistics.add(request(gate.id, "new", NOW_MS))
+    with held(tmp_path / "x.db"), capture_logs() as said:
+        running = asyncio.create_task(traffic.run())
+        async with asyncio.timeout(30):
+            while not said:  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(1.5)  # it is tried again meanwhile
+        assert [(line["event"], line["log_level"]) for line in said] == [("old_requests_not_deleted", "warning")]
     try:
-        with capture_logs() as said:
-            async with asyncio.timeout(30):
-                while not said:  # noqa: ASYNC110 - nobody tells of it
-                    await asyncio.sleep(0.1)
-            await asyncio.sleep(1.5)  # it is tried again meanwhile
-            assert [(line["event"], line["log_level"]) for line in said] == [("old_requests_not_deleted", "warning")]
-            async with ledger(tmp_path), asyncio.timeout(30):
-                while await logged(database) != ["new"]:  # noqa: ASYNC110 - a database is asked
-                    await asyncio.sleep(0.1)
-            assert len(said) == 1
+        async with asyncio.timeout(30):
+            while await logged(database) != ["new"]:  # noqa: ASYNC110 - a database is asked
+                await asyncio.sleep(0.1)
+        assert len(said) == 1
     finally:
         running.cancel()
         await database.close()

@@ -790,7 +790,7 @@ async def test_payment_claimed_before_its_gate_was_deleted_is_served_once(apart:
 async def test_a_call_whose_verification_took_longer_than_the_purchase_by_another_one_takes_a_credit_of_it(
     apart: Apart,
 ) -> None:
-    """As where two workers have the calls of one payment: by then the hub has settled it, for this very gate."""
+    """By then the hub has settled it, for this very gate."""
     gate = await apart.gate(credits=2)
     payment = await apart.payment(gate)
     asked, sold = asyncio.Event(), asyncio.Event()

@@ -1,6 +1,6 @@
 """A hub as a process of its own, to be killed: `python -m tests.hub.hub_process OPTIONS`, OPTIONS in JSON.
 
-It prints its URL. With a `life`, in seconds, the database is the socket of a ledger process that other hubs use too.
+It prints its URL.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from tollkeeper.hub import gathering
 from tollkeeper.hub.app import Hub, create_app
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.storage import Database, open_database
-from tollkeeper.storage.remote import RemoteDatabase
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -84,7 +83,6 @@ class HubProcess(TestProcess):
         batch_items_max: int | None = None,
         company_seconds: float | None = None,
         node_timeout_seconds: float = 2.0,
-        life_seconds: float | None = None,
         orders: Path | None = None,
         is_solana: bool = False,
         stuck_seconds: float | None = None,
@@ -110,7 +108,6 @@ class HubProcess(TestProcess):
                 "wallet_factories": list(wallet_factories),
             },
             company_seconds=company_seconds,
-            life_seconds=life_seconds,
             orders=None if orders is None else str(orders),
             is_solana=is_solana,
             stuck_seconds=stuck_seconds,
@@ -136,7 +133,6 @@ def on_evm(database: Database, options: dict[str, Any]) -> Hub:
     """A hub of the chain at the node."""
     key = derive_wallets().relayer.private_key
     config = hub_config(options["node_url"], **options.get("config", {}), rpc_urls=_urls(options))
-    life_seconds = options.get("life_seconds")
     hub = new_hub(
         database,
         (key,),
@@ -146,7 +142,6 @@ def on_evm(database: Database, options: dict[str, Any]) -> Hub:
             for gateway, keys in options.get("trusted_keys", {}).items()
         },
         completer_interval_seconds=0.1,
-        shared_life_seconds=life_seconds,
     )
     if options.get("company_seconds") is not None:
         gathering.WAIT_SECONDS = options["company_seconds"]  # type: ignore[misc]  # as of no test before
@@ -164,12 +159,7 @@ def on_solana(database: Database, options: dict[str, Any]) -> Hub:
 async def main(options: dict[str, Any]) -> None:
     """Serves until it is killed. Its log goes to standard error: nobody reads the other one after the URL."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    database: Database
-    if options.get("life_seconds") is None:
-        database = open_database(options["database"])
-    else:
-        database = remote = RemoteDatabase(Path(options["database"]))
-        await remote.open()
+    database: Database = open_database(options["database"])
     if options.get("orders") is not None:
         database = FaultyDatabase(database, Path(options["orders"]))
     hub = on_solana(database, options) if options.get("is_solana") else on_evm(database, options)

@@ -15,7 +15,7 @@ from tests.faults.client import pay
 from tests.gateway.composed import settings_for
 from tests.hub.faulty_database import FaultyDatabase, Moment
 from tests.hub.hub_under_test import HubUnderTest, new_payment, run_hub, serving
-from tollkeeper.serving.composition import compose_hub
+from tollkeeper.serving import composition
 from tollkeeper.settings import Role
 from tollkeeper.storage import Database, StorageError, open_database
 from tollkeeper.storage.database import Row, Statement, Unit
@@ -140,27 +140,27 @@ class LateDatabase(FaultyDatabase):
 
 
 @asynccontextmanager
-async def starting_late(directory: Path, chain: ChainUnderTest, name: str) -> AsyncIterator[str]:
+async def starting_late(
+    directory: Path, chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch, name: str
+) -> AsyncIterator[str]:
     """The URL of a hub as its process composes it."""
     settings = settings_for(chain.url, directory / "hub.db", role=Role.HUB)
     database = LateDatabase(open_database(settings.database_url), directory, name)
-    try:
-        async with compose_hub(settings, database, settings.signer_keys) as app, serving(app) as url:
-            yield url
-    finally:
-        await database.close()
+    monkeypatch.setattr(composition, "open_own_database", lambda _settings: database)
+    async with composition.compose(settings) as app, serving(app) as url:
+        yield url
 
 
 async def test_a_hub_that_cannot_join_the_others_does_not_serve_however_late_it_learns_so(
-    tmp_path: Path, embedded_chain: ChainUnderTest
+    tmp_path: Path, embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(StorageError):
-        async with starting_late(tmp_path, embedded_chain, "join"):
+        async with starting_late(tmp_path, embedded_chain, monkeypatch, "join"):
             pytest.fail("it serves, and would never settle anything")
 
 
 async def test_a_network_whose_opening_the_database_refuses_late_is_opened_again(
-    tmp_path: Path, embedded_chain: ChainUnderTest
+    tmp_path: Path, embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with starting_late(tmp_path, embedded_chain, "open_lane") as url:
+    async with starting_late(tmp_path, embedded_chain, monkeypatch, "open_lane") as url:
         assert (await pay(url, new_payment(embedded_chain)))["success"] is True

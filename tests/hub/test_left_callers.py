@@ -9,8 +9,7 @@ import asyncio
 import json
 import re
 from asyncio import StreamWriter
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,12 +25,8 @@ from tests.hub.solana_hub import hub_of
 from tollkeeper.api import clock_ms
 from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
 from tollkeeper.sandbox.solana_node import SolanaNode
-from tollkeeper.serving.access import AccessLog
-from tollkeeper.serving.http_server import HttpServer, listen
-from tollkeeper.serving.hub_proxy import HubProxy
 
 Leave: TypeAlias = Callable[[StreamWriter], object]
-Reaching: TypeAlias = Callable[[str], AbstractAsyncContextManager[str]]
 
 
 async def settle_and_leave(
@@ -83,18 +78,8 @@ async def status_of(url: str, payment: TestPayment) -> str:
         return "unknown" if answer.status == 404 else str((await answer.json())["status"])
 
 
-@asynccontextmanager
-async def worker(hub_url: str) -> AsyncIterator[str]:
-    """One that passes requests on to a hub which is another process."""
-    proxy = HubProxy(hub_url)
-    async with HttpServer(AccessLog(proxy), listen("127.0.0.1", 0)) as server:
-        yield server.url
-    await proxy.close()
-
-
-@pytest.mark.parametrize("reaching", [nullcontext, worker])
 async def test_for_a_caller_who_left_before_anything_was_signed_nothing_is_started(
-    tmp_path: Path, chaos: ChaosNode, embedded_chain: ChainUnderTest, reaching: Reaching
+    tmp_path: Path, chaos: ChaosNode, embedded_chain: ChainUnderTest
 ) -> None:
     chain = embedded_chain
     payment, transfer = new_payment(chain), new_payment(chain)
@@ -102,7 +87,7 @@ async def test_for_a_caller_who_left_before_anything_was_signed_nothing_is_start
     asset = transfer.body["paymentRequirements"]["asset"]
     body = {"network": payload["network"], "payload": payload["payload"], "asset": asset, "confirm": True}
     nonce = chain.nonce(chain.wallets.relayer)
-    async with composed(chaos.url, tmp_path / "books.db") as hub_url, reaching(hub_url) as url:
+    async with composed(chaos.url, tmp_path / "books.db") as url:
         await settle_and_leave(chaos, url, payment.asking(confirm=True), StreamWriter.close)
         await settle_and_leave(chaos, url, payment.asking(confirm=True), StreamWriter.close, version="1.0")
         await settle_and_leave(chaos, url, body, StreamWriter.close, path="/hub/transfer")

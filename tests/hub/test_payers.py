@@ -15,12 +15,11 @@ from tests.hub.test_store import (
     KEY,
     NEW,
     OTHERS,
-    OWN_OR_NOT,
     SIGNER,
     claim,
     claimed,
     count,
-    reached,
+    with_lane,
 )
 from tollkeeper.core.limits import PAYER_FAILURES_MAX, PAYER_UNDER_WAY_MAX
 from tollkeeper.core.transactions import Proof, State
@@ -33,9 +32,9 @@ from tollkeeper.storage.settlements import Move, move
 from tollkeeper.storage.transactions import RawTransaction, replace_transaction, store_filler
 
 
-@pytest_asyncio.fixture(params=OWN_OR_NOT)
-async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
-    async with reached(tmp_path, request.param) as database:
+@pytest_asyncio.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    async with with_lane(tmp_path) as database:
         yield database
 
 

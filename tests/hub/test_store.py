@@ -32,9 +32,7 @@ from tollkeeper.storage.claims import (
 from tollkeeper.storage.database import Statement, Unit
 from tollkeeper.storage.idempotency import IdempotencyKey, find_key, record_answer
 from tollkeeper.storage.leases import LeaseLost, join, leave, renew, take_lease
-from tollkeeper.storage.ledger_process import listen, serve_ledger
 from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.remote import RemoteDatabase
 from tollkeeper.storage.settlements import (
     Move,
     Page,
@@ -93,31 +91,18 @@ def refuse(_nonce: int, _won: object) -> tuple[bytes, str]:
     raise ValueError(msg)
 
 
-OWN_OR_NOT = ["own", "of another process"]
-
-
 @asynccontextmanager
-async def reached(tmp_path: Path, whose: str) -> AsyncIterator[Database]:
-    """A database with a signer's lane, as its own process has it, or over the ledger's socket."""
+async def with_lane(tmp_path: Path) -> AsyncIterator[Database]:
+    """A database with a signer's lane."""
     opened = open_database(str(tmp_path / "hub.db"))
     await opened.run(open_lane("base-sepolia", SIGNER, 7))
-    if whose == "own":
-        yield opened
-    else:
-        stop = asyncio.Event()
-        serving = asyncio.create_task(serve_ledger(opened, listen(tmp_path / "ledger.sock"), stop))
-        remote = RemoteDatabase(tmp_path / "ledger.sock")
-        await remote.open()
-        yield remote
-        await remote.close()
-        stop.set()
-        await serving
+    yield opened
     await opened.close()
 
 
-@pytest_asyncio.fixture(params=OWN_OR_NOT)
-async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
-    async with reached(tmp_path, request.param) as database:
+@pytest_asyncio.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    async with with_lane(tmp_path) as database:
         yield database
 
 

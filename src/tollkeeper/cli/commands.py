@@ -51,11 +51,7 @@ Config = Annotated[
 ]
 Host = Annotated[str | None, typer.Option(help="The address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="The port to listen on.", min=0, max=65535)]
-Workers = Annotated[int | None, typer.Option(help="How many processes serve calls; 1 unless given.", min=1, max=64)]
-Shared = Annotated[
-    bool | None,
-    typer.Option("--share-database", help="Let other hubs with the same settings, on this machine, use the database."),
-]
+Workers = Annotated[int | None, typer.Option(help="How many processes serve: on SQLite one.", min=1, max=64)]
 ForRole = Annotated[Role, typer.Option("--for", help="Whose: of serve, of gateway or of hub.")]
 
 
@@ -100,14 +96,12 @@ def gateway_command(config: Config = None, host: Host = None, port: Port = None,
 
 
 @app.command("hub")
-def hub_command(
-    *, config: Config = None, host: Host = None, port: Port = None, workers: Workers = None, share: Shared = None
-) -> None:
+def hub_command(config: Config = None, host: Host = None, port: Port = None, workers: Workers = None) -> None:
     """Run the hub alone: login, history, supported, verify, settle.
 
     Example: tollkeeper hub --port 8404
     """
-    _serve(Role.HUB, config, host=host, port=port, workers=workers, share_database=share)
+    _serve(Role.HUB, config, host=host, port=port, workers=workers)
 
 
 @app.command("init")

@@ -175,12 +175,11 @@ class CallerConnection(HttpToolsProtocol):
             return False
         return bool(cycle.response_complete or not cycle.waiting_for_100_continue)  # behind its answer it owes the rest
 
-    def has_left(self) -> bool:
-        """Is nobody there to be answered? For an application, which would hear of it at the next sweep."""
-        return self._attendance.look() is Presence.GONE
-
     def may_have_left(self) -> bool:
-        """The same, also where nobody can tell: who speaks HTTP/1.0 and sends no more cannot be asked (`presence`)."""
+        """Tell an application whether nobody may be there to be answered, of whom it would hear at the next sweep.
+
+        So it may be where nobody can tell: who speaks HTTP/1.0 and sends no more cannot be asked (`presence`).
+        """
         presence = self._attendance.look()
         return presence is Presence.GONE or (presence is Presence.SILENT and not self._is_http_11)
 

@@ -300,7 +300,7 @@ class StrictProtocol(CallerConnection):
         super().on_message_begin()
         self.url, self.headers, self.expect_100_continue = url, headers, expects_continue
         self.scope["headers"] = headers
-        self.scope["state"] |= {"has_left": self.has_left, "may_have_left": self.may_have_left}
+        self.scope["state"]["may_have_left"] = self.may_have_left
         super().on_headers_complete()
         has_body = self.parser.get_method() != b"HEAD"
         joined = JoinedWrites(self.transport, self.loop, self.end, has_body=has_body)

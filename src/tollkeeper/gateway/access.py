@@ -75,9 +75,7 @@ class Arriving(Asking):
 
     # 1. Slug. In memory; a task reads a gate that is not, by the reading thread, and makes its 402s: without a limit of
     # time, and again where the gate changes meanwhile; a deleted one each time, the claim of what is shown there, and
-    # where wallets hold its credits the session of a bearer, as step 2 waits for it. Here and below, where several
-    # workers serve, what is read is asked of the ledger's process; one that says nothing for 45 to 50 s is taken for
-    # dead.
+    # where wallets hold its credits the session of a bearer, as step 2 waits for it.
 
     def arrive(self) -> None:
         """A request came in."""
@@ -161,13 +159,12 @@ class Arriving(Asking):
         else:
             self._challenge()
 
-    # 4. Spend a held credit. Waits for the ledger's commit, together with every other call that waits for it. Where one
-    # process has the database, that commit blocks the loop until the disk has it, unless the writing thread is at work
-    # or has to be (`storage.sqlite.SqliteDatabase.post`): then the loop lends it the interpreter, up to 2 ms at a time
-    # (`storage.lending`). With several workers the ledger's process waits for the disk; where it goes away meanwhile it
-    # is waited for, 10 s, and who comes then is refused. On the straight way: `CallAgain.begin`, `spent_together`.
-    # Where a file is sold, its store is asked before, in a task, for 5 s, and where its gate was deleted a commit of
-    # the writing thread keeps it (`asking._require_file`).
+    # 4. Spend a held credit. Waits for the ledger's commit, together with every other call that waits for it. That
+    # commit blocks the loop until the disk has it, unless the writing thread is at work or has to be
+    # (`storage.sqlite.SqliteDatabase.post`): then the loop lends it the interpreter, up to 2 ms at a time
+    # (`storage.lending`). On the straight way: `CallAgain.begin`, `spent_together`. Where a file is sold, its store is
+    # asked before, in a task, for 5 s, and where its gate was deleted a commit of the writing thread keeps it
+    # (`asking._require_file`).
 
     def _spend(self, presented: Presented, buyer: Buyer) -> None:
         if self.opened.gate.file is not None:

@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from tollkeeper.core.tenders import Asset
     from tollkeeper.edge.pool import TargetPool
     from tollkeeper.gateway.families import AnyChain
-    from tollkeeper.gateway.gates import Announce
     from tollkeeper.storage.database import Database
     from tollkeeper.storage.files import FileStore
     from tollkeeper.storage.sealing import Sealing
@@ -108,18 +107,6 @@ class GatewayConfig:
     proves_payments: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """One of several processes that serve one database's gates. The first does what only one may do.
-
-    `announce` tells the others that a gate changed, and returns once none of them has the former copy; None where there
-    are none.
-    """
-
-    announce: Announce | None
-    is_first: bool
-
-
 class Gateway:
     """The gateway's parts, and their life: `start` before the first request, `aclose` after the last."""
 
@@ -133,15 +120,13 @@ class Gateway:
         store: FileStore,
         random_bytes: Callable[[int], bytes],
         chains: Mapping[str, AnyChain] | None = None,
-        worker: Worker | None = None,
     ) -> None:
         """`store` keeps files.
 
         `chains`: nodes by network, which the gateway opens and closes, for a word to the owner on Solana, and to prove
-        payments. `worker`: what this process is among several on one database; None where it is the only one.
+        payments.
         """
         self.config = config
-        self._worker = worker = worker or Worker(None, is_first=True)
         self.auth = auth
         self._hub = hub
         chains = chains or {}
@@ -160,12 +145,7 @@ class Gateway:
         )
         self._forwarder = Forwarder(self.resolver, places=places_for_targets())
         self.traffic = Traffic(self.purchases, statistics, clock_ms, config.kept)
-        self.gates = Gates(
-            self.paygates,
-            self.assets,
-            config.public_url,
-            announce=worker.announce,
-        )
+        self.gates = Gates(self.paygates, self.assets, config.public_url)
         self.buying = self._buying()
         self._settled = SettledAssets(database)
         self.proofs = Proofs(lambda: self._settled.known)
@@ -240,18 +220,12 @@ class Gateway:
             self.supported,
             self.proofs_on_chain,
             clock_ms,
-            is_first=self._worker.is_first,
         )
 
     @property
     def database(self) -> Database:
         """Where everything of the gateway is."""
         return self._database
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this process does what only one of several may."""
-        return self._worker.is_first
 
     @property
     def target_pool(self) -> TargetPool:
@@ -267,15 +241,11 @@ class Gateway:
         return self._supported.assets
 
     async def start(self) -> None:
-        """Closes calls and uploads that a dead process left open, learns the networks, starts the background work.
-
-        Of several workers none may close them: who started them knows what is a dead one's.
-        """
-        if self._worker.announce is None:
-            interrupted = await self.purchases.interrupt_calls(clock_ms())
-            if interrupted.count:
-                _LOG.warning("calls_interrupted", count=interrupted.count)
-            await self._database.run(cut_uploads_of_the_dead())
+        """Close calls and uploads that a dead process left open, learn the networks, start the background work."""
+        interrupted = await self.purchases.interrupt_calls(clock_ms())
+        if interrupted.count:
+            _LOG.warning("calls_interrupted", count=interrupted.count)
+        await self._database.run(cut_uploads_of_the_dead())
         await self.purchases.ledger.open()
         opening = asyncio.create_task(self.proofs_on_chain.keep_open())
         with suppress(TimeoutError):
@@ -283,14 +253,14 @@ class Gateway:
                 await self.proofs_on_chain.asked.wait()
         await self._settled.recall()
         await self._refresh()
-        firsts = (self.files.run(), self._end_deletions()) if self._worker.is_first else ()
         self._tasks = [
             opening,
             asyncio.create_task(self._keep_fresh()),
             asyncio.create_task(self._completer.run()),
             asyncio.create_task(self.traffic.run()),
             asyncio.create_task(self.uploads.run()),
-            *(asyncio.create_task(work) for work in firsts),
+            asyncio.create_task(self.files.run()),
+            asyncio.create_task(self._end_deletions()),
         ]
 
     async def _refresh(self) -> None:

@@ -50,10 +50,9 @@ class Asking(Answering):
         return SpendRequest(opened.gate.id, opened.gate.version, shown, self.call.request_id, is_token)
 
     # Each by a commit of its own (`run_short`): the loop's where a commit takes less than a millisecond, else the
-    # writing thread's. Where the ledger's process went away it is waited for, 10 s at most. The reading thread looks up
-    # before of which purchase a wallet's call is spent, three times at most while others spend it (`single_spends`);
-    # where the wallet holds nothing it looks up what is void for its payment, and our hub is asked of each, until
-    # `deadline`. The claim of a token beside it the loop reads itself.
+    # writing thread's. The reading thread looks up before of which purchase a wallet's call is spent, three times at
+    # most while others spend it (`single_spends`); where the wallet holds nothing it looks up what is void for its
+    # payment, and our hub is asked of each, until `deadline`. The claim of a token beside it the loop reads itself.
 
     async def _spend_by_token(self, token: str, deadline: float) -> tuple[OpenGate, Purchase]:
         """Spends a credit that the token holds.

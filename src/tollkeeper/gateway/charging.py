@@ -7,7 +7,7 @@ back (`Ledger.refused`: then it is given back once the database is there again).
 which purchase, is `storage.spending`; who asks for them is `access`.
 
 Each takes or gives by a commit of its own, which the loop makes where the disk is quick, and the writing thread where
-it is not (`SqliteDatabase.run_short`); for a ledger's process that went away it is waited, 10 s at most.
+it is not (`SqliteDatabase.run_short`).
 """
 
 from __future__ import annotations

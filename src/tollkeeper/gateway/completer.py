@@ -4,8 +4,6 @@ A claim is never forgotten and never guessed at: the very request that was first
 our hub answers with that attempt's outcome or, once the request has expired, that it never was. At a facilitator that
 knows no keys the claim is looked for on the chain, or, without a node, parked for the operator. What became of payments
 after the grant is looked at in its passes too; how, is in `following`.
-A claim that another worker's request is settling may be asked about too: the key gives both the same outcome, and the
-grant is one conditional statement.
 """
 
 from __future__ import annotations
@@ -63,11 +61,7 @@ class Completer:
         supported: Callable[[], Supported],
         proofs: ChainProofs,
         clock_ms: Callable[[], int],
-        *,
-        is_first: bool = True,
     ) -> None:
-        """Of several workers the one that `is_first` completes all; the others only what their own buyers wait for."""
-        self._is_first = is_first
         self._purchases = purchases
         self._buying = buying
         self._hub = hub
@@ -104,16 +98,13 @@ class Completer:
         """
         supported = self._supported()
         has_said = supported.is_ours or supported.assets  # a hub of ours knows what it settled on networks of before
-        if not has_said or not (self._is_first or self._buying.waiting.has_any):
+        if not has_said:
             return
         claims = await self._purchases.in_flight(CLAIMS_MAX)
         under_way = self._buying.under_way()
         for purchase, request in claims:
-            is_ours = self._is_first or self._buying.waiting.has_one_for(purchase.id)
-            if is_ours and key_of(purchase) not in under_way:
+            if key_of(purchase) not in under_way:
                 self._begin(purchase.id, partial(self._finish, purchase, request))
-        if not self._is_first:
-            return
         for purchase, request in await self._purchases.unconfirmed(CLAIMS_MAX):
             self._begin(purchase.id, partial(self._following.finish_trust, purchase, request))
         self._begin("confirmed sales", self._following.look_again)
@@ -142,7 +133,7 @@ class Completer:
             finding = await self._proofs.find(
                 await owed_by(self._purchases, purchase), "", supported.senders_on(purchase.network)
             )
-            # The attempt may be another worker's, whose facilitator has yet to say that it was its transaction.
+            # The attempt may be a dead process's, whose facilitator has yet to say that it was its transaction.
             is_over = finding.seen is not Seen.FOREIGN or _is_request_expired(purchase, self._clock_ms())
             if finding.seen is not Seen.NOTHING and is_over:
                 await self._conclude(purchase, answer_of(finding))

@@ -69,7 +69,7 @@ _UNTOLD: Final = _Standing(_Fate.UNTOLD)
 
 
 class Following:
-    """Of one process; of several workers one follows."""
+    """Of one process."""
 
     def __init__(
         self,

@@ -1,13 +1,13 @@
 """PayGates as the data plane uses them: looked up and kept by slug, their 402 made once (architecture 2).
 
-The copy is only a copy: claim and spend check the version again where they commit, and say STALE. Where several workers
-serve, an update is answered only after all of them have dropped theirs (contract 3.3), so that no 402 is stale either.
+The copy is only a copy: claim and spend check the version again where they commit, and say STALE. An update is answered
+only after the copy was dropped (contract 3.3), so that no 402 is stale either.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import API_VERSION, clock_ms
 from tollkeeper.core.addresses import TargetUrl, parse_target_url
@@ -17,14 +17,13 @@ from tollkeeper.core.paygate_fields import CreditBinding
 from tollkeeper.gateway.heads import GateWire, gate_wire
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable, Mapping
 
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.core.tenders import Asset, Tender
     from tollkeeper.core.wire import Requirements
     from tollkeeper.storage.paygates import PayGates
 
-Announce: TypeAlias = "Callable[[str], Awaitable[None]]"
 CACHED_GATES_MAX: Final = 10_000  # 5 KB each, up to 30 where texts are long, and more on several networks
 
 
@@ -107,17 +106,8 @@ class _Reads:
 class Gates:
     """The gates of this process. `assets` gives what the facilitator settles now; who changes it calls `forget_all`."""
 
-    def __init__(
-        self,
-        store: PayGates,
-        assets: Callable[[], Mapping[str, Asset]],
-        public_url: str,
-        *,
-        announce: Announce | None = None,
-    ) -> None:
-        """`announce` returns once every other process that serves the same gates has dropped its copy too."""
+    def __init__(self, store: PayGates, assets: Callable[[], Mapping[str, Asset]], public_url: str) -> None:
         self._store = store
-        self._announce = announce
         self._assets = assets
         self._public_url = public_url
         self._open: dict[str, OpenGate] = {}
@@ -203,20 +193,14 @@ class Gates:
         except ApiError:
             return opened
 
-    async def changed(self, slug: str) -> None:
-        """Drops the copies of all processes, after an update or delete was committed and before it is answered."""
-        self.forget(slug)
-        if self._announce is not None:
-            await self._announce(slug)
-
     def forget_all(self) -> None:
-        """Drops the copies of this process, whose challenges name what the facilitator settled."""
+        """Drop all copies: their challenges name what the facilitator settled."""
         for reads in self._being_read.values():
             reads.changes += 1
         self._open.clear()
 
     def forget(self, slug: str) -> None:
-        """Drops the copy of this process."""
+        """Drop the copy, after an update or delete was committed and before it is answered."""
         if (reads := self._being_read.get(slug)) is not None:
             reads.changes += 1
         self._open.pop(slug, None)

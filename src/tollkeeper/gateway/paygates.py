@@ -237,7 +237,7 @@ class Management:
                 gate_id, lambda current: updated(current, body, now_ms, forbidden, file), secret
             )
         finally:
-            await self.gates.changed(gate.slug)  # also where the answer was lost: the commit may stand
+            self.gates.forget(gate.slug)  # also where the answer was lost: the commit may stand
         shown = _shown(secret) if changed.secrets else {}
         return {**self._body(changed, await self._counters(changed)), **shown, **warned}
 
@@ -248,7 +248,7 @@ class Management:
         try:
             await self.store.replace_secret(gate_id, secret, clock_ms())
         finally:
-            await self.gates.changed(gate.slug)
+            self.gates.forget(gate.slug)
         return _shown(secret)
 
     async def claim(self, bearer: str | None, gate_id: int, token: str | None) -> dict[str, Any]:
@@ -259,18 +259,18 @@ class Management:
         try:
             claimed = await self.store.claim(gate_id, wallet, clock_ms())
         finally:
-            await self.gates.changed(gate.slug)
+            self.gates.forget(gate.slug)
         return self._body(claimed, await self._counters(claimed))
 
     async def delete(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
         """Ends a gate; its slug answers 404 from then on."""
         gate, _ = await self.managed(bearer, gate_id)
-        # Before the rest is void, too: that takes seconds where much was sold, and this process may be gone by then.
-        changed = partial(self.gates.changed, gate.slug)
+        # Before the rest is void, too: that takes seconds where much was sold.
+        forget = partial(self.gates.forget, gate.slug)
         try:
-            outstanding = await self.store.delete(gate_id, clock_ms(), changed)
+            outstanding = await self.store.delete(gate_id, clock_ms(), forget)
         finally:
-            await changed()
+            forget()
         return {"success": True, "message": "the PayGate is deleted", "outstandingCredits": outstanding}
 
     async def _found(self, gate_id: int) -> tuple[PayGate, bytes | None]:

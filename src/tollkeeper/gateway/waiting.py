@@ -41,11 +41,6 @@ class Waiting:
         self._status_url = status_url
         self._awaited: dict[str, _Awaited] = {}
 
-    @property
-    def has_any(self) -> bool:
-        """Does somebody wait right now for any purchase that he may spend of?"""
-        return any(one.spending for one in self._awaited.values())
-
     def has_one_for(self, purchase_id: str) -> bool:
         """Does somebody wait right now for this purchase, and may spend of it?"""
         awaited = self._awaited.get(purchase_id)
@@ -63,7 +58,7 @@ class Waiting:
             async with asyncio.timeout_at(deadline):
                 while True:
                     decided = awaited.decided  # what is decided from here on, be it while this looks
-                    current = await self._purchases.by_id(purchase.id)  # by the loop, or the ledger's process
+                    current = await self._purchases.by_id(purchase.id)  # by the loop
                     if current is None or current.state is not purchase.state or current.attempt != purchase.attempt:
                         return
                     with suppress(TimeoutError):  # not `wait_for`, which forgets that its task was cancelled

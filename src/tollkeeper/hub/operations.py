@@ -43,8 +43,8 @@ _REFUSED: Final = (
     Code.NONCE_ALREADY_USED,
     Code.PAYMENT_EXPIRED,
 )
-# A web page of an origin that the settings do not name, under /api; a worker that cannot reach the hub's process.
-IN_FRONT: Final = (Code.FORBIDDEN, Code.UNAVAILABLE)
+# A web page of an origin that the settings do not name, under /api.
+IN_FRONT: Final = (Code.FORBIDDEN,)
 _HISTORY: Final = (Code.AUTH_REQUIRED, Code.INVALID_TOKEN)
 _OPTION: Final = {"confirm": nullable(FLAG), "useDbId": nullable(FLAG)}
 _SETTLED: Final[dict[int | str, Answer]] = {200: Answer("What became of it", {JSON: ref("Settled")})}

@@ -1,15 +1,11 @@
 """The admin address: `/metrics`, apart from what the world reaches (contract 2).
 
-A process alone answers for itself. Of several workers each tells its numbers over a socket in the parent's own
-directory, and the parent puts them together. An address that is taken is no reason not to sell: it is logged, and
-the process goes on without metrics.
+An address that is taken is no reason not to sell: it is logged, and the process goes on without metrics.
 """
 
 from __future__ import annotations
 
-import asyncio
-import socket
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -17,19 +13,15 @@ import structlog
 from tollkeeper.api import envelope, error_envelope, new_request_id
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.serving.http_server import HttpServer, ListenError, listen
-from tollkeeper.serving.measuring import CONTENT_TYPE, exposition, joined
+from tollkeeper.serving.measuring import CONTENT_TYPE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-    from pathlib import Path
-
-    from prometheus_client import Metric
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from tollkeeper.serving.access import Message, Receive, Send
 
 _LOG = structlog.get_logger("tollkeeper.serving")
 _DRAIN_SECONDS: Final = 1
-_TELL_SECONDS: Final = 5.0
 
 
 @asynccontextmanager
@@ -71,48 +63,3 @@ def _app(text: Callable[[], Awaitable[bytes]]) -> Callable[[Message, Receive, Se
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
     return app
-
-
-def _bound(path: Path) -> socket.socket:
-    path.unlink(missing_ok=True)  # of a process that died in this place
-    listening = socket.socket(socket.AF_UNIX)
-    listening.bind(str(path))
-    return listening
-
-
-@asynccontextmanager
-async def telling_metrics(path: Path | None, text: Callable[[], Awaitable[bytes]]) -> AsyncIterator[None]:
-    """Tells whoever connects to this socket the metrics, until the block ends."""
-    if path is None:
-        yield
-        return
-
-    async def tell(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            writer.write(await text())
-            await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_unix_server(tell, sock=_bound(path))
-    try:
-        yield
-    finally:
-        server.close()
-
-
-async def told_metrics(paths: Mapping[str, Path], own: Iterable[Metric]) -> bytes:
-    """The metrics of all these processes, and the parent's `own`; of one that does not answer there are none."""
-
-    async def ask(path: Path) -> bytes:
-        try:
-            async with asyncio.timeout(_TELL_SECONDS):
-                reader, writer = await asyncio.open_unix_connection(path)
-                try:
-                    return await reader.read()
-                finally:
-                    writer.close()
-        except (OSError, TimeoutError):
-            return b""
-
-    answers = await asyncio.gather(*(ask(path) for path in paths.values()))
-    return joined({"parent": exposition(own), **dict(zip(paths, answers, strict=True))})

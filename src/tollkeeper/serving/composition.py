@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tollkeeper.api import clock_ms
@@ -25,10 +23,9 @@ from tollkeeper.gateway.transports import AsgiTransport, HttpTransport
 from tollkeeper.hub.gateway_signature import COVERED, LABEL
 from tollkeeper.serving import inspection, reconciling
 from tollkeeper.serving.access import AccessLog, Application, Mounted
-from tollkeeper.serving.admin import serving_metrics, telling_metrics
+from tollkeeper.serving.admin import serving_metrics
 from tollkeeper.serving.control import taking_orders
 from tollkeeper.serving.file_stores import file_store
-from tollkeeper.serving.hub_proxy import HubProxy
 from tollkeeper.serving.inspection import INTERVAL_SECONDS as INSPECTION_SECONDS
 from tollkeeper.serving.inspection import keep_inspecting
 from tollkeeper.serving.live_keys import LiveKeys
@@ -37,7 +34,6 @@ from tollkeeper.serving.nodes import chain_of, config_of
 from tollkeeper.serving.origins import OriginGuard
 from tollkeeper.serving.own_database import open_own_database
 from tollkeeper.serving.reconciling import keep_reconciling
-from tollkeeper.serving.sharing import sharing_of
 from tollkeeper.serving.tracing import Spans, TracedHub
 from tollkeeper.serving.trusted_gateways import GatewayKeys
 from tollkeeper.settings import Role, Settings
@@ -48,19 +44,15 @@ if TYPE_CHECKING:
 
     from litestar.types import ASGIApp
 
-    from tollkeeper.core.keyring import Secret
     from tollkeeper.core.sealing import KeyRing
-    from tollkeeper.gateway.app import Gateway, Worker
+    from tollkeeper.gateway.app import Gateway
     from tollkeeper.gateway.hub_client import Signer as RequestSigner
     from tollkeeper.hub.app import Hub
-    from tollkeeper.serving.orders import Spread
     from tollkeeper.storage.database import Database
 
 T = TypeVar("T")
 
 HUB_PREFIX: Final = "/hub"
-# Of several hubs on one database one that is silent for so long is dead, and the others take over what it carried.
-HUB_LIFE_SECONDS: Final = 10.0
 # A node that does not answer must not hold up a start: the networks are opened in the background then.
 _NODES_WAIT_SECONDS: Final = 2.0
 
@@ -72,7 +64,7 @@ async def compose(settings: Settings, inspection_seconds: float = INSPECTION_SEC
     Its books are checked every `inspection_seconds`, more rarely where that takes long.
     """
     async with AsyncExitStack() as parts:
-        database = open_own_database(settings, sharing_of(settings))
+        database = open_own_database(settings)
         parts.push_async_callback(database.close)
         measured = Measured(spans=_spans(parts, settings))
         await parts.enter_async_context(serving_metrics(settings.metrics_address, measured.text))
@@ -84,81 +76,19 @@ async def compose(settings: Settings, inspection_seconds: float = INSPECTION_SEC
             measured.books += (reconciling.REGISTRY,)
         if settings.role is Role.GATEWAY:
             hub_there = HttpTransport(_given(settings.hub_url))
-            among = await _alone(settings, database)
-            measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, hub_there, among)
+            measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, hub_there)
             yield _fronted(_gateway_app(gateway), settings, measured)
             return
         prefix = HUB_PREFIX if settings.role is Role.SERVE else ""
         public_url = settings.public_url.text + prefix
-        life = HUB_LIFE_SECONDS if settings.is_database_shared else None
-        measured.hub = await _open_hub(
-            parts, settings, database, auth, settings.signer_keys, public_url, shared_life_seconds=life
-        )
+        measured.hub = await _open_hub(parts, settings, database, auth, public_url)
         hub = _traced(_hub_app(measured.hub), measured.spans)
         if settings.role is Role.HUB:
             yield _fronted(hub, settings, measured)
             return
-        among = await _alone(settings, database)
-        measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, AsgiTransport(hub), among)
+        measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, AsgiTransport(hub))
         app = Mounted(_gateway_app(gateway), HUB_PREFIX, hub)
         yield _fronted(app, settings, measured)
-
-
-@asynccontextmanager
-async def compose_hub(
-    settings: Settings,
-    database: Database,
-    signer_keys: tuple[Secret[bytes], ...],
-    metrics: Path | None = None,
-    *,
-    is_first: bool = True,
-) -> AsyncIterator[Application]:
-    """The hub of `serve` in a process of its own behind the workers, or one of several hubs on one database.
-
-    `settings` need no signer's key. `metrics`: the socket at which the parent asks for them. Of several the one that
-    `is_first` compares the books with the chain.
-    """
-    is_alone = settings.role is Role.SERVE
-    async with AsyncExitStack() as parts:
-        auth = _auth(parts, settings, database)
-        if is_first:
-            parts.push_async_callback(_end, asyncio.create_task(keep_reconciling(settings, database)))
-        public_url = settings.public_url.text + (HUB_PREFIX if is_alone else "")
-        life = None if is_alone else HUB_LIFE_SECONDS
-        opened = await _open_hub(parts, settings, database, auth, signer_keys, public_url, shared_life_seconds=life)
-        compared = (reconciling.REGISTRY,) if is_first else ()
-        measured = Measured(hub=opened, spans=_spans(parts, settings), books=compared)
-        await parts.enter_async_context(telling_metrics(metrics, measured.text))
-        app = _traced(_hub_app(opened), measured.spans)
-        yield AccessLog(app, counts=measured.counts) if is_alone else _fronted(app, settings, measured)
-
-
-@dataclass(frozen=True, slots=True)
-class Among:
-    """The keys of this process, what it is among several, and what makes all of them take a ring."""
-
-    keys: LiveKeys
-    worker: Worker | None = None
-    spread: Spread | None = None
-
-
-@asynccontextmanager
-async def compose_worker(
-    settings: Settings, database: Database, among: Among, hub_url: str | None, metrics: Path | None = None
-) -> AsyncIterator[tuple[Application, Gateway]]:
-    """One of several gateways on one database; in `serve` the hub is at `hub_url` and reached through each of them."""
-    async with AsyncExitStack() as parts:
-        auth = _auth(parts, settings, database)
-        transport = HttpTransport(hub_url or _given(settings.hub_url))
-        gateway = await _open_gateway(parts, settings, database, auth, transport, among)
-        measured = Measured(gateway=gateway, spans=_spans(parts, settings))
-        await parts.enter_async_context(telling_metrics(metrics, measured.text))
-        app: Application = _gateway_app(gateway)
-        if hub_url is not None:
-            proxy = HubProxy(hub_url)
-            parts.push_async_callback(proxy.close)
-            app = Mounted(app, HUB_PREFIX, proxy)
-        yield _fronted(app, settings, measured), gateway
 
 
 def _spans(parts: AsyncExitStack, settings: Settings) -> Spans | None:
@@ -215,15 +145,12 @@ async def _open_hub(
     settings: Settings,
     database: Database,
     auth: Auth,
-    signer_keys: tuple[Secret[bytes], ...],
     public_url: str,
-    *,
-    shared_life_seconds: float | None = None,
 ) -> Hub:
     from tollkeeper.hub.app import Hub
     from tollkeeper.hub.families import HubNetwork, signers_of
 
-    keys = [key.reveal() for key in signer_keys]
+    keys = [key.reveal() for key in settings.signer_keys]
     signers = {
         family: signers_of(family, keys) for family in {one.network.family for one in settings.networks.values()}
     }
@@ -235,7 +162,6 @@ async def _open_hub(
         networks,
         public_url=public_url,
         trusted_keys=own_keys if settings.role is Role.SERVE else {},
-        shared_life_seconds=shared_life_seconds,
     )
     parts.push_async_callback(hub.close)
     if settings.role is Role.HUB and settings.trusted_issuers:
@@ -256,32 +182,26 @@ async def _end(task: asyncio.Task[None]) -> None:
         await task
 
 
-async def _alone(settings: Settings, database: Database) -> Among:
-    """The only process of a database."""
-    keys = LiveKeys(_given(settings.encryption_keys), os.urandom)
-    await keys.settle(database)
-    return Among(keys)
-
-
 async def _open_gateway(
     parts: AsyncExitStack,
     settings: Settings,
     database: Database,
     auth: Auth,
     transport: Transport,
-    among: Among,
 ) -> Gateway:
     from tollkeeper.gateway.app import Gateway, GatewayConfig
     from tollkeeper.serving.orders import orders_of
 
+    keys = LiveKeys(_given(settings.encryption_keys), os.urandom)
+    await keys.settle(database)
     config = GatewayConfig(
         public_url=settings.public_url.text,
         default_network=_given(settings.default_network).name,
         default_payment_address=settings.default_payment_address,
         anonymous=settings.anonymous_paygates,
         allow_private_targets=settings.allow_private_targets,
-        sealing=among.keys.sealing,
-        token_keys=among.keys.tokens,
+        sealing=keys.sealing,
+        token_keys=keys.tokens,
         profile=settings.challenge_profile,
         hub_url=_given(settings.hub_url) if settings.role is Role.GATEWAY else settings.public_url.text + HUB_PREFIX,
         exposure_cap=TrustCaps(
@@ -313,13 +233,10 @@ async def _open_gateway(
         store=file_store(settings.files),
         random_bytes=os.urandom,
         chains=chains,
-        worker=among.worker,
     )
     parts.push_async_callback(gateway.aclose)
     await gateway.start()
-    if among.worker is None or among.worker.is_first:
-        orders = orders_of(settings, database, among.keys, among.spread)
-        await parts.enter_async_context(taking_orders(settings.database_url, orders))
+    await parts.enter_async_context(taking_orders(settings.database_url, orders_of(settings, database, keys)))
     return gateway
 
 

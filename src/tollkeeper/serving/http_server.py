@@ -63,14 +63,14 @@ class Address:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 
-def listen(host: str, port: int, setting: str | None = None, *, shares_port: bool = False) -> socket.socket:
+def listen(host: str, port: int, setting: str | None = None) -> socket.socket:
     """A listening socket; port 0 takes any free one. `setting` names the address, unless --host and --port do.
 
     Raises: ListenError, which says what to choose instead.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG, reuse_port=shares_port)
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while ")[0]  # what follows is the address once more
         if error.errno == EADDRINUSE:

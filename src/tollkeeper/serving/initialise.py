@@ -132,9 +132,6 @@ default_network = "{network}"
 # batch_queue_depth = 16
 # batch_items_max = 20
 
-# Processes that serve calls (with several, one more owns the database and one is the hub).
-# workers = 1
-
 # How long a stop waits for accepted requests.
 # shutdown_timeout_seconds = 600
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.parser import text_string_to_metric_families
 
 from tollkeeper.serving.request_counts import BUCKETS, RequestCounts
 from tollkeeper.storage import StorageError
@@ -21,7 +20,7 @@ from tollkeeper.storage.settlements import count_unfinished
 from tollkeeper.storage.statistics import Statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from prometheus_client import CollectorRegistry, Metric
     from prometheus_client.registry import Collector
@@ -52,19 +51,6 @@ def exposition(metrics: Iterable[Metric]) -> bytes:
     return generate_latest(collected)
 
 
-def joined(texts: Mapping[str, bytes]) -> bytes:
-    """The texts of several processes as one, each sample under its process's name."""
-    families: dict[str, Metric] = {}
-    for process, text in texts.items():
-        for family in text_string_to_metric_families(text.decode()):
-            samples = [sample._replace(labels={**sample.labels, "process": process}) for sample in family.samples]
-            family.samples = samples
-            known = families.setdefault(family.name, family)
-            if known is not family:
-                known.samples += samples
-    return exposition(families.values())
-
-
 @dataclass(slots=True)
 class Measured:
     """What of a process is measured; its parts are filled in as they are made."""
@@ -79,9 +65,7 @@ class Measured:
         """The metrics of now; without those of the database where it does not answer."""
         metrics = [*_of_requests(self.counts), *(metric for one in self.books for metric in one.collect())]
         if self.gateway is not None:
-            metrics += _of_gateway(self.gateway)
-            if self.gateway.is_first:
-                metrics += await _of_purchases(self.gateway)
+            metrics += [*_of_gateway(self.gateway), *await _of_purchases(self.gateway)]
         if self.hub is not None:
             metrics += [*self.hub.metrics.registry.collect(), _of_nodes(self.hub), *await _of_settlements(self.hub)]
         return exposition(metrics)

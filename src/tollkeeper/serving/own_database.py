@@ -9,21 +9,15 @@ from tollkeeper.storage.opening import sqlite_path
 
 if TYPE_CHECKING:
     from tollkeeper.settings import Settings
-    from tollkeeper.storage.file_lock import Sharing
     from tollkeeper.storage.sqlite import SqliteDatabase
 
 
-def open_own_database(settings: Settings, sharing: Sharing | None = None) -> SqliteDatabase:
-    """The database of these settings, its directory made where it is not there. Blocks. Raises: StorageError."""
-    make_directory(settings)
-    return open_database(settings.database_url, sharing=sharing)
-
-
-def make_directory(settings: Settings) -> None:
-    """Makes the database's directory where it is not there. Raises: StorageError."""
+def open_own_database(settings: Settings) -> SqliteDatabase:
+    """Open the database of these settings; make its directory where there is none. Blocks. Raises: StorageError."""
     directory = sqlite_path(settings.database_url).parent
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         msg = f"{directory} cannot be made ({error.strerror})"
         raise StorageError(msg) from error
+    return open_database(settings.database_url)

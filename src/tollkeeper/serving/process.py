@@ -1,5 +1,4 @@
 """A process from its settings: compose, listen, serve until a signal, drain, close (contract 1, security F21)."""
-# ruff: noqa: PLC0415 - the parent of workers serves nothing, and does without what serving imports
 
 from __future__ import annotations
 
@@ -29,19 +28,14 @@ def serve(settings: Settings) -> None:
     use_all_descriptors()
     set_up_heap()
     configure_logs(settings.log_level, settings.log_format, colours=wants_colours(sys.stderr))
-    if settings.workers == 1:
-        run(until_signalled(lambda stop: serve_until(settings, stop)))
-    else:
-        from tollkeeper.serving.workers import serve_with_workers
-
-        run(until_signalled(lambda stop: serve_with_workers(settings, stop)))
+    run(until_signalled(lambda stop: serve_until(settings, stop)))
 
 
 async def serve_until(settings: Settings, stop: asyncio.Event) -> None:
     """Serve until `stop` is set, finish the accepted requests, close. Raises: ListenError, StorageError."""
     # Listening comes first: a port that is taken must not cost a start of everything, and early callers wait in line.
     listening = listen(settings.host, settings.port)
-    from tollkeeper.serving.composition import compose
+    from tollkeeper.serving.composition import compose  # noqa: PLC0415 - most of the start's time, behind listening
 
     try:
         async with compose(settings) as app:

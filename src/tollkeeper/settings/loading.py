@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from tollkeeper.core.sealing import KeyRing
 
 WORKERS_MAX: Final = 64
+_ONE_WORKER: Final = (
+    "on SQLite one process serves; several need PostgreSQL, which this version does not have yet; nothing was started"
+)
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_METRICS_ADDRESS: Final = (DEFAULT_HOST, 8403)
 DEFAULT_PORT: Final = {Role.SERVE: 8402, Role.GATEWAY: 8402, Role.HUB: 8404}
@@ -102,6 +105,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
     networks = _networks(sources, role)
     confirm_nodes = _confirm_nodes(sources, networks)
     encryption_keys, auth_keys, signer_keys = _keys(sources, role)
+    _require_one_worker(sources)
     return Settings(
         role=role,
         config_path=path,
@@ -133,9 +137,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         log_level=take("log_level", text_of.choice(LogLevel), LogLevel.INFO),
         log_format=take("log_format", text_of.choice(LogFormat), LogFormat.AUTO),
         shutdown_timeout_seconds=take("shutdown_timeout_seconds", text_of.whole_number(1, 3600), 600),
-        workers=_workers(sources),
         confirm_nodes=confirm_nodes,
-        is_database_shared=_is_database_shared(sources, role),
         metrics_address=_metrics_address(sources),
         request_limits=_request_limits(sources),
         patience=_patience(sources),
@@ -185,8 +187,10 @@ def _patience(sources: Sources) -> Patience:
     )
 
 
-def _workers(sources: Sources) -> int:
-    return sources.take("workers", text_of.whole_number(1, WORKERS_MAX), 1)
+def _require_one_worker(sources: Sources) -> None:
+    """Refuse several processes: a SQLite database is one process's."""
+    if sources.take("workers", text_of.whole_number(1, WORKERS_MAX), 1) > 1:
+        sources.report("workers", _ONE_WORKER, "leave it out, or set it to 1")
 
 
 def _confirm_nodes(sources: Sources, networks: Mapping[str, NetworkSettings]) -> int:
@@ -199,18 +203,6 @@ def _confirm_nodes(sources: Sources, networks: Mapping[str, NetworkSettings]) ->
                 "confirm_nodes", has, f"give {needed} URLs in rpc_url of [networks.{name}], or ask for fewer"
             )
     return needed
-
-
-def _is_database_shared(sources: Sources, role: Role) -> bool:
-    """Hubs alone can: a gateway's ledger is one process's."""
-    is_shared = sources.take("share_database", text_of.parse_boolean, default=False)
-    if is_shared and role is not Role.HUB:
-        sources.report("share_database", "only hubs share a database", "leave it out, or give it to `tollkeeper hub`")
-    if is_shared and _workers(sources) > 1:
-        sources.report(
-            "share_database", "a program with workers shares no database", "start more hubs, or leave it out"
-        )
-    return is_shared and role is Role.HUB
 
 
 def _exposure(sources: Sources) -> ExposureCaps:

@@ -158,9 +158,7 @@ class Settings:
     log_level: LogLevel
     log_format: LogFormat
     shutdown_timeout_seconds: int
-    workers: int = 1
     confirm_nodes: int = 0  # how many of a network's nodes must show an outcome; 0: two where others can be reached
-    is_database_shared: bool = False  # by hubs that are started separately
     exports_spans: bool = False  # OpenTelemetry's environment names a collector
     metrics_address: tuple[str, int] | None = None  # None: there are no metrics
     request_limits: RequestLimits = field(default_factory=RequestLimits)

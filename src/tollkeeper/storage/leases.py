@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
-    from tollkeeper.storage.database import Statement, Unit
+    from tollkeeper.storage.database import Unit
 
 _QUERIES: Final = load_queries("leases.sql")
 
@@ -44,16 +44,6 @@ def renew(process_id: str, expires_ms: int, now_ms: int) -> Unit[bool]:
     """
     yield _QUERIES.correct_processes(expires_ms=expires_ms)
     return bool((yield _QUERIES.renew_process(id=process_id, expires_ms=expires_ms, now_ms=now_ms)))
-
-
-def all_ended() -> Statement:
-    """Says that every process has ended, for whoever knows that the database is its own."""
-    return _QUERIES.forget_processes(now_ms=0, are_all_dead=1)
-
-
-def end_all() -> Unit[None]:
-    """See `all_ended`."""
-    yield all_ended()
 
 
 def leave(process_id: str) -> Unit[None]:

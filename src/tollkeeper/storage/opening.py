@@ -11,20 +11,18 @@ from tollkeeper.storage.migrations import Migration, load_migrations, missing_mi
 from tollkeeper.storage.sqlite_file import applied_migrations, open_sqlite
 
 if TYPE_CHECKING:
-    from tollkeeper.storage.file_lock import Sharing
     from tollkeeper.storage.sqlite import SqliteDatabase
 
 _SQLITE: Final = "sqlite:///"
 
 
-def open_database(url: str, *, migrate: bool = True, sharing: Sharing | None = None) -> SqliteDatabase:
+def open_database(url: str, *, migrate: bool = True) -> SqliteDatabase:
     """Open the database at `url`: `sqlite:///relative`, `sqlite:////absolute`, or a bare path.
 
     Blocks (a start, not a request). With `migrate` it brings the schema up to date, else it refuses one that is not.
-    `sharing`: others that say the same may open it too.
     Raises: StorageError, with nothing changed, for a database that is locked, damaged, newer, foreign or unwritable.
     """
-    return open_sqlite(sqlite_path(url), load_migrations(), migrate=migrate, sharing=sharing)
+    return open_sqlite(sqlite_path(url), load_migrations(), migrate=migrate)
 
 
 def pending(url: str) -> tuple[Migration, ...]:

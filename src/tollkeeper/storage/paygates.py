@@ -24,7 +24,7 @@ from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.sequences import next_id
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from tollkeeper.core.target_signing import HmacSecret
     from tollkeeper.storage.database import Database, Row, Unit
@@ -271,16 +271,16 @@ class PayGates:
         yield self._version(gate)
         return gate
 
-    async def delete(self, gate_id: int, now_ms: int, deleted: Callable[[], Awaitable[None]] | None = None) -> int:
+    async def delete(self, gate_id: int, now_ms: int, deleted: Callable[[], None] | None = None) -> int:
         """Deletes a gate softly and voids its bought credits; returns how many those were. Raises: NOT_FOUND.
 
         From the first commit on none of them is taken but what is due (`spending`). Where much is yet to be void then,
-        `deleted` is waited for; where this breaks off, `void_rest` goes on.
+        `deleted` is called; where this breaks off, `void_rest` goes on.
         """
         voided, outstanding = await self._database.run(self._delete(gate_id, now_ms))
         if voided == VOIDED_AT_ONCE:
             if deleted is not None:
-                await deleted()
+                deleted()
             outstanding += await self._void(gate_id, now_ms)
         return outstanding
 

@@ -94,17 +94,13 @@ class SqliteDatabase:
         looker: sqlite3.Connection,
         folder: sqlite3.Connection,
         lock: int,
-        *,
-        is_shared: bool,
     ) -> None:
-        """`is_shared`: other programs may write to the file, and move its log into it."""
         self._writer = writer
         self._looker = looker  # for the loops
         self._lister = lister  # for its thread
         self._begin_list = limit_each(lister, _LIST_SECONDS, lambda: self._is_closed)
         self._folder = folder  # for the writing thread too
         self._lock = lock
-        self._is_shared = is_shared
         writer.execute("PRAGMA busy_timeout = 0")  # an event loop may be the one that writes: it must not wait
         self._failure: str | None = None
         self._mend_at: float | None = None  # of a failed disk: when to try it again, by the monotonic clock
@@ -345,7 +341,7 @@ class SqliteDatabase:
             self._commit_seconds += (time.perf_counter() - began - self._commit_seconds) / _COMMITS_WEIGHED
 
     def _is_log_long(self) -> bool:
-        is_late = self._is_wanted_short and self._is_held_up  # no copying reached the end since (decision 0068)
+        is_late = self._is_wanted_short and self._is_held_up  # no copying reached the end since
         return is_late or self._log_pages_max() * self._log_share > _LOG_PAGES_MAX
 
     def _log_pages_max(self) -> int:
@@ -357,10 +353,10 @@ class SqliteDatabase:
         """Copy what the log holds into the file, so that the log begins anew.
 
         Nearly all of it while the loops go on committing, by another connection; then, while nobody can write, the
-        little that came meanwhile, for only a log that is copied to its end begins anew. Where other programs have the
-        file, all of it while nobody can write: SQLite before 3.51.3 may take the frames of a log that has just begun
-        anew for copied, where a copying begins behind another one that reached the end (decision 0068). Of one program
-        none does: there are commits of its own since the last one then, or that one did not reach the end.
+        little that came meanwhile, for only a log that is copied to its end begins anew. SQLite before 3.51.3 may take
+        the frames of a log that has just begun anew for copied, where a copying begins behind another one that reached
+        the end. None does here: there are commits since the last one then, or that one did not reach
+        the end.
         """
         if self._failure is not None or not self._is_log_long():
             return
@@ -368,8 +364,7 @@ class SqliteDatabase:
         self._log_begun = self.commits, self._writer.total_changes  # so the loops ask for no other folding meanwhile
         pages = _NOT_COPIED
         try:
-            if not self._is_shared:
-                pages = self._copied_pages()
+            pages = self._copied_pages()
             with self._writing.turn:
                 if self._has_begun_in_time():
                     try:

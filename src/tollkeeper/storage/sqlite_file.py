@@ -2,12 +2,14 @@
 
 The order is the point: a file that another process writes, that is no database, that is damaged, that another program
 or a newer version made, is refused before anything could change in it. Whoever has the file open by itself, without
-SQLite, must not close it while the database is open: that would drop SQLite's own locks, which programs that share the
-file rest on.
+SQLite, must not close it while the database is open: that would drop SQLite's own locks, which a check or a copy beside
+a running server rests on. Our own lock, a file beside the database, lets one program have it; the kernel frees it with
+its holder's death.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import time
@@ -15,7 +17,6 @@ from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.storage.database import StorageError
-from tollkeeper.storage.file_lock import FileLock
 from tollkeeper.storage.migrations import SCHEMA_TABLE, Applied, Migration, missing_migrations
 from tollkeeper.storage.sqlite import SqliteDatabase
 from tollkeeper.storage.sqlite_connections import connect_reader, connect_writer, is_of_the_disk
@@ -24,45 +25,60 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from tollkeeper.storage.file_lock import Sharing
-
 _HEADER: Final = b"SQLite format 3\x00"
 # quick_check reads the whole file; above this size only header and schema are read, so that a start stays quick.
 _CHECKED_SIZE_BYTES: Final = 256 * 1024 * 1024
+_PROCESS_ID_SIZE_BYTES: Final = 32
 
 
 class MovedError(StorageError):
     """Somebody began to write to a file that nobody had open: what was read of it is worth nothing. Read it again."""
 
 
-def open_sqlite(
-    path: Path, known: Sequence[Migration], *, migrate: bool, sharing: Sharing | None = None
-) -> SqliteDatabase:
+def open_sqlite(path: Path, known: Sequence[Migration], *, migrate: bool) -> SqliteDatabase:
     """Open the database at `path`, creating it with mode 0600, and bring its schema up to `known`.
 
-    With `migrate` false a schema that is not up to date is refused, and where others that share it have it open.
-    Raises: StorageError, the file untouched.
+    With `migrate` false a schema that is not up to date is refused. Raises: StorageError, the file untouched.
     """
     path = path.absolute().parent.resolve() / path.name
-    lock = FileLock(path, sharing)
+    lock = _lock(path)
     try:
-        writer = _open_writer(path, _allowed(path, known, migrate=migrate and lock.is_alone))
+        writer = _open_writer(path, _allowed(path, known, migrate=migrate))
         try:
-            if sharing is not None and lock.is_alone:
-                writer.execute(sharing.when_alone.sql, sharing.when_alone.params)
-            lock.share()
             reader, lister, looker, folder = (connect_reader(path) for _ in range(4))
-            is_shared = sharing is not None
-            return SqliteDatabase(writer, reader, lister, looker, folder, lock.descriptor, is_shared=is_shared)
+            return SqliteDatabase(writer, reader, lister, looker, folder, lock)
         except BaseException:
             writer.close()
             raise
     except sqlite3.Error as error:
-        lock.close()
+        os.close(lock)
         raise StorageError(f"{path}: {error}") from error
     except BaseException:
-        lock.close()
+        os.close(lock)
         raise
+
+
+def _lock(path: Path) -> int:
+    """Take the database at `path` for this program alone. Raises: StorageError where another program has it."""
+    lock_path = path.with_name(path.name + ".lock")
+    try:
+        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StorageError(f"{path.parent} cannot be written: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    except BlockingIOError as error:
+        holder = os.pread(descriptor, _PROCESS_ID_SIZE_BYTES, 0).decode("ascii", "replace")
+        os.close(descriptor)
+        raise StorageError(
+            f"{path} is in use by process {holder}: one process writes a database; end that one first"
+        ) from error
+    except OSError as error:
+        os.close(descriptor)
+        raise StorageError(f"{lock_path} cannot be locked: {error.strerror}") from error
+    return descriptor
 
 
 def _allowed(path: Path, known: Sequence[Migration], *, migrate: bool) -> tuple[Migration, ...]:

@@ -1,21 +1,16 @@
-"""The program with several workers, what surrounds it, and how its processes are found, killed and told apart."""
+"""The program as a process of its own, and what surrounds it: configuration, target, buyer with funds."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
-import signal
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import aiohttp
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import Running, configured, running
@@ -25,7 +20,7 @@ from tollkeeper.sandbox.wallets import derive_wallets
 
 PAYEE = "0x" + "77" * 20
 WAIT_SECONDS = 60
-START_SECONDS = 120  # four interpreters, one after the other, on a machine that has other work
+START_SECONDS = 120  # an interpreter that starts on a machine that has other work
 
 
 class Site:
@@ -53,14 +48,14 @@ class Site:
             return connection.execute(sql, values).fetchall()
 
     @contextmanager
-    def serving(self, workers: int = 2, port: int = 0, under: tuple[str, ...] = ()) -> Iterator[Program]:
-        arguments = ("serve", "--config", self.config, "--port", str(port), "--workers", str(workers))
+    def serving(self, port: int = 0, under: tuple[str, ...] = ()) -> Iterator[Program]:
+        arguments = ("serve", "--config", self.config, "--port", str(port))
         with running(*arguments, environ=self.environ, under=under) as process:
             try:
                 said = process.wait_for_event("serving", START_SECONDS)
-                yield Program(self, process, said["url"], said.get("processes", {}))
+                yield Program(self, process, said["url"])
             finally:
-                if process.process.poll() is None:  # let it take its children with it
+                if process.process.poll() is None:
                     process.process.terminate()
                     with contextlib.suppress(Exception):
                         process.exit_code()
@@ -68,35 +63,15 @@ class Site:
 
 @dataclass
 class Program:
-    """The running one. `processes`: process ids by name, as they were at the start."""
+    """The running one."""
 
     site: Site
     process: Running
     url: str
-    processes: dict[str, int]
 
     @property
-    def parent(self) -> int:
+    def pid(self) -> int:
         return self.process.process.pid
-
-    def children(self) -> dict[str, int]:
-        """The living processes by what they are: ledger, hub, worker 1, ...; none twice."""
-        started = {line["process"]: line["pid"] for line in self.process.lines() if line["event"] == "process_started"}
-        return {name: pid for name, pid in started.items() if is_alive(pid)}
-
-    def kill(self, name: str) -> None:
-        pid = self.children().get(name)
-        if pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def is_alive(pid: int) -> bool:
-    """Does a process with this id run, and is it no zombie?"""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @dataclass
@@ -133,59 +108,8 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(home: Path, chain: ChainUnderTest, workers: int = 2) -> AsyncIterator[Scene]:
+async def scene(home: Path, chain: ChainUnderTest) -> AsyncIterator[Scene]:
     site = await asyncio.to_thread(Site, home, chain)
     async with recording_target() as target, Buyer(derive_wallets().buyer) as buyer:
-        with site.serving(workers) as program:
+        with site.serving() as program:
             yield Scene(site, program, target, buyer, chain)
-
-
-def mark_of(answer: Answer) -> str:
-    """Which process answered."""
-    return answer.headers["x-request-id"][12:20]
-
-
-@dataclass
-class Line:
-    """One kept connection, so one worker."""
-
-    session: aiohttp.ClientSession
-    marks: set[str] = field(default_factory=set)
-
-    async def get(self, url: str, **headers: str) -> Answer:
-        """A GET, which the client sends again by itself where a kept connection breaks."""
-        return await self._ask("GET", url, headers)
-
-    async def post(self, url: str, **headers: str) -> Answer:
-        """A POST, which is sent once."""
-        return await self._ask("POST", url, headers)
-
-    async def _ask(self, method: str, url: str, headers: dict[str, str]) -> Answer:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        async with self.session.request(method, url, headers=named) as response:
-            found = {name.lower(): value for name, value in response.headers.items()}
-            answer = Answer(response.status, found, await response.read())
-        self.marks.add(mark_of(answer))
-        return answer
-
-
-@asynccontextmanager
-async def lines_to_all(url: str, workers: int, count: int = 8) -> AsyncIterator[list[Line]]:
-    """At least `count` connections, among them one to each of the workers."""
-    async with contextlib.AsyncExitStack() as opened:
-        lines: list[Line] = []
-        marks: set[str] = set()
-        while len(lines) < count or len(marks) < workers:
-            assert len(lines) < 200, marks
-            connector = aiohttp.TCPConnector(limit=1)
-            line = Line(await opened.enter_async_context(aiohttp.ClientSession(connector=connector)))
-            await line.get(url)
-            marks |= line.marks
-            lines.append(line)
-        yield lines
-
-
-def price_in(answer: Answer) -> str:
-    """The price that a 402 shows."""
-    price: str = json.loads(answer.body)["paymentRequired"]["amount"]
-    return price

@@ -1,4 +1,4 @@
-"""What else than sales a gateway asks its database for: logins, uploads and statistics, each through a fault."""
+"""What a gateway asks its database for by other proofs and besides sales: logins, uploads, statistics; each faulty."""
 
 from __future__ import annotations
 
@@ -20,6 +20,28 @@ from tollkeeper.storage.files import LocalFiles
 _SIZE_BYTES: Final = 200_000
 # Counts are written twice a second.
 _WRITTEN_SECONDS: Final = 1.5
+
+
+async def spend_by_token(site: GatewaySite, case: Case) -> None:
+    """The credit token of a purchase spends it."""
+    signed = await site.sign(creditBinding="token")
+    token = (await site.until(signed)).headers["x-credit-token"]
+    deaths = site.gateway.deaths
+    site.gateway.prepare(case)
+    await until_told(partial(site.ask, "GET", signed.gate["accessUrl"], headers={"X-Credit-Token": token}), 200)
+    await site.bought_once(signed, case, deaths, calls=2)
+
+
+async def spend_of_wallet(site: GatewaySite, case: Case) -> None:
+    """The payer's bearer spends it."""
+    signed = await site.sign(creditBinding="wallet")
+    bearer = {"Authorization": f"Bearer {await site.buyer.login(site.url)}"}
+    ask = partial(site.ask, "GET", signed.gate["accessUrl"])
+    await until_told(partial(ask, headers={"X-Payment": signed.header, **bearer}), 200)
+    deaths = site.gateway.deaths
+    site.gateway.prepare(case)
+    await until_told(partial(ask, headers=bearer), 200)
+    await site.bought_once(signed, case, deaths, calls=2)
 
 
 async def log_in(site: GatewaySite, case: Case) -> None:
@@ -63,6 +85,7 @@ async def _ask(site: GatewaySite, method: str, path: str, *statuses: int, **give
 async def upload(site: GatewaySite, case: Case) -> None:
     """A file is put up for sale under a key of its owner's: sold whole, once, and nothing of another try is kept."""
     content, number = os.urandom(_SIZE_BYTES), len(site.paid)
+    await site.gateway.url()
     headers = {"Authorization": f"Bearer {await site.buyer.login(site.url)}"}
     headers["Idempotency-Key"] = f"upload-{number}-of-a-file"
     before, deaths = _sold(site), site.gateway.deaths
@@ -78,8 +101,8 @@ async def upload(site: GatewaySite, case: Case) -> None:
     gate = (await until_told(send, 201)).json()
     signed = await site.sign_for(gate)
     link = URL((await site.until(signed)).json()["downloadUrl"], encoded=True)
-    await site.bought_once(signed, case, deaths)
     assert (await until_told(partial(site.ask, "GET", str(link)), 200)).body == content
+    await site.bought_once(signed, case, deaths)
     assert len(_sold(site) - before) == 1
     async with asyncio.timeout(PATIENCE_SECONDS):
         while site.rows("SELECT 1 FROM uploads WHERE is_cut = 0"):  # noqa: ASYNC110 - of another process
