@@ -29,7 +29,7 @@ from bench.nginx import tool
 from bench.postgres_words import positional, words
 from bench.processes import STOP_TIMEOUT_SECONDS
 from bench.references.running import CACHE
-from tollkeeper.storage.database import ConstraintError, Part, Row, Statement
+from tollkeeper.storage.database import ConstraintError, Row, Statement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,7 +119,7 @@ class Postgres:
         try:
             asked = next(unit)
             while True:
-                answer = await (self._play(asked.job.unit()) if isinstance(asked, Part) else self.rows(asked))
+                answer = await self.rows(asked)
                 asked = unit.send(answer)
         except StopIteration as end:
             return end.value

@@ -29,8 +29,16 @@ from tollkeeper.storage.database import ConstraintError, Statement, rows_of
 from tollkeeper.storage.opening import open_database
 from tollkeeper.storage.purchase_rows import SpendRequest
 from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.single_spends import SpendOfPayer, SpendOne
-from tollkeeper.storage.spending import HeldSpend, KnownSpends, SpendBatch, Spent, give_back, restore_call
+from tollkeeper.storage.spending import (
+    HeldSpend,
+    KnownSpends,
+    SpendBatch,
+    Spent,
+    give_back,
+    restore_call,
+    spend_of_payer,
+    spend_one,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -49,7 +57,7 @@ _JOURNAL: Final = load_queries("call_journal_sqlite.sql")
 # Of all files' statements those that have to be tried, beside those of the two.
 _ALSO: Final = (
     *("spend_due", "void_with_gate", "close_credits", "restore_call", "give_credit_back", "give_credits"),
-    *("credits_after_restore", "purchase_of_call", "oldest_of_payer"),
+    *("purchase_of_call", "oldest_of_payer"),
 )
 # What a unit that was rolled back had counted is counted again, so that rows have the numbers that they have on SQLite.
 _COUNT_ANEW: Final = """SELECT setval(pg_get_serial_sequence('{0}', 'number'), coalesce(max(number), 0) + 1, false)
@@ -156,15 +164,13 @@ class _Wishes:
         """The last ones, counted from behind, are statements that no spend has."""
         calls = msgspec.json.encode(self._calls[-300:]).decode()
         others = {
-            -9: _JOURNAL.newest_of_journal(),
-            -8: _JOURNAL.notes_of_the_dead(living=""),
-            -7: _JOURNAL.notes_of_the_dead(living="ledger 1"),
-            -6: _JOURNAL.piece_of_journal(first=1, many=10_000),
-            -5: _JOURNAL.not_given_back(calls=calls),
-            -4: _JOURNAL.spent_in_journal(calls=calls, first=1, last=2**62),
-            -3: _JOURNAL.move_open_calls(ledgers='["ledger 1"]', now_ms=5),
-            -2: _JOURNAL.forget_open_calls(ledgers='["ledger 2"]'),
-            -1: _JOURNAL.notes_of_the_dead(living=""),
+            -7: _JOURNAL.newest_of_journal(),
+            -6: _JOURNAL.open_calls(),
+            -5: _JOURNAL.piece_of_journal(first=1, many=10_000),
+            -4: _JOURNAL.not_given_back(calls=calls),
+            -3: _JOURNAL.spent_in_journal(calls=calls, first=1, last=2**62),
+            -2: _JOURNAL.forget_open_calls(),
+            -1: _JOURNAL.open_calls(),
         }
         return _Made(lambda: rows_of(others[place])) if place in others else None
 
@@ -178,15 +184,14 @@ class _Wishes:
             known = self._known({f"ledger {self._random.randrange(3)}": Open(0, some)}) if kind < 0.6 else None
             spends = [self._spend() for _ in range(self._random.randint(0, 12))]
             return SpendBatch(spends, now_ms, {200: some}, known, self._random.random() < 0.1)
-        is_again = self._random.random() < 0.3
         if kind < 0.85:
-            return SpendOne(spend, now_ms, is_again)
+            return _Made(lambda: spend_one(spend, now_ms))
         if kind < 0.9:
             payer = key_of(self._random.randrange(_ABOUT)).payer
-            return SpendOfPayer(payer, spend.wish, now_ms, is_again)
+            return _Made(lambda: spend_of_payer(payer, spend.wish, now_ms))
         if kind < 0.95:
             return _Made(lambda: give_back(dict.fromkeys(some), 0, now_ms))
-        return _Made(lambda: restore_call(self._calls[-1], 502, now_ms, is_again=True))
+        return _Made(lambda: restore_call(self._calls[-1], 502, now_ms))
 
     def _spend(self) -> HeldSpend:
         place, header = self._random.randrange(_ABOUT + 2), self._random.choice((HEADER, HEADER, HEADER, b"another"))

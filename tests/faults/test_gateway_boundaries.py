@@ -324,8 +324,7 @@ STARTING: Final = (
     "units_before",
     "retired_token_keys",
     "interrupt_calls",
-    "mark_interrupted",
-    "cut_uploads_of_the_dead",
+    "cut_all_uploads",
     "newest",
     "eth_chainId",
     "eth_getCode",
@@ -381,7 +380,7 @@ ACTS: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
 # What is asked of the database by other proofs than a header, and besides sales.
 BESIDES: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
     "spend by token": (spend_by_token, ("spend_one",)),
-    "spend of wallet": (spend_of_wallet, ("spend_oldest", "spend_one")),
+    "spend of wallet": (spend_of_wallet, ("spend_of_payer", "spend_one")),
     "log in": (
         log_in,
         ("log_in", "rotate_refresh_token", "read_session", "read_user", "end_session"),

@@ -21,7 +21,7 @@ from tests.gateway.test_leaving import serve, shop
 from tests.gateway.test_stopping import books_of, hold
 from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES
 from tollkeeper.sandbox.buyer import Answer
-from tollkeeper.storage.database import LostError, Outcome
+from tollkeeper.storage.database import Outcome, StorageError
 from tollkeeper.storage.purchases import Purchases
 from tollkeeper.storage.sqlite import SqliteDatabase
 
@@ -343,17 +343,17 @@ async def test_a_call_sent_again_behind_a_503_is_not_asked_to_pay_though_the_cre
 
     def lose_post(self: SqliteDatabase, job: Any, answer: Any) -> None:
         def told(_outcome: Outcome) -> None:
-            asyncio.get_running_loop().call_soon(answer, Outcome(error=LostError("the ledger went away")))
+            asyncio.get_running_loop().call_soon(answer, Outcome(error=StorageError("the database said nothing")))
 
         post(self, job, told)
 
     async def lose_spend(self: Purchases, *arguments: Any, **named: Any) -> Any:
         await spend_token(self, *arguments, **named)
-        raise LostError("the ledger went away")
+        raise StorageError("the database said nothing")
 
     async def lose_grant(self: Purchases, *arguments: Any, **named: Any) -> Any:
         await grant(self, *arguments, **named)
-        raise LostError("the ledger went away")
+        raise StorageError("the database said nothing")
 
     async with shop(embedded_chain.url, target, tmp_path) as there:
         gate = await there.gate(credits=1 if how == "its first" else 2)

@@ -34,7 +34,7 @@ from tollkeeper.gateway.limiting import UnpaidLimit
 from tollkeeper.gateway.shared import Shared
 from tollkeeper.gateway.steps import ExhaustedError, Stage, Steps
 from tollkeeper.settings import Role
-from tollkeeper.storage.database import LostError
+from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.purchase_rows import SpendResult
 from tollkeeper.storage.purchases import Purchases
 
@@ -356,14 +356,14 @@ async def test_a_grant_of_which_nobody_says_what_became_is_given_back_or_has_an_
     target: RecordingTarget,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As where the ledger's process commits, and then does not answer for as long as it is waited for."""
+    """As where a database commits, and does not say so."""
     granted, grant = asyncio.Event(), Purchases.grant
 
     async def lose(self: Purchases, *arguments: Any, **named: Any) -> SpendResult:
         await grant(self, *arguments, **named)
         granted.set()
         await asyncio.sleep(2.5)
-        raise LostError("the ledger process cannot be reached at the moment")
+        raise StorageError("the database said nothing")
 
     async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
         gate = await there.gate(credits=20)

@@ -26,7 +26,7 @@ from tests.gateway.test_leaving import LeftShop, shop
 from tests.gateway.test_stopping import books_of
 from tollkeeper.gateway import asking
 from tollkeeper.settings import Role
-from tollkeeper.storage.database import LostError
+from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.purchases import ClaimResult, Purchases
 
 
@@ -44,7 +44,7 @@ def _lost_claims() -> Iterator[None]:
 
     async def lose(self: Purchases, *arguments: Any, **named: Any) -> ClaimResult:
         await claim(self, *arguments, **named)
-        raise LostError("the ledger process cannot be reached at the moment")
+        raise StorageError("the database said nothing")
 
     with pytest.MonkeyPatch.context() as lost:
         lost.setattr(Purchases, "claim", lose)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from pathlib import Path
 from types import GeneratorType
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from tollkeeper.storage import Database, StorageError
 from tollkeeper.storage.database import Job, Outcome, Row, Statement, Unit, rows_of
@@ -96,10 +96,6 @@ class FaultyDatabase:
         await self._befall(name, Moment.AFTER)
         return result
 
-    async def run_job(self, job: Job) -> Any:
-        """As the real one, but for the fault."""
-        return await self._run(job.unit(), _name_of_job(job), self.real.run_short)
-
     def post(self, job: Job, answer: Callable[[Outcome], None]) -> None:
         """As the real one, but for the fault."""
         self._posting = asyncio.ensure_future(self._post(job, answer))
@@ -147,8 +143,15 @@ class FaultyDatabase:
 def _name_of(unit: object, asker: str) -> str:
     """A unit that several verbs share has the name of whoever asks for it: one that is private, or of one statement."""
     assert isinstance(unit, GeneratorType)
+    of, _, name = unit.__qualname__.rpartition(".")
+    if of and name == "unit":
+        return _in_small_letters(of)
     return asker if unit.__name__.startswith("_") or unit.__name__ == rows_of.__name__ else unit.__name__
 
 
 def _name_of_job(job: Job) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(job).__name__).lower()
+    return _in_small_letters(type(job).__name__)
+
+
+def _in_small_letters(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

@@ -31,7 +31,7 @@ from tests.hub.test_unknown_outcomes import drain
 from tollkeeper.hub.app import create_app
 from tollkeeper.hub.lanes import STUCK_SECONDS
 from tollkeeper.storage import Database, Statement, Unit, open_database
-from tollkeeper.storage.database import Job, Row
+from tollkeeper.storage.database import Row
 from tollkeeper.storage.sqlite import SqliteDatabase
 
 T = TypeVar("T")
@@ -68,10 +68,6 @@ class Way:
     async def run_short(self, unit: Unit[T]) -> T:
         await self.is_open.wait()
         return await self._real.run_short(unit)
-
-    async def run_job(self, job: Job) -> Any:
-        await self.is_open.wait()
-        return await self._real.run_job(job)
 
     def post(self, *_: object) -> None:
         raise NotImplementedError("a hub posts nothing")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import closing
-from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,12 +23,11 @@ from tollkeeper.core.purchases import Spend
 from tollkeeper.storage import Statement, open_database
 from tollkeeper.storage import call_journal as journal
 from tollkeeper.storage.call_journal import Open
-from tollkeeper.storage.database import Database, Job, LostError, NotTakenError, Row, StatementError, Unit
-from tollkeeper.storage.interrupting import PIECE_ROWS, SETTLED_MS, Interrupted, interrupt_calls
+from tollkeeper.storage.database import Database, Job, NotTakenError, Row, StatementError, StorageError, Unit
+from tollkeeper.storage.interrupting import PIECE_ROWS
 from tollkeeper.storage.ledger import Ledger
 from tollkeeper.storage.open_calls import ENDED_AT_ONCE, Ended, OpenCalls
 from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.spending import restore_call
 from tollkeeper.storage.sqlite import SqliteDatabase
 
 CREDITS = 100_000
@@ -117,7 +115,7 @@ class Failing:
         self.real, self.broken, self.pieces = real, broken, list[int]()
 
     def post(self, _job: Job, _answer: object) -> None:
-        raise LostError("away")
+        raise StorageError("away")
 
     async def run(self, unit: Unit[Any]) -> Any:
         calls = inspect.getgeneratorlocals(unit).get("calls")
@@ -185,18 +183,6 @@ async def test_what_is_given_back_of_known_rows_reads_no_other_and_each_once(
     await shop.ledger_agrees()
 
 
-async def test_whoever_asks_again_is_told_what_was_given_back(database: SqliteDatabase) -> None:
-    shop, gate = await known_shop(database)
-    (call,) = await spend(shop, gate, 1)
-    (found,) = await database.run(journal.find([call, "no such call"], 1))
-    assert (found["call_id"], found["journal_number"]) == (call, 1)
-    given_back = [
-        await database.run(restore_call(call, 502, NOW_MS, row=found["journal_number"], is_again=is_again))
-        for is_again in (False, True, False)
-    ]
-    assert given_back == [CREDITS - 1, CREDITS - 1, None]
-
-
 async def test_a_purchase_that_is_void_for_its_payment_gets_its_credit_back_and_nobody_can_spend_it(
     database: SqliteDatabase,
 ) -> None:
@@ -216,49 +202,14 @@ async def test_what_a_dead_process_left_open_is_marked_and_nothing_else(database
     shop.purchases.ledger.end(done, 200)
     await shop.purchases.ledger.flush_ended(NOW_MS)
     await shop.purchases.restore(given_back, 502, NOW_MS)
-    assert (await shop.purchases.interrupt_calls(NOW_MS)).count == 2  # and the first one, which has a row
+    assert await shop.purchases.interrupt_calls(NOW_MS) == 2  # and the first one, which has a row
     found = await states(database)
     assert [found[call][0] for call in (done, open_one, given_back)] == ["DONE", "INTERRUPTED", "RESTORED"]
-    assert (await shop.purchases.interrupt_calls(NOW_MS)).count == 0
+    assert await shop.purchases.interrupt_calls(NOW_MS) == 0
     shop.purchases.ledger.end(open_one, 200)  # of a process that was taken for dead
     await shop.purchases.ledger.flush_ended(NOW_MS)
     assert (await states(database))[open_one] == ("INTERRUPTED", None)
     await shop.ledger_agrees()
-
-
-async def test_of_several_processes_only_the_dead_ones_calls_are_marked(
-    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: dict[str, list[str]] = {}
-    numbers = count(1)
-    for at, mark in enumerate(("aaaaaaaa", "bbbbbbbb", "cccccccc")):
-        monkeypatch.setattr("tollkeeper.storage.open_calls.PROCESS_MARK", mark)
-        shop = Shop(database)
-        gate = await shop.gate(CREDITS)
-        await shop.bought(gate, 1 + at)
-        ledger = Ledger(database)
-        calls[mark] = []
-        for _ in range(3):
-            one = by_header(shop, gate, 1 + at)
-            call_id = f"{next(numbers):012x}{mark}{0:012x}"
-            wish = type(one.wish)(one.wish.gate_id, one.wish.gate_version, one.wish.header, call_id)
-            await spend_together(ledger, [type(one)(one.key, None, wish)])
-            calls[mark].append(call_id)
-
-    async def marked() -> set[str]:
-        return {call for call, (state, _) in (await states(database)).items() if state == "INTERRUPTED"}
-
-    def living() -> str:
-        return "aaaaaaaa cccccccc"
-
-    assert await shop.purchases.interrupt_calls(NOW_MS, living) == Interrupted(3, is_done=False)
-    assert await marked() == {*calls["bbbbbbbb"]}
-    assert await shop.purchases.interrupt_calls(NOW_MS + SETTLED_MS - 1, living) == Interrupted(0, is_done=False)
-    assert await shop.purchases.interrupt_calls(NOW_MS + SETTLED_MS, living) == Interrupted(0, is_done=True)
-    assert await shop.purchases.interrupt_calls(NOW_MS, lambda: " ") == Interrupted(6, is_done=False)
-    assert await database.read(Statement("SELECT count(*) AS known FROM open_calls")) == [{"known": 2}]
-    assert await shop.purchases.interrupt_calls(NOW_MS) == Interrupted(0, is_done=True)
-    assert await database.read(Statement("SELECT count(*) AS known FROM open_calls")) == [{"known": 0}]
 
 
 async def test_after_a_crash_little_of_the_journal_is_read_however_long_a_call_takes(database: SqliteDatabase) -> None:
@@ -272,7 +223,7 @@ async def test_after_a_crash_little_of_the_journal_is_read_however_long_a_call_t
     noted, newest = await noted_and_newest(database)
     assert newest - 70 < noted <= newest
     await shop.purchases.ledger.flush_ended(NOW_MS)
-    assert (await shop.purchases.interrupt_calls(NOW_MS)).count == 2  # with the first one of all
+    assert await shop.purchases.interrupt_calls(NOW_MS) == 2  # with the first one of all
     found = await states(database)
     assert (found.pop(slow), found.pop(slower)) == (("DONE", 504), ("INTERRUPTED", None))
     assert sorted(found.values(), key=str)[:-1] == [("DONE", 200)] * 200
@@ -286,22 +237,6 @@ async def noted_and_newest(database: SqliteDatabase) -> tuple[int, int]:
         )
     ]
     return noted, newest
-
-
-async def test_a_ledger_with_little_to_do_learns_how_much_others_have_written(
-    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tollkeeper.storage.ledger._CATCH_UP_SECONDS", 0.0)
-    shop, gate = await known_shop(database)
-    (open_one,) = await spend(shop, gate, 1)
-    others = Shop(database)
-    others.calls = 1_000_000
-    others.purchases.ledger = Ledger(database)
-    for _ in range(100):
-        others.purchases.ledger.end_all(await spend(others, gate, 1), 200)
-    await shop.purchases.ledger.flush_ended(NOW_MS)
-    noted = await database.read(Statement("SELECT since, calls FROM open_calls"))
-    assert [row["calls"] for row in noted if row["since"] == 101] == [f'["{open_one}"]']
 
 
 async def test_a_ledger_that_begins_later_knows_what_was_there_before(database: SqliteDatabase) -> None:
@@ -402,94 +337,18 @@ def test_after_a_crash_the_journal_is_read_from_one_row_on(tmp_path: Path) -> No
     assert plan == ["SEARCH call_journal USING INTEGER PRIMARY KEY (rowid>?)"]
 
 
-class Late:
-    """A database in which something is committed just before a look at the dead is, after all that it read."""
-
-    def __init__(self, real: SqliteDatabase, what: Callable[[], Awaitable[object]]) -> None:
-        self.real, self.what = real, what
-
-    async def read(self, statement: Statement) -> list[Row]:
-        return await self.real.read(statement)
-
-    async def run(self, unit: Unit[Any]) -> Any:
-        await self.what()
-        return await self.real.run(unit)
-
-
-async def test_what_a_dead_process_had_sent_is_found_however_late_it_is_committed(
-    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a note of what is open, which comes just before the look that would forget it, and without one."""
-    shop, gate = await known_shop(database)
-    (early,) = await spend(shop, gate, 1, is_of_process=True)
-    late: list[str] = []
-
-    async def noted() -> None:
-        monkeypatch.setattr("tollkeeper.storage.open_calls._NOTED_EVERY", 1)
-        late.extend(await spend(shop, gate, 2, is_of_process=True))
-
-    async def unnoted() -> None:
-        monkeypatch.setattr("tollkeeper.storage.open_calls._NOTED_EVERY", 1000)
-        late.extend(await spend(shop, gate, 3, is_of_process=True))
-
-    for now_ms, what in ((0, noted), (SETTLED_MS, unnoted), (2 * SETTLED_MS, noted), (3 * SETTLED_MS, unnoted)):
-        looked = await interrupt_calls(cast("Database", Late(database, what)), now_ms, lambda: " ")
-        assert not looked.is_done or what is unnoted
-    while not (await interrupt_calls(database, now_ms := now_ms + SETTLED_MS, lambda: " ")).is_done:
-        pass
-    found = await states(database)
-    assert {found[call][0] for call in (early, *late)} == {"INTERRUPTED"}
-    assert await database.read(Statement("SELECT count(*) AS known FROM open_calls")) == [{"known": 0}]
-
-
-async def test_calls_of_who_was_started_while_the_journal_was_read_are_left_alone(database: SqliteDatabase) -> None:
-    """His mark was not there when the look began; in a row of its own, and in the journal."""
-    shop, gate = await known_shop(database)
-    (of_the_dead,) = await spend(shop, gate, 1, is_of_process=True)
-    young: list[str] = []
-    mark = "eeeeeeee"
-
-    class Reading(Late):
-        async def read(self, statement: Statement) -> list[Row]:
-            if "call_journal" in statement.sql and not young:
-                young.extend(f"{number:012x}{mark}{0:012x}" for number in range(2))
-                await shop.bought(gate, 2)
-                for call_id in young:  # the first one has a row of its own
-                    wish = replace(by_header(shop, gate, 2).wish, call_id=call_id)
-                    await spend_together(other, [replace(by_header(shop, gate, 2), wish=wish)])
-            return await self.real.read(statement)
-
-    other = Ledger(database)
-    reading = cast("Database", Reading(database, lambda: asyncio.sleep(0)))
-    assert await interrupt_calls(reading, NOW_MS, lambda: mark if young else " ") == Interrupted(1, is_done=False)
-    found = await states(database)
-    assert [found[call][0] for call in (of_the_dead, *young)] == ["INTERRUPTED", "DISPATCHED", "DISPATCHED"]
-
-
-async def test_a_long_journal_behind_a_dead_process_is_read_in_pieces_and_not_by_the_writer(
-    database: SqliteDatabase,
-) -> None:
-    """Of many rows the unit that marks the calls reads those only that came since the last piece."""
+async def test_a_long_journal_behind_a_dead_process_is_read_to_its_end(database: SqliteDatabase) -> None:
     shop, gate = await known_shop(database)
     open_one, *_ = await spend(shop, gate, 1)
     for _ in range(3 * PIECE_ROWS):
         shop.purchases.ledger.end_all(await spend(shop, gate, 1), 200)
+    last, *_ = await spend(shop, gate, 1)
     await shop.purchases.ledger.flush_ended(NOW_MS)
     await database.run(_since_the_first_row())
-    read, asked = database.read, list[int]()
-
-    async def counted(statement: Statement) -> list[Row]:
-        rows = await read(statement)
-        asked.append(len(rows))
-        return rows
-
-    watched = Late(database, lambda: asyncio.sleep(0))
-    watched.read = counted  # type: ignore[method-assign] # as the real one, and counted
-    looked = await interrupt_calls(cast("Database", watched), NOW_MS, str)
-    assert looked.count == 2  # with the first one of all
-    assert max(asked) == PIECE_ROWS
-    assert sum(asked) > 3 * PIECE_ROWS
-    assert (await states(database))[open_one] == ("INTERRUPTED", None)
+    assert await shop.purchases.interrupt_calls(NOW_MS) == 3  # with the first one of all
+    found = await states(database)
+    assert (found[open_one], found[last]) == (("INTERRUPTED", None), ("INTERRUPTED", None))
+    assert await database.read(Statement("SELECT count(*) AS known FROM open_calls")) == [{"known": 0}]
 
 
 def _since_the_first_row() -> Unit[None]:

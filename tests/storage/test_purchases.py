@@ -735,7 +735,7 @@ async def test_a_credit_is_not_given_back_of_a_call_that_ended_and_served_no_mor
     await shop.gates.delete(gate.id, NOW_MS + 1)
     assert await shop.purchases.restore(voided.call_id, 502, NOW_MS + 1) == 3
     assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS + 1)).outcome is Spend.EXHAUSTED
-    assert (await shop.purchases.interrupt_calls(NOW_MS)).count == 1
+    assert await shop.purchases.interrupt_calls(NOW_MS) == 1
     assert await shop.purchases.restore(left.call_id, 502, NOW_MS) is None
     await shop.ledger_agrees()
 
@@ -928,3 +928,16 @@ async def _act_on(shop: Shop, action: str, gate: PayGate, found: Purchase) -> No
         "revive": lambda: purchases.revive(found, "0x", NOW_MS),
     }
     await actions[action]()
+
+
+async def test_a_grant_is_made_once_and_its_call_finds_its_credit(shop: Shop) -> None:
+    gate = await shop.gate(1)
+    claim = await shop.claim(gate)
+    assert claim.purchase is not None
+    mine, other = shop.wish(gate), shop.wish(gate)
+    told = [
+        await shop.purchases.grant(claim.purchase, "0xhash", confirmed=True, wish=wish, now_ms=NOW_MS)
+        for wish in (mine, mine, other)
+    ]
+    assert [result.outcome for result in told] == [Spend.SPENT, Spend.SPENT, Spend.STALE]
+    await shop.ledger_agrees()

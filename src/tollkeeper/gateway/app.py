@@ -51,7 +51,7 @@ from tollkeeper.gateway.transfers.request import TransferRequests
 from tollkeeper.gateway.transfers.service import DirectTransfers, transfer_routes
 from tollkeeper.gateway.uploads import Uploads
 from tollkeeper.storage.database import StorageError
-from tollkeeper.storage.file_rows import cut_uploads_of_the_dead
+from tollkeeper.storage.file_rows import cut_all_uploads
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import Purchases, TrustCaps
 from tollkeeper.storage.settled_assets import SettledAssets
@@ -243,9 +243,9 @@ class Gateway:
     async def start(self) -> None:
         """Close calls and uploads that a dead process left open, learn the networks, start the background work."""
         interrupted = await self.purchases.interrupt_calls(clock_ms())
-        if interrupted.count:
-            _LOG.warning("calls_interrupted", count=interrupted.count)
-        await self._database.run(cut_uploads_of_the_dead())
+        if interrupted:
+            _LOG.warning("calls_interrupted", count=interrupted)
+        await self._database.run(cut_all_uploads())
         await self.purchases.ledger.open()
         opening = asyncio.create_task(self.proofs_on_chain.keep_open())
         with suppress(TimeoutError):

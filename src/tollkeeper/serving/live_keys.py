@@ -8,13 +8,12 @@ and links that a retired key made stay good: what made them is kept in the datab
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.serving.keys import token_keys
-from tollkeeper.storage.database import LostError
 from tollkeeper.storage.resealing import retired_token_keys, units_before
 from tollkeeper.storage.sealing import Sealing
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from tollkeeper.core.sealing import KeyRing
     from tollkeeper.storage.database import Database
 
-_AGAIN_SECONDS: Final = 0.1
 _LOG = structlog.get_logger("tollkeeper.serving")
 
 
@@ -54,14 +52,8 @@ class LiveKeys:
         may put its key back yet, and everything else goes on.
         """
         async with self._settling:
-            while True:
-                try:
-                    await database.run(units_before())
-                    retired, closed = await retired_token_keys(database, self.sealing)
-                except LostError:
-                    await asyncio.sleep(_AGAIN_SECONDS)
-                else:
-                    break
+            await database.run(units_before())
+            retired, closed = await retired_token_keys(database, self.sealing)
             if closed:
                 _LOG.error("retired_keys_do_not_open", retired=closed)
             made = token_keys(self.sealing.ring)

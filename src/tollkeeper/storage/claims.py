@@ -1,24 +1,20 @@
 """Claiming payments and signing what settles them, in one commit (contract 5.2; security 5, A-05, A-24, A-25).
 
 Claim, idempotency key, gas of the hour, signer nonce, raw transaction and the slot that ties it to the settlements are
-one unit: on disk before anything is sent. Several settlements may share the transaction. What comes before and behind
-the signature are parts: the key stays where it is, and where another process writes, that unit asks it three times
-and not some twelve. What is signed, and whether it may be, is decided in `hub`.
+one unit: on disk before anything is sent. Several settlements may share the transaction. What is signed, and whether it
+may be, is decided in `hub`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tollkeeper.core.limits import PAYER_UNDER_WAY_MAX, PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.transactions import Kind, State
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage.claim_bounds import ClaimBounds, leeway
-from tollkeeper.storage.database import played
 from tollkeeper.storage.idempotency import IdempotencyKey, bind_key, free_key
 from tollkeeper.storage.payers import Overdrawn, Suspended, payer_obstacle
 from tollkeeper.storage.queries import load_queries
@@ -125,7 +121,7 @@ def claim_and_sign(
     All wishes are of one network and signer; a claim is the answer to the wish in its place. `sign` is given the nonce
     and what was won, and is not called where nothing was. Raises: what `sign` raises, with the unit undone.
     """
-    prepared: Prepared = yield from played(PrepareClaims(list(wishes), budget, bounds))
+    prepared = yield from _prepare(wishes, budget, bounds)
     claims = prepared.claims
     won = [
         (wish.new, claim.settlement)
@@ -137,8 +133,7 @@ def claim_and_sign(
     first = won[0][0]
     raw, transaction_hash = sign(prepared.nonce, [new for new, _ in won])
     signed = RawTransaction(raw, transaction_hash, first.key.network, first.signer, prepared.nonce, first.now_ms)
-    recorded: Recorded = yield from played(RecordSigned(won, signed, budget, prepared.left))
-    rows = {row.id: row for row in recorded.rows}
+    rows = {row.id: row for row in (yield from _record_signed(won, signed, budget, prepared.left))}
     return [
         Claim(Claimed.WON, rows[claim.settlement.id], signed)
         if claim.outcome is Claimed.WON and claim.settlement is not None
@@ -147,7 +142,7 @@ def claim_and_sign(
     ]
 
 
-class Prepared(msgspec.Struct, frozen=True, array_like=True, tag=42):
+class _Prepared(NamedTuple):
     """A claim for each wish; the nonce for those that were won, None where none was; what they left of the budget."""
 
     claims: list[Claim]
@@ -155,67 +150,51 @@ class Prepared(msgspec.Struct, frozen=True, array_like=True, tag=42):
     left: GasLeft | None
 
 
-class PrepareClaims(msgspec.Struct, frozen=True, array_like=True, tag=37):
-    """What of `claim_and_sign` comes before the signature (a `Job`)."""
-
-    wishes: list[Wish]
-    budget: GasBudget | None
-    bounds: ClaimBounds | None
-
-    def unit(self) -> Unit[Prepared]:
-        """Claims, within the budget and the bounds, and takes a nonce."""
-        claims: list[Claim] = []
-        left = None if self.budget is None else (yield from gas_left(self.budget))
-        within = None if self.bounds is None else (yield from leeway(self.bounds))
-        most = PAYER_UNDER_WAY_MAX if self.bounds is None else self.bounds.of_payer
-        won: NewSettlement | None = None
-        for wish in self.wishes:
-            if within is not None and not within.has_room(is_trusted=wish.is_trusted):
-                claims.append(Claim(Claimed.NO_ROOM))
-                continue
-            if within is not None and not within.can_pay(wish.gas):
-                claims.append(Claim(Claimed.NO_FUNDS))
-                continue
-            if left is not None and not left.take(wish.gas, is_trusted=wish.is_trusted):
-                claims.append(Claim(Claimed.OVER_BUDGET))
-                continue
-            claim = (yield from _obstructed(wish, most)) or (yield from _claim(wish))
-            if claim.outcome is Claimed.WON:
-                won = won or wish.new
-                if within is not None:
-                    within.take(wish.gas)
-            elif left is not None:
-                left.give_back(wish.gas, is_trusted=wish.is_trusted)
-            claims.append(claim)
-        nonce = None if won is None else (yield from take_nonce(won.key.network, won.signer))
-        return Prepared(claims, nonce, left)
+def _prepare(wishes: Sequence[Wish], budget: GasBudget | None, bounds: ClaimBounds | None) -> Unit[_Prepared]:
+    """Claim within the budget and the bounds, and take a nonce."""
+    claims: list[Claim] = []
+    left = None if budget is None else (yield from gas_left(budget))
+    within = None if bounds is None else (yield from leeway(bounds))
+    most = PAYER_UNDER_WAY_MAX if bounds is None else bounds.of_payer
+    won: NewSettlement | None = None
+    for wish in wishes:
+        if within is not None and not within.has_room(is_trusted=wish.is_trusted):
+            claims.append(Claim(Claimed.NO_ROOM))
+            continue
+        if within is not None and not within.can_pay(wish.gas):
+            claims.append(Claim(Claimed.NO_FUNDS))
+            continue
+        if left is not None and not left.take(wish.gas, is_trusted=wish.is_trusted):
+            claims.append(Claim(Claimed.OVER_BUDGET))
+            continue
+        claim = (yield from _obstructed(wish, most)) or (yield from _claim(wish))
+        if claim.outcome is Claimed.WON:
+            won = won or wish.new
+            if within is not None:
+                within.take(wish.gas)
+        elif left is not None:
+            left.give_back(wish.gas, is_trusted=wish.is_trusted)
+        claims.append(claim)
+    nonce = None if won is None else (yield from take_nonce(won.key.network, won.signer))
+    return _Prepared(claims, nonce, left)
 
 
-class Recorded(msgspec.Struct, frozen=True, array_like=True, tag=43):
-    """The rows as they name their transaction."""
-
-    rows: list[Settlement]
-
-
-class RecordSigned(msgspec.Struct, frozen=True, array_like=True, tag=38):
-    """What of `claim_and_sign` comes after the signature (a `Job`)."""
-
-    won: list[tuple[NewSettlement, Settlement]]
-    signed: RawTransaction
-    budget: GasBudget | None
-    left: GasLeft | None
-
-    def unit(self) -> Unit[Recorded]:
-        """Stores the transaction, names it, and counts its gas."""
-        taken = {True: 0} if self.left is None else self.left.taken
-        attempts = [(row.id, row.attempt) for _, row in self.won]
-        yield from add_signed(self.signed, attempts, sum(taken.values()), taken[True])
-        rows = []
-        for new, row in self.won:
-            rows.append((yield from _set_signed(new, row, self.signed.hash)))
-        if self.budget is not None and self.left is not None:
-            yield from add_gas(self.budget, self.left)
-        return Recorded(rows)
+def _record_signed(
+    won: Sequence[tuple[NewSettlement, Settlement]],
+    signed: RawTransaction,
+    budget: GasBudget | None,
+    left: GasLeft | None,
+) -> Unit[list[Settlement]]:
+    """Store the transaction, name it in the rows of its settlements, and count its gas."""
+    taken = {True: 0} if left is None else left.taken
+    attempts = [(row.id, row.attempt) for _, row in won]
+    yield from add_signed(signed, attempts, sum(taken.values()), taken[True])
+    rows = []
+    for new, row in won:
+        rows.append((yield from _set_signed(new, row, signed.hash)))
+    if budget is not None and left is not None:
+        yield from add_gas(budget, left)
+    return rows
 
 
 def adopt_and_sign(wish: Wish, raw: bytes, transaction_hash: str, signer_nonce: int) -> Unit[Claim]:

@@ -1,8 +1,8 @@
 """What a store may ask of a database: units of work that are durable when they return (architecture 1, F13-F15).
 
 A unit is a generator that yields statements, is sent their rows and returns a result. It never awaits and knows no
-driver, so one engine drives it in its writing thread and another over a wire, and a test drives it with a list. What
-this module does not do: speak to any database.
+driver, so an engine drives it in its writing thread, and a test drives it with a list. What this module does not do:
+speak to any database.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Statement:
     params: dict[str, Value] = field(default_factory=dict)
 
 
-Unit: TypeAlias = Generator["Statement | Part", list[Row], T]
+Unit: TypeAlias = Generator[Statement, list[Row], T]
 
 
 def rows_of(statement: Statement) -> Unit[list[Row]]:
@@ -45,13 +45,6 @@ class StorageError(ApiError):
 
     def __init__(self, message: str) -> None:
         super().__init__(Code.UNAVAILABLE, message)
-
-
-class LostError(StorageError):
-    """The process that owns the database went away, or was not there: it is started anew, and can be asked again soon.
-
-    As for any StorageError the outcome is unknown. A unit that finds by itself what it did before may be run again.
-    """
 
 
 class NotTakenError(StorageError):
@@ -75,26 +68,10 @@ class Outcome:
 
 
 class Job(Protocol):
-    """A unit that was not begun yet, as a value that can be sent to another process."""
+    """A unit that was not begun yet, as a value."""
 
     def unit(self) -> Unit[Any]:
         """The unit, anew with every call."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What a unit yields in place of several statements that need nothing of who drives it; it is sent their result.
-
-    They are played where the database is: another process is asked once. So the job is one that can be sent.
-    """
-
-    job: Job
-
-
-def played(job: Job) -> Unit[Any]:
-    """Inside a unit: the job's statements, and what its own unit returns."""
-    result: Any = yield Part(job)
-    return result
 
 
 class Database(Protocol):
@@ -128,12 +105,6 @@ class Database(Protocol):
         """As `run`, for a unit of a few statements that a caller waits for.
 
         Those of one turn of the event loop may be one commit, and the loop may be blocked for it, as by `post`.
-        """
-
-    async def run_job(self, job: Job) -> Any:  # noqa: ANN401 - as its unit returns
-        """As `run_short`, of a unit that is not begun yet: to a process that writes for others it goes as one message.
-
-        Where it went away the outcome is unknown (LostError); a job that finds what it did may be run again.
         """
 
     def post(self, job: Job, answer: Callable[[Outcome], None]) -> None:

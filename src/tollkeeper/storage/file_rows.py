@@ -129,9 +129,9 @@ def cut_upload(file_id: str) -> Unit[bool]:
     return bool(rows)
 
 
-def cut_uploads_of_the_dead(living: str = "") -> Unit[None]:
-    """Nobody may sell what dead processes were writing. `living`: marks as of `Purchases.interrupt_calls`."""
-    yield _Q.cut_uploads_of_the_dead(living=living)
+def cut_all_uploads() -> Unit[None]:
+    """Let nobody sell what a dead process was writing. Nobody else may be writing."""
+    yield _Q.cut_all_uploads()
 
 
 async def cut_uploads(database: Database) -> list[str]:

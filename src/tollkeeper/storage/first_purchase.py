@@ -1,10 +1,7 @@
-"""The two units of a first purchase, as values that are sent to the process that writes (contract 4.2, 4.3; a `Job`).
+"""The two units of a first purchase: the claim is one commit, grant and first spend are another (contract 4.2, 4.3).
 
-A claim is one commit; the grant and the first spend are another. Both hold all that they need: what is sealed was
-sealed before, for a process that writes need not know a key. So both may be carried out by another process in one
-exchange, which keeps its writer for no more than their statements, and both may be asked again where an answer was
-lost: a claim is known by what it sealed, of which there are no two, a spend by its call's id. What this module does
-not do: seal, or decide what is claimed.
+Both hold all that they need; what is stored sealed was sealed before. What this module does not do: seal, or decide
+what is claimed.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ _Q: Final = load_queries("gateway.sql")
 _NO_CREDITS: Final[dict[str, Any]] = {"granted": 0, "remaining": 0, "token_used": False, "expires_ms": None}
 
 
-class Exposure(msgspec.Struct, frozen=True, array_like=True):
+class Exposure(msgspec.Struct, frozen=True):
     """Trusted purchases that are unconfirmed, or were not paid of late: how many, and what they are for."""
 
     purchases: int
@@ -39,7 +36,7 @@ class Exposure(msgspec.Struct, frozen=True, array_like=True):
         return self.purchases < cap.purchases and self.value_micro + value_micro <= cap.value_micro
 
 
-class TrustCaps(msgspec.Struct, frozen=True, array_like=True):
+class TrustCaps(msgspec.Struct, frozen=True):
     """How much of a payer's, and of all payers' at one gate, may be trusted and unpaid at a time."""
 
     payer: Exposure
@@ -50,7 +47,7 @@ _ANY: Final = Exposure(purchases=2**62, value_micro=2**62)
 WITHOUT_LIMIT: Final = TrustCaps(_ANY, _ANY)
 
 
-class ClaimRow(msgspec.Struct, frozen=True, array_like=True):
+class ClaimRow(msgspec.Struct, frozen=True):
     """The columns of a claim that a payment and its terms decide; `value_micro` as text, for it has no bound."""
 
     gate_version: int
@@ -70,7 +67,7 @@ class Unclaimed(Enum):
     FAILED_BEFORE = auto()  # the payment's purchase failed and may be tried again
 
 
-class Claimed(msgspec.Struct, frozen=True, array_like=True):
+class Claimed(msgspec.Struct, frozen=True):
     """What came of it. `purchase` is the winner's own, or the one that is there."""
 
     won: Claim | None
@@ -78,12 +75,11 @@ class Claimed(msgspec.Struct, frozen=True, array_like=True):
     purchase: Purchase | None = None
 
 
-class ClaimPurchase(msgspec.Struct, frozen=True, array_like=True, tag=31, kw_only=True):
+class ClaimPurchase(msgspec.Struct, frozen=True, kw_only=True):
     """A payment to be made ours to settle.
 
     `trust` is the cap under which its settlement may be trusted, None where it is not to be. `attempt` is the number
-    of this one, `is_retry` whether `purchase_id` is there already, as a FAILED_BEFORE told. `is_again`: it was sent
-    before, to a process that went away without an answer.
+    of this one, `is_retry` whether `purchase_id` is there already, as a FAILED_BEFORE told.
     """
 
     key: PaymentKey
@@ -95,14 +91,9 @@ class ClaimPurchase(msgspec.Struct, frozen=True, array_like=True, tag=31, kw_onl
     row: ClaimRow
     pay_to: bytes
     request: bytes
-    is_again: bool = False
 
     def unit(self) -> Unit[Claimed]:
         """The gate, the cap and the payment's identity are judged in the commit that writes the claim."""
-        if self.is_again:
-            rows = yield self._there()
-            if rows and self._is_mine(rows[0]):
-                return Claimed(Claim.WON, None, purchase_from(rows[0]))
         if self.trust is not None and not (yield from self._may_trust(self.trust)):
             return Claimed(None, Unclaimed.UNTRUSTED)
         won = yield self._written()
@@ -114,15 +105,6 @@ class ClaimPurchase(msgspec.Struct, frozen=True, array_like=True, tag=31, kw_onl
             return Claimed(Claim.STALE)
         rows = yield self._there()
         return self._lost(purchase_from(rows[0]))
-
-    def _is_mine(self, row: Row) -> bool:
-        """Did this write it, though it may have been granted since, when its request is kept no longer?
-
-        The id of a first attempt is nobody else's; of a later one it is known by what it sealed, which no other sealed
-        so, unless all was sealed anew meanwhile.
-        """
-        is_mine = row["pay_to"] == self.pay_to if self.is_retry else row["id"] == self.purchase_id
-        return bool(is_mine) and row["attempt"] == self.attempt and row["state"] != PurchaseState.FAILED
 
     def _identity(self) -> dict[str, str]:
         key = self.key
@@ -197,7 +179,7 @@ def _exposure(row: Row) -> Exposure:
     return Exposure(row["purchases"], in_whole(row["value_high"], row["value_low"]))
 
 
-class GrantPurchase(msgspec.Struct, frozen=True, array_like=True, tag=32, kw_only=True):
+class GrantPurchase(msgspec.Struct, frozen=True, kw_only=True):
     """The credits of a settled claim, granted once, and the first of them spent for `wish`, where there is one."""
 
     purchase: Purchase

@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -49,7 +48,6 @@ BATCH_MAX: Final = 256  # a few milliseconds of the event loop
 _OTHERS_AT_LEAST: Final = BATCH_MAX // 4
 WAITING_MAX: Final = 16_384
 REMEMBERED_MAX: Final = 10_000
-_CATCH_UP_SECONDS: Final = 10.0
 _JUST_SECONDS: Final = 0.2  # in which whoever had asked before is told, and asks again
 
 logger = logging.getLogger(__name__)
@@ -111,7 +109,6 @@ class Ledger:
         self._idle: asyncio.Future[None] | None = None
         self._bought: dict[PaymentKey, Purchase] = {}
         self._open = OpenCalls()
-        self._caught_up = 0.0  # by the loop's clock
         self._giving_back: asyncio.Future[None] | None = None
         self._given_back = -_JUST_SECONDS  # when, by the loop's clock
         self.spends = 0
@@ -191,13 +188,11 @@ class Ledger:
         await self._give_owed_back(now_ms)
         while not self._known and any(ended := self._open.take_ended()):
             await self._write_ended(ended, self._open.to_note() if ended.journal else {}, now_ms)
-        with suppress(ApiError):  # where the database is away it is done later
-            await self._catch_up(now_ms)
 
     async def has_given_back(self, now_ms: int) -> bool:
         """Gives back what is owed; whether anything was, or just before: who found nothing then should ask again.
 
-        What other processes owe is not known here. Raises: StorageError; what was not given back is kept.
+        Raises: StorageError; what was not given back is kept.
         """
         if self._open.owes:
             await self._give_owed_back(now_ms)
@@ -248,22 +243,6 @@ class Ledger:
             self._open.put_back(ended)
             raise
         self._open.written(ended, opened)
-
-    async def _catch_up(self, now_ms: int) -> None:
-        """Learn how long the journal is by now, where others write in it too: less of it is read if this process dies.
-
-        Nothing of this ledger may be on its way meanwhile: it could be in a row that was there when it was asked.
-        """
-        loop = asyncio.get_running_loop()
-        if self._is_under_way or loop.time() < self._caught_up + _CATCH_UP_SECONDS:
-            return
-        self._caught_up, spends = loop.time(), self.spends
-        newest = await self._database.run_short(call_journal.newest())
-        if self.spends != spends:
-            return
-        self._open.newest = newest
-        if self._open.is_noted and (opened := self._open.to_note()):
-            await self._write_ended(_NOTHING_ENDED, opened, now_ms)
 
     def _remembered(self, request: HeldSpend) -> Purchase | None:
         """The purchase of a wish that names none, where it is remembered and this header bought it at this gate."""
@@ -370,8 +349,6 @@ class Ledger:
         for call, left in zip(known, lefts, strict=True):
             if left is None:  # it is no longer as it is remembered
                 self._ask_anew(call)
-            elif not isinstance(left, int):  # the answer was lost, and what it took was found (`spending_again`)
-                _tell(call.spent_otherwise, left)
 
     def _refuse(self, batch: _Batch, error: BaseException) -> None:
         refusal = _refusal_of(error)

@@ -100,11 +100,6 @@ class OpenCalls:
             for status, calls in back.items():
                 its.setdefault(status, []).extend(calls)
 
-    @property
-    def is_noted(self) -> bool:
-        """Whether anything was."""
-        return self._noted is not None
-
     def to_note(self) -> dict[str, Open]:
         """What is to be noted with what `take_ended` gave, by this one's name; nothing where that was done of late."""
         every = max(_NOTED_EVERY, len(self._row_of) // _OPEN_PER_ROW)

@@ -24,13 +24,13 @@ _WINDOW_MINUTES: Final = 60
 _MINUTE_MS: Final = 60_000
 
 
-class Overdrawn(msgspec.Struct, frozen=True, array_like=True, tag=44):
+class Overdrawn(msgspec.Struct, frozen=True):
     """The balance does not cover what is under way and this: value by nonce of the former, the oldest first."""
 
     under_way: dict[str, int]
 
 
-class Suspended(msgspec.Struct, frozen=True, array_like=True, tag=45):
+class Suspended(msgspec.Struct, frozen=True):
     """Too much failed at our cost, or is under way; ask again after so many seconds."""
 
     failures: int

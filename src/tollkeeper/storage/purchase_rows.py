@@ -54,7 +54,7 @@ class Purchase(msgspec.Struct, frozen=True, kw_only=True):
         return self.attempt if self.failure == NOT_ATTEMPTED else self.attempt + 1
 
 
-class SpendRequest(msgspec.Struct, frozen=True, array_like=True):
+class SpendRequest(msgspec.Struct, frozen=True):
     """One call's wish for a credit at a gate version. `header` is the shown header's hash.
 
     It is empty where a header does not count at this gate, and None where another proof was shown and checked:

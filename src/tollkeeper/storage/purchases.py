@@ -8,12 +8,8 @@ of a claim and of a grant are in `first_purchase`.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
@@ -21,13 +17,13 @@ from tollkeeper.core.purchases import (
     GATE_DELETED,
     Claim,
     PurchaseState,
+    Spend,
     Terms,
 )
 from tollkeeper.core.sealing import SealError, place
-from tollkeeper.storage.database import LostError, rows_of
+from tollkeeper.storage.database import rows_of
 from tollkeeper.storage.first_purchase import (
     WITHOUT_LIMIT,
-    Claimed,
     ClaimPurchase,
     ClaimRow,
     Exposure,
@@ -35,19 +31,18 @@ from tollkeeper.storage.first_purchase import (
     TrustCaps,
     book_grant,
 )
-from tollkeeper.storage.interrupting import Interrupted, interrupt_calls
+from tollkeeper.storage.interrupting import interrupt_calls
 from tollkeeper.storage.ledger import HeldSpend, Ledger
 from tollkeeper.storage.purchase_rows import Look, Purchase, SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.single_spends import SpendOfPayer, SpendOne, spend_oldest
-from tollkeeper.storage.spending import restore_call, void_with_gate
+from tollkeeper.storage.spending import look_of_payer, restore_call, spend_of_payer, spend_one, void_with_gate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from tollkeeper.core.errors import ApiError
     from tollkeeper.core.wire import PaymentKey
-    from tollkeeper.storage.database import Database, Job, Row, Unit
+    from tollkeeper.storage.database import Database, Row, Unit
     from tollkeeper.storage.sealing import Sealing
 
 __all__ = [
@@ -63,7 +58,6 @@ __all__ = [
     "TrustCaps",
 ]
 
-T = TypeVar("T")
 _Q = load_queries("gateway.sql")
 
 
@@ -92,8 +86,8 @@ class Paid:
 
 
 _FAR_OFF_SECONDS: Final = 2**53  # an authorization's end is a uint256
-_AGAIN_SECONDS: Final = 10.0  # how long what may have been done waits for a database that went away
-_AGAIN_PAUSE_SECONDS: Final = 0.1
+_LOOKS_MAX: Final = 3
+_AS_IT_STANDS: Final = frozenset({Spend.SPENT, Spend.PARKED, Spend.IN_FLIGHT})
 
 
 class Purchases:
@@ -108,7 +102,7 @@ class Purchases:
         """Spends one credit that this payment holds at the gate, if there is one and the proof counts.
 
         This, and each verb below that spends, raises StorageError where the outcome is unknown: a call that is refused
-        for it is told to `ledger.refused`, one that will be asked for again by its id is not.
+        for it is told to `ledger.refused`.
         """
         return await self._spend(HeldSpend(key, None, wish), now_ms)
 
@@ -129,29 +123,31 @@ class Purchases:
         return await self._spend(HeldSpend(None, purchase_id, wish), now_ms)
 
     async def spend_of_payer(self, payer: str, wish: SpendRequest, now_ms: int) -> SpendResult:
-        """Spends one credit that a wallet holds at the gate, the oldest first; UNKNOWN where it has none."""
-        return await spend_oldest(self._database, self._charge, payer, wish, now_ms)
+        """Spend one credit that a wallet holds at the gate, the oldest first; UNKNOWN where it has none.
 
-    def restore(self, call_id: str, status: int, now_ms: int) -> Awaitable[int | None]:
-        """Gives the credit of a call back whose answer is to have this status, once.
+        Its purchase is looked for where no spend waits for that: a wallet may have a great many. Where what was found
+        is spent meanwhile again and again, look and spend are one unit.
+        """
+        for _ in range(_LOOKS_MAX):
+            rows = await self._database.read(look_of_payer(payer, wish, now_ms))
+            if not rows:
+                return SpendResult(Spend.UNKNOWN)
+            result = await self._spend(HeldSpend(None, rows[0]["id"], wish), now_ms)
+            if result.outcome in _AS_IT_STANDS:
+                return result
+        return await self._database.run_short(spend_of_payer(payer, wish, now_ms))
+
+    async def restore(self, call_id: str, status: int, now_ms: int) -> int | None:
+        """Give the credit of a call back whose answer is to have this status, once.
 
         Gives how many are left then; None where the call is not open. What is given back to a void purchase stays
         closed (`spending`). No end of the call may be noted until this is done.
         """
-        row, run = self.ledger.row_of(call_id), self._database.run_short
-        restored = partial(restore_call, call_id, status, now_ms, row=row)
-        return _until_back(lambda: run(restored()), lambda: run(restored(is_again=True)))
+        row = self.ledger.row_of(call_id)
+        return await self._database.run_short(restore_call(call_id, status, now_ms, row=row))
 
     async def _spend(self, spend: HeldSpend, now_ms: int) -> SpendResult:
-        return await self._charge(SpendOne(spend, now_ms))
-
-    async def _charge(self, job: SpendOne | SpendOfPayer) -> SpendResult:
-        result: SpendResult = await self._do(job, msgspec.structs.replace(job, is_again=True))
-        return result
-
-    async def _do(self, job: Job, again: Job) -> Any:  # noqa: ANN401 - as its unit returns
-        """Runs `job`; where the database went away, `again` once it is back: it finds what `job` may have done."""
-        return await _until_back(partial(self._database.run_job, job), partial(self._database.run_job, again))
+        return await self._database.run_short(spend_one(spend, now_ms))
 
     async def claim(
         self,
@@ -184,7 +180,7 @@ class Purchases:
         attempt, is_retry = 1, False
         while True:
             request = request_of(purchase_id, attempt, trust is not None)
-            job = ClaimPurchase(
+            claim = ClaimPurchase(
                 key=key,
                 gate_id=terms.gate_id,
                 purchase_id=purchase_id,
@@ -195,7 +191,7 @@ class Purchases:
                 pay_to=self._seal(purchase_id, "pay_to", terms.pay_to.encode()),
                 request=self._seal(purchase_id, "request", request),
             )
-            claimed: Claimed = await self._do(job, msgspec.structs.replace(job, is_again=True))
+            claimed = await self._database.run_short(claim.unit())
             if claimed.won is not None:
                 return ClaimResult(claimed.won, claimed.purchase)
             if claimed.purchase is None:
@@ -273,15 +269,14 @@ class Purchases:
 
         A claim that was granted or failed meanwhile is left as it is (the outcome says so).
         """
-        job = GrantPurchase(
+        grant = GrantPurchase(
             purchase=purchase,
             transaction_hash=transaction_hash,
             confirmed=confirmed,
             wish=wish,
             now_ms=now_ms,
         )
-        result: SpendResult = await self._do(job, job)
-        return result
+        return await self._database.run_short(grant.unit())
 
     async def fail(
         self,
@@ -362,13 +357,9 @@ class Purchases:
             self.ledger.end(call_id, status)
         await self.ledger.flush_ended(now_ms)
 
-    async def interrupt_calls(self, now_ms: int, living: Callable[[], str] = str) -> Interrupted:
-        """Calls that a dead process left dispatched stay charged and are marked.
-
-        `living`: the marks of the processes that serve (`api.PROCESS_MARK`), whose calls are left alone; "" for none.
-        It is asked again in the turn in which the calls are marked, for the journal may take a while to read.
-        """
-        return await interrupt_calls(self._database, now_ms, living)
+    async def interrupt_calls(self, now_ms: int) -> int:
+        """Mark the calls that a dead process left dispatched, which stay charged; how many there were."""
+        return await self._database.run(interrupt_calls(now_ms))
 
     async def by_id(self, purchase_id: str) -> Purchase | None:
         """One purchase."""
@@ -437,20 +428,6 @@ class Purchases:
     async def follow(self, looks: Sequence[Look]) -> None:
         """Records what was seen of sales' payments, in one commit."""
         await self._database.run(_follow(looks))
-
-
-async def _until_back(first: Callable[[], Awaitable[T]], again: Callable[[], Awaitable[T]]) -> T:
-    """What `first` returns, or `again`, which is called for a while where the database went away."""
-    give_up = asyncio.get_running_loop().time() + _AGAIN_SECONDS
-    ask = first
-    while True:
-        try:
-            return await ask()
-        except LostError:
-            if asyncio.get_running_loop().time() > give_up:
-                raise
-        await asyncio.sleep(_AGAIN_PAUSE_SECONDS)
-        ask = again
 
 
 def _follow(looks: Sequence[Look]) -> Unit[None]:

@@ -11,12 +11,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.transactions import Kind, Proof, State, may_move
 from tollkeeper.core.wire import PaymentKey
-from tollkeeper.storage.database import played
 from tollkeeper.storage.idempotency import forget_failure, keep_failure
 from tollkeeper.storage.payers import add_payer_failure
 from tollkeeper.storage.queries import load_queries
@@ -157,31 +154,14 @@ def move(known: Settlement, to: Move) -> Unit[Moved | None]:
     return Moved(row, handed_out=bool(handed))
 
 
-class AllMoved(msgspec.Struct, frozen=True, array_like=True, tag=41):
-    """What became of each."""
-
-    moved: list[Moved | None]
-
-
-class MoveAll(msgspec.Struct, frozen=True, array_like=True, tag=36):
-    """Several transitions (a `Job`)."""
-
-    moves: list[tuple[Settlement, Move]]
-
-    def unit(self) -> Unit[AllMoved]:
-        """Each is taken or not by itself."""
-        results: list[Moved | None] = []
-        for known, to in self.moves:
-            results.append((yield from move(known, to)))
-        return AllMoved(results)
-
-
 def move_all(moves: Sequence[tuple[Settlement, Move]]) -> Unit[list[Moved | None]]:
-    """Several transitions in one commit; each is taken or not by itself. Raises: as `move`."""
+    """Apply several transitions in one commit; each is taken or not by itself. Raises: as `move`, before the first."""
     for known, to in moves:
         check_move(known, to)
-    done: AllMoved = yield from played(MoveAll(list(moves)))
-    return done.moved
+    results = []
+    for known, to in moves:
+        results.append((yield from move(known, to)))
+    return results
 
 
 def check_move(known: Settlement, to: Move) -> None:

@@ -45,7 +45,7 @@ _WITHOUT_CREDIT: Final = {
 }
 
 
-class HeldSpend(msgspec.Struct, frozen=True, array_like=True):
+class HeldSpend(msgspec.Struct, frozen=True):
     """A wish for one credit of a purchase, which is named by its payment or, for a token or a bearer, by its id."""
 
     key: PaymentKey | None
@@ -74,17 +74,17 @@ class KnownSpends(msgspec.Struct, frozen=True):
 class Spent(msgspec.Struct):
     """The answers to a batch: to its `spends`; how many credits the known ones' purchases have left, in their order.
 
-    None for a known one that is to be asked for as one that is not (`spend_known`), and a whole result for one that had
-    been taken before (`spending_again`). `row`: of the journal, where those that were taken are.
+    None for a known one that is to be asked for as one that is not (`spend_known`). `row`: of the journal, where those
+    that were taken are.
     """
 
     others: list[SpendResult]
-    lefts: Sequence[SpendResult | int | None] = ()
+    lefts: Sequence[int | None] = ()
     row: int = 0
 
 
 class SpendBatch(msgspec.Struct, frozen=True):
-    """Spends that are one unit (a `Job`); `ended`: see `end_calls`. `is_alone`: see `spend_known`."""
+    """Spends that are one unit; `ended`: see `end_calls`. `is_alone`: see `spend_known`."""
 
     spends: list[HeldSpend]
     now_ms: int
@@ -259,6 +259,12 @@ def _spend_alone(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
     return result
 
 
+def spend_one(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
+    """Spend one credit as `spend_all` does."""
+    (result,) = yield from spend_all([spend], now_ms)
+    return result
+
+
 def look_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Statement:
     """Which purchase a wallet's call is spent from. It reads all that the wallet ever bought."""
     since_ms = now_ms - PARKED_SHOWN_MS
@@ -271,7 +277,7 @@ def spend_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Unit[SpendRes
         rows = yield look_of_payer(payer, wish, now_ms)
         if not rows:
             return _UNKNOWN
-        (result,) = yield from spend_all([HeldSpend(None, rows[0]["id"], wish)], now_ms)
+        result = yield from spend_one(HeldSpend(None, rows[0]["id"], wish), now_ms)
         if result.outcome is not Spend.EXHAUSTED:  # else another transaction was faster: the next one
             return result
 
@@ -282,12 +288,10 @@ def restore_call(
     now_ms: int,
     *,
     row: int | None = None,
-    is_again: bool = False,
 ) -> Unit[int | None]:
     """Give a credit back, with its entry in the ledger; see `Purchases.restore`.
 
     `row`: of the journal, where the call is there; how it ended is then for who asks to say.
-    `is_again`: the answer to the same was lost, and what was given back then counts as given back now.
     """
     if row is not None:
         for found in (yield from call_journal.find([call_id], row, row)):
@@ -299,8 +303,7 @@ def restore_call(
             left = yield from _give_credit_back(purchase_id)
             yield _Q.give_credits(cause=call_id, reason="restore", purchase_id=purchase_id, delta=1, now_ms=now_ms)
             return left
-    before = (yield _Q.credits_after_restore(id=call_id)) if is_again else []
-    return before[0]["remaining"] if before else None
+    return None
 
 
 def _give_credit_back(purchase_id: str) -> Unit[int]:

@@ -28,7 +28,6 @@ from tollkeeper.storage.database import (
     ConstraintError,
     Job,
     Outcome,
-    Part,
     Row,
     Statement,
     StatementError,
@@ -163,10 +162,6 @@ class SqliteDatabase:
             loop.call_soon(self._commit_short, loop)
         self._short[loop].append((unit, answer_to(future)))
         return await future
-
-    async def run_job(self, job: Job) -> Any:  # noqa: ANN401 - as its unit returns
-        """See `Database.run_job`."""
-        return await self.run_short(job.unit())
 
     def _commit_short(self, loop: asyncio.AbstractEventLoop) -> None:
         gathered = self._short.pop(loop)
@@ -411,10 +406,7 @@ class SqliteDatabase:
         try:
             asked = next(unit)
             while True:
-                if isinstance(asked, Part):
-                    asked = unit.send(self._play(asked.job.unit()))
-                else:
-                    asked = unit.send(_rows(self._writer, asked))
+                asked = unit.send(_rows(self._writer, asked))
         except StopIteration as stop:
             return stop.value
         finally:

@@ -11,8 +11,8 @@ SELECT coalesce(max(number), 0) AS number FROM call_journal;
 
 -- name: note_open_calls
 -- :calls = [call id, ...]
-INSERT INTO open_calls (ledger, since, calls, marked_ms) VALUES (:ledger, :since, :calls, NULL)
-ON CONFLICT (ledger) DO UPDATE SET since = excluded.since, calls = excluded.calls, marked_ms = NULL;
+INSERT INTO open_calls (ledger, since, calls) VALUES (:ledger, :since, :calls)
+ON CONFLICT (ledger) DO UPDATE SET since = excluded.since, calls = excluded.calls;
 
 -- name: spent_in_journal
 -- :calls = [call id, ...]; those of them that the rows from :first to :last have, with their purchases.
@@ -27,10 +27,9 @@ SELECT :id, 'restore', p.id, 1, :now_ms FROM purchases p WHERE p.id = :purchase_
 ON CONFLICT (cause, reason) DO NOTHING
 RETURNING purchase_id;
 
--- What is noted of ledgers that are dead. :living = as in `interrupt_calls`.
--- name: notes_of_the_dead
-SELECT ledger, since, calls, marked_ms FROM open_calls
-WHERE :living = '' OR :living NOT LIKE '%' || substr(ledger, 1, 8) || '%';
+-- What is noted of ledgers.
+-- name: open_calls
+SELECT since, calls FROM open_calls;
 
 -- name: piece_of_journal
 SELECT number, spent, ended, interrupted FROM call_journal WHERE number >= :first ORDER BY number LIMIT :many;
@@ -41,11 +40,4 @@ SELECT c.value AS id FROM json_each(:calls) AS c
 WHERE NOT EXISTS (SELECT 1 FROM credits_given g WHERE g.cause = c.value AND g.reason = 'restore');
 
 -- name: forget_open_calls
--- :ledgers = [ledger, ...]
-DELETE FROM open_calls WHERE ledger IN (SELECT w.value FROM json_each(:ledgers) AS w);
-
--- name: move_open_calls
--- :ledgers = [ledger, ...]
-UPDATE open_calls SET since = (SELECT coalesce(max(number), 0) + 1 FROM call_journal), calls = '[]',
-    marked_ms = coalesce(marked_ms, :now_ms)
-WHERE ledger IN (SELECT w.value FROM json_each(:ledgers) AS w);
+DELETE FROM open_calls;

@@ -55,10 +55,8 @@ DELETE FROM uploads WHERE file_id = :file_id AND is_cut = 0 RETURNING file_id;
 -- name: cut_upload
 UPDATE uploads SET is_cut = 1 WHERE file_id = :file_id RETURNING file_id;
 
--- name: cut_uploads_of_the_dead
--- :living = the marks of the processes that may still be taking theirs, with a blank between; '' where none may.
-UPDATE uploads SET is_cut = 1 WHERE is_cut = 0 AND (:living = '' OR :living NOT LIKE '%' || mark || '%')
-RETURNING file_id;
+-- name: cut_all_uploads
+UPDATE uploads SET is_cut = 1 WHERE is_cut = 0 RETURNING file_id;
 
 -- name: cut_uploads
 SELECT file_id FROM uploads WHERE is_cut = 1 ORDER BY begun_ms LIMIT :limit;

@@ -373,12 +373,7 @@ VALUES (:cause, :reason, :purchase_id, :delta, :now_ms);
 SELECT p.* FROM single_calls c JOIN holdings p ON p.id = c.purchase_id WHERE c.id = :id;
 
 -- name: interrupt_calls
--- :living = the marks (digits 13 to 20 of a request's id) of the processes that may still end their calls; '' where
--- none may. Calls with an id of another kind tell no process, so they are left alone while any lives.
-UPDATE single_calls SET state = 'INTERRUPTED', ended_ms = :now_ms
-WHERE state = 'DISPATCHED' AND (
-    :living = '' OR (length(id) = 32 AND :living NOT LIKE '%' || substr(id, 13, 8) || '%')
-) RETURNING id;
+UPDATE single_calls SET state = 'INTERRUPTED', ended_ms = :now_ms WHERE state = 'DISPATCHED' RETURNING id;
 
 -- name: claims_in_flight
 SELECT * FROM holdings WHERE state = 'CLAIMED' ORDER BY attempt_ms LIMIT :limit;
@@ -488,12 +483,6 @@ WHERE id = :id AND state = 'DISPATCHED'
         SELECT 1 FROM purchases p WHERE p.id = single_calls.purchase_id AND p.state IN ('LIVE', 'VOID')
     )
 RETURNING purchase_id;
-
--- name: credits_after_restore
-SELECT c.remaining FROM credits_given g
-JOIN purchases p ON p.id = g.purchase_id
-JOIN credits c ON c.number = p.number
-WHERE g.cause = :id AND g.reason = 'restore';
 
 -- name: give_credit_back
 UPDATE credits SET remaining = remaining + 1
