@@ -24,7 +24,6 @@ BENCHMARKS: Final = {
     "postgres-spends": "bench.postgres_spends:measure",
     "floor": "bench.floor:measure",
     "parts": "bench.parts:measure",
-    "challenge-floor": "bench.challenge_floor:measure",
     "purchase-books": "bench.purchase_books:measure",
     "purchase-floor": "bench.purchase_floor:measure",
     "challenge": "bench.calling:challenge",

@@ -4,10 +4,8 @@ Servers that do nothing but what no gateway can leave out (`servers.bare`): pass
 commit of one row for all that came at once; behind one of all that a paid call must leave in the books, by bare
 statements; through the program's ledger; and through it to a target behind TLS. Their rates per second of processor
 time, divided by nginx's (`proxy_pass`), bound `held-credits` and `tls-target` from above on this machine: no head is
-read, no payment matched, nobody's rate limited, no receipt written, nothing counted. `rules` and `secure_rules` do
-that, too, for the one straight way, in a few methods and nothing around them (`servers.ruled`). The program itself
-stands beside them. `hot_rules` and `hot_credits` are `rules` and the program where all calls are of one purchase. 402s
-have steps of their own (`challenge_floor`).
+read, no payment matched, nobody's rate limited, no receipt written, nothing counted. The program itself stands beside
+them; `hot_credits` is the program where all calls are of one purchase.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from bench.wrk import Calls
 
 PAYMENT = "x" * 900  # about as long as one
-PAYMENTS = [f"{number:0900}" for number in range(PURCHASES)]
 
 
 def _calls(directory: Path, url: str, path: str, payments: Sequence[str] = (PAYMENT,)) -> Calls:
@@ -44,20 +41,16 @@ def sides_of(stack: ExitStack, running: Scene) -> dict[str, tuple[Calls, int]]:
         "proxy": (_calls(directory, url, "/small"), nginx_pid),
         "secure_proxy": (_calls(directory, url, "/secure/small"), nginx_pid),
     }
-    for name, server, *words in (
-        ("relay", "bare", "relay", *plain),
-        ("commit", "bare", "commit", *plain),
-        ("statements", "bare", "statements", *plain),
-        ("ledger", "bare", "ledger", *plain),
-        ("secure_ledger", "bare", "secure", *behind_tls),
-        ("rules", "ruled", *plain),
-        ("secure_rules", "ruled", *behind_tls),
+    for name, *words in (
+        ("relay", "relay", *plain),
+        ("commit", "commit", *plain),
+        ("statements", "statements", *plain),
+        ("ledger", "ledger", *plain),
+        ("secure_ledger", "secure", *behind_tls),
     ):
         arguments = *words, str(directory / f"{name}.db")
-        bare = stack.enter_context(serving(server, cores()[0], *arguments))
-        sides[name] = _calls(directory, bare.url, "/small", PAYMENTS if server == "ruled" else [PAYMENT]), bare.pid
-        if name == "rules":
-            sides["hot_rules"] = _calls(directory, bare.url, "/small", PAYMENTS[:1]), bare.pid
+        bare = stack.enter_context(serving("bare", cores()[0], *arguments))
+        sides[name] = _calls(directory, bare.url, "/small"), bare.pid
     for name, target in (("held_credits", running.target), ("secure_credits", running.secure_target)):
         gate = gateway.gate(target + "/small")
         payments = gateway.buy(gate, PURCHASES)

@@ -11,15 +11,17 @@ import msgspec
 
 from bench.held import HEADER, PURCHASES, key_of
 from tollkeeper.api import clock_ms, new_request_id
-from tollkeeper.core.errors import ApiError
-from tollkeeper.storage.purchase_rows import Purchase, SpendRequest, SpendResult
+from tollkeeper.storage.ledger import HeldSpend
+from tollkeeper.storage.purchase_rows import SpendRequest
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from bench.held import Shelf
+    from tollkeeper.core.errors import ApiError
+    from tollkeeper.storage.purchase_rows import SpendResult
 
 _BATCH: Final = load_queries("spending_sqlite.sql")
 _JOURNAL: Final = load_queries("call_journal_sqlite.sql")
@@ -72,57 +74,21 @@ class Statements:
 
 async def behind_ledger(relay: Sends, shelf: Shelf) -> Callable[[asyncio.Protocol, bytes], None]:
     """What takes a request: it goes to the target when the ledger has taken a credit for it."""
-    bought = [Held(await spent_once(shelf, number), shelf) for number in range(PURCHASES)]
     ledger, chosen = shelf.purchases.ledger, random.Random(1)  # noqa: S311 - as above
-
-    def spent(call_id: str, caller: asyncio.Protocol, data: bytes) -> None:
-        ledger.end(call_id, 200)
-        relay.send(caller, data)
+    for number in range(PURCHASES):  # the ledger remembers what was spent of
+        await shelf.purchases.spend(key_of(number), _wish(shelf), clock_ms())
 
     def take(caller: asyncio.Protocol, data: bytes) -> None:
-        ledger.spend_held(_Call(new_request_id(), chosen.choice(bought), spent, caller, data), clock_ms())
+        wish = _wish(shelf)
+
+        def spent(_result: SpendResult | ApiError) -> None:
+            ledger.end(wish.call_id, 200)
+            relay.send(caller, data)
+
+        ledger.spend(HeldSpend(key_of(chosen.randrange(PURCHASES)), None, wish), clock_ms(), spent)
 
     return take
 
 
-class Held:
-    """What a call shows (`storage.ledger.Shown`)."""
-
-    __slots__ = ("purchase", "standing")
-
-    def __init__(self, purchase: Purchase, shelf: Shelf) -> None:
-        self.purchase, self.standing = purchase, (shelf.gate.id, shelf.gate.version)
-
-
-class _Call:
-    """See `storage.ledger.HeldCall`."""
-
-    __slots__ = ("caller", "data", "held", "request_id", "spent")
-
-    def __init__(
-        self,
-        request_id: str,
-        held: Held,
-        spent: Callable[[str, asyncio.Protocol, bytes], None],
-        caller: asyncio.Protocol,
-        data: bytes,
-    ) -> None:
-        self.request_id, self.held, self.spent, self.caller, self.data = request_id, held, spent, caller, data
-
-    @staticmethod
-    def spent_together(calls: Sequence[_Call], _lefts: Sequence[int]) -> None:
-        """See `storage.ledger.HeldCall`."""
-        for call in calls:
-            call.spent(call.request_id, call.caller, call.data)
-
-    def spent_otherwise(self, result: SpendResult | ApiError) -> None:
-        """See `storage.ledger.HeldCall`."""
-        raise TypeError("every purchase has credits", result)
-
-
-async def spent_once(shelf: Shelf, number: int) -> Purchase:
-    """The purchase, as whoever spent a credit of it knows it."""
-    wish = SpendRequest(shelf.gate.id, shelf.gate.version, HEADER, new_request_id())
-    result = await shelf.purchases.spend(key_of(number), wish, clock_ms())
-    assert result.purchase is not None
-    return result.purchase
+def _wish(shelf: Shelf) -> SpendRequest:
+    return SpendRequest(shelf.gate.id, shelf.gate.version, HEADER, new_request_id())

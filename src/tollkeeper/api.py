@@ -70,28 +70,23 @@ def new_request_id() -> str:
 def new_request_id_at(now_ms: int) -> str:
     """As `new_request_id`, for whoever knows what time it is."""
     try:
-        return request_id_start(now_ms) + _unused_ends.pop()
+        return _request_id_start(now_ms) + _unused_ends.pop()
     except IndexError:
-        return request_id_start(now_ms) + _first_of_new_ends()
+        return _request_id_start(now_ms) + _first_of_new_ends()
 
 
 @lru_cache(maxsize=1)
-def request_id_start(now_ms: int) -> str:
+def _request_id_start(now_ms: int) -> str:
     """The first twenty digits of the ids of this millisecond."""
     return f"{now_ms:012x}{PROCESS_MARK}"
 
 
 def _first_of_new_ends() -> str:
     """Of two threads that find none both bring new ones."""
-    ends = new_request_id_ends()
+    ends = os.urandom(_END_BYTES * _ENDS_AT_ONCE).hex(" ", _END_BYTES).split()
     end = ends.pop()
     _unused_ends.extend(ends)
     return end
-
-
-def new_request_id_ends() -> list[str]:
-    """The last twelve digits of many ids, random, to be used once each behind a `request_id_start`."""
-    return os.urandom(_END_BYTES * _ENDS_AT_ONCE).hex(" ", _END_BYTES).split()
 
 
 def envelope(body: Mapping[str, Any]) -> bytes:

@@ -12,7 +12,6 @@ from tests.core.header_pairs import pairs_of
 from tollkeeper.core.addresses import TargetUrl, check_target_url
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import (
-    HEADERS_REMEMBERED_MAX,
     Header,
     caller_lines,
     encode_request_head,
@@ -255,17 +254,16 @@ def test_what_the_target_s_connection_header_names_is_dropped() -> None:
     assert (b"x-internal", b"canary") not in answer
 
 
-@pytest.mark.parametrize("count", [1, HEADERS_REMEMBERED_MAX, HEADERS_REMEMBERED_MAX + 1])
+@pytest.mark.parametrize("count", [1, 25])
 @pytest.mark.parametrize("has_date", [False, True])
 def test_an_answer_of_any_number_of_headers_is_filtered_and_known_by_its_date(count: int, *, has_date: bool) -> None:
     kept: list[Header] = [(b"x-%d" % number, b"v") for number in range(count)]
     if has_date:
         kept[-1] = (b"Date", b"now")
     headers: list[Header] = [*kept, (b"set-cookie", b"canary")]
-    for _ in range(2):  # the second time it may be remembered
-        assert answered(headers)[:count] == kept
-        assert b"canary" not in [value for _, value in answered(headers)]
-        assert response_lines(headers)[1] == has_date
+    assert answered(headers)[:count] == kept
+    assert b"canary" not in [value for _, value in answered(headers)]
+    assert response_lines(headers)[1] == has_date
 
 
 def test_no_answer_may_be_kept_by_a_cache_or_sniffed() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +15,6 @@ from tollkeeper.core.statistics import (
     Outstanding,
     Span,
     Sums,
-    add_latencies,
     bucket_bound_us,
     latency_bucket,
     outcome_of_call,
@@ -55,14 +52,6 @@ def test_a_bucket_holds_its_latency_within_a_quarter(microseconds: int) -> None:
     assert max(0, microseconds) <= bound <= max(3, microseconds * 5 // 4)
     assert latency_bucket(bound) == bucket
     assert latency_bucket(bound + 1) == bucket + 1
-
-
-@given(st.lists(st.integers(0, 2**50)), st.lists(st.integers(4, 10**8)))
-def test_many_latencies_are_counted_as_each_would_be(first: list[int], then: list[int]) -> None:
-    together: defaultdict[int, int] = defaultdict(int)
-    add_latencies(together, first)
-    add_latencies(together, then)
-    assert together == Counter(map(latency_bucket, first + then))
 
 
 @given(st.lists(st.integers(0, 10**8), min_size=1, max_size=200), st.sampled_from([500, 950, 990, 1000]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +17,10 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import caller_lines, response_lines
 from tollkeeper.core.patience import Patience
 from tollkeeper.edge.addresses import Resolver
-from tollkeeper.edge.call import CallHandler, Connection, InboundCall, Tell
+from tollkeeper.edge.call import InboundCall
 from tollkeeper.edge.forwarding import Forwarder
-from tollkeeper.edge.heads import RequestHead, ResponseHead
+from tollkeeper.edge.heads import ResponseHead
 from tollkeeper.edge.listening import strict_protocol
-from tollkeeper.edge.ready import ID_ENDS, ReadyAnswer
 from tollkeeper.edge.relay import RelayRequest
 from tollkeeper.edge.spool import SpooledBody
 
@@ -85,33 +84,11 @@ class Calls:
     ends: list[int] = field(default_factory=list)
     answered: list[int] = field(default_factory=list)
     gone: int = 0
-    asked: list[str] = field(default_factory=list)
-    ready: ReadyAnswer = field(default_factory=lambda: ReadyAnswer(200, PLAIN, lambda now_ms: b"ready at %d" % now_ms))
-    tell: Tell | None = None
     go: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: set[asyncio.Task[None]] = field(default_factory=set)
 
     def takes(self, target: bytes) -> bool:
         return target.startswith(b"/call")
-
-    def at_once(self, head: RequestHead, peer: str) -> bytes | None:
-        self.asked.append(peer)
-        answer: ReadyAnswer | None = head.notes
-        if head.target.endswith(b"broken"):
-            raise ZeroDivisionError
-        if answer is None:
-            return None
-        answer.make()
-        return answer.before + ID_ENDS.pop() + answer.after
-
-    def counted_at_once(self) -> dict[int, int]:
-        return {}
-
-    def again(self, connection: Connection, handler: CallHandler, head: RequestHead, body: bytes) -> InboundCall:
-        return InboundCall.accepted(connection, handler, head, whole_body=body)
-
-    def ended_together(self, calls: Sequence[InboundCall]) -> None:
-        raise AssertionError(calls)
 
     def begin(self, call: InboundCall) -> None:
         self.begun.append(call)
@@ -119,10 +96,6 @@ class Calls:
         what = call.head.target.rpartition(b"/")[2]
         if what == b"early":
             call.answer(200, PLAIN, b"early")
-        elif what.startswith(b"ready"):
-            call.head.notes = self.ready
-            call.head.may_be_ready = True
-            call.answer(200, PLAIN, b"begun")
         elif what == b"fault":
             raise ZeroDivisionError
         elif what == b"refused":

@@ -41,9 +41,6 @@ class Recorder:
         if moment == self.fails_at:
             raise ZeroDivisionError(moment)
 
-    def wanted_bytes(self) -> int:
-        return 1024 * 1024
-
     def on_head(self, head: ResponseHead) -> None:
         assert (head.status, head.framing.declared_bytes) == (200, int(dict(head.headers)[b"content-length"]))
         self.tell("head")
@@ -399,36 +396,6 @@ async def test_what_a_target_said_or_ended_unread_is_not_the_next_exchanges(pool
                 raw.shutdown(socket.SHUT_WR)
         assert pool.take([connection.lane], pool.loop.time()) is None
         assert (pool.idle_count, connection.is_closing()) == (0, True)
-
-
-async def test_what_comes_on_a_connection_that_is_not_read_is_not_looked_at(pool: TargetPool) -> None:
-    """It would be told at each look, as long as nobody reads."""
-
-    async def floods(connection: Connection) -> None:
-        await connection.head()
-        connection.writer.write(OK + b"Content-Length: 4\r\n\r\nx")
-        await connection.writer.drain()
-        await went_on.wait()
-        connection.writer.write(b"yyy")
-        await connection.reader.read()
-
-    went_on, recorder = asyncio.Event(), Recorder()
-    async with target(floods) as there:
-        connection = await connect(pool, there)
-        connection.begin(recorder, "GET")
-        connection.write(REQUEST)
-        connection.end_request()
-        while not recorder.body:  # noqa: ASYNC110 - nobody tells of it
-            await asyncio.sleep(0.001)
-        connection.pause_reading()
-        went_on.set()
-        for _ in range(50):
-            await asyncio.sleep(0.001)
-            assert connection.socket_number not in pool.unread()
-        connection.resume_reading()
-        assert connection.socket_number in pool.unread()
-        await asyncio.wait_for(recorder.over.wait(), 10)
-        assert pool.take([connection.lane], pool.loop.time()) is connection
 
 
 async def test_closing_the_pool_fails_what_is_under_way_and_keeps_nothing() -> None:

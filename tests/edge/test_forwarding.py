@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import gc
 import os
 import resource
@@ -42,7 +41,6 @@ from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.edge.pool import NothingSentError
 from tollkeeper.edge.relay import ForwardLimits
 from tollkeeper.edge.spool import THREADS, Spool, SpooledBody, SpoolRoom
-from tollkeeper.edge.unread import Unread
 
 CANARY = b"canary-5f1d"
 
@@ -277,28 +275,6 @@ async def test_an_answer_beyond_the_memory_limit_goes_to_disk_and_comes_back_who
         assert await asyncio.to_thread(lambda: list(tmp_path.iterdir())) == []
         assert there.connections == 1
         edge.close()
-
-
-@pytest.mark.parametrize("framing", [b"", b"Content-Length: 6000000\r\n"])
-async def test_an_answer_that_cannot_be_read_on_is_refused_and_never_told_as_whole(
-    framing: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The system watches no more sockets in the moment in which the disk has caught up."""
-    watch, times = Unread.watch, 0
-
-    def watch_once(unread: Unread, socket_number: int) -> None:
-        nonlocal times
-        times += 1
-        if times > 1:
-            raise OSError(errno.ENOSPC, "no more watches")
-        watch(unread, socket_number)
-
-    monkeypatch.setattr(Unread, "watch", watch_once)
-    async with target(answers(OK + framing + b"\r\n", bytes(6_000_000), wait=False)) as there, forwarder() as edge:
-        with pytest.raises(ApiError) as refused:
-            await asyncio.wait_for(forward(edge, get(there.at()), b""), 10)
-        assert (refused.value.code, times) == (Code.UNAVAILABLE, 2)
-        assert edge.room.in_use_bytes == edge.pool.open_count == 0
 
 
 async def test_no_room_on_disk_is_a_clean_refusal(tmp_path: Path) -> None:

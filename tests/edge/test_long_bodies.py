@@ -210,9 +210,6 @@ async def test_a_reader_who_pauses_gets_no_more_until_he_goes_on() -> None:
             await connection.send(head(8 * MIB), bytes(8 * MIB))
 
     class Slow(Recorder):
-        def wanted_bytes(self) -> int:
-            return 256 * 1024
-
         def on_body(self, data: bytes | memoryview) -> None:
             super().on_body(data)
             connection.pause_reading()

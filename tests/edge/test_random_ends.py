@@ -17,7 +17,7 @@ import structlog
 from tests.edge.called import Called, called
 from tests.edge.callers import caller
 from tests.edge.targets import OK, Connection, certificate, sized, target
-from tests.edge.test_same_heads import read_answer
+from tests.edge.test_cut_requests import read_answer
 from tollkeeper.core.addresses import TargetUrl
 from tollkeeper.core.patience import Patience
 from tollkeeper.edge.addresses import Resolver
@@ -26,7 +26,7 @@ from tollkeeper.edge.listener import Listener
 from tollkeeper.edge.presence import AHEAD_ALL_BYTES
 
 NAME = "good.example"
-PATHS = (*(b"/call/relay",) * 4, b"/call/take", b"/call/early", b"/call/large", b"/call/ready", b"/asgi")
+PATHS = (*(b"/call/relay",) * 4, b"/call/take", b"/call/early", b"/call/large", b"/asgi")
 
 
 async def here(_host: str, _port: int) -> list[str]:
@@ -171,7 +171,7 @@ def held(running: Called, forwarder: Forwarder) -> dict[str, int]:
         "open": pool.open_count - pool.idle_count,
         "lanes": sum(len(lane) for lane in pool._lanes.values()) - pool.idle_count,
         "spooled": forwarder.room.in_use_bytes,
-        "deadlines": len(forwarder.deadlines.due),
+        "deadlines": len(forwarder.deadlines._due),
         "calls": len(running.calls.begun) - len(running.calls.ends),
     }
 

@@ -191,7 +191,7 @@ async def test_where_our_own_disk_has_no_room_for_an_answer_nothing_is_charged(
         assert (served.status, served.headers["x-credits-remaining"], len(served.body)) == (200, "0", 3_000_000)
 
 
-@pytest.mark.parametrize("times", [1, 3])  # the third one goes the straight way, and is in the journal
+@pytest.mark.parametrize("times", [1, 3])  # the third one is in the journal
 @pytest.mark.parametrize("status", [503, 502])
 async def test_what_the_database_cannot_give_back_now_is_given_back_once_it_can(
     status: int,

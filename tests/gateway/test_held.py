@@ -25,7 +25,7 @@ async def fail(_request: Received, writer: Writer) -> None:
 
 
 async def served(caller: Caller, data: bytes, times: int = 3) -> None:
-    """So many calls, after which what is known of the head is in use."""
+    """So many calls."""
     for _ in range(times):
         assert (await caller.ask(data))[0] == 200
 

@@ -160,7 +160,7 @@ async def test_calls_that_a_stop_cuts_short_have_an_end_and_their_callers_are_to
 
 
 async def serve(there: LeftShop, request: bytes, times: int) -> None:
-    """So many calls, one after the other on one connection; from the third on they go the straight way."""
+    """So many calls, one after the other on one connection."""
     reader, writer = await there.connect()
     for _ in range(times):
         writer.write(request)

@@ -7,7 +7,6 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from tests.gateway.test_traffic import request as call_of
 from tests.storage.plans import plan_of
 from tollkeeper.core.paygates import CreateDefaults, parse_create
 from tollkeeper.core.sealing import KeyRing
@@ -30,19 +30,6 @@ from tollkeeper.storage.statistics import Counted, LoggedRequest, Statistics
 NOW_MS = 1_000 * DAY_MS
 PAYEE = "0x" + "77" * 20
 ENDLESS = Statement("WITH RECURSIVE n(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM n) SELECT max(v) FROM n")
-
-
-@dataclass
-class Counting:
-    """Of 402s at one gate."""
-
-    gate_id: int
-    hour_ms: int = NOW_MS
-    count: int = 0
-    is_counting: bool = False
-
-    def stop(self) -> None:
-        """It takes no notice."""
 
 
 @contextmanager
@@ -183,13 +170,13 @@ async def test_what_happens_is_written_while_an_owner_lists_for_as_long_as_it_ta
     purchases, gates = Purchases(database, sealing), PayGates(database, sealing, os.urandom)
     traffic = Traffic(purchases, Statistics(database), lambda: NOW_MS, Kept())
     new = parse_create({"price": "0.01", "targetUrl": "http://target/"}, CreateDefaults("base-sepolia", PAYEE))
-    tally = Counting((await gates.create(new, None, None, NOW_MS)).id)
+    gate_id = (await gates.create(new, None, None, NOW_MS)).id
     listing = asyncio.create_task(database.read_long(ENDLESS))
     running = asyncio.create_task(traffic.run())
     try:
         async with asyncio.timeout(30):
             for name in ("a", "b", "c"):
-                traffic.log_at_once(tally, name, "GET")
+                traffic.challenged(gate_id, call_of(name))
                 while name not in await logged(database):  # noqa: ASYNC110 - a database is asked
                     await asyncio.sleep(0.1)
     finally:

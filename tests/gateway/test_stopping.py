@@ -26,7 +26,7 @@ from tests.gateway.hostile_hub import Forward, pass_on, run_hostile_hub
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.test_leaving import LeftShop, shop
 from tollkeeper.core.errors import ApiError
-from tollkeeper.gateway import access, asking
+from tollkeeper.gateway import asking
 from tollkeeper.gateway.chain_proofs import ChainProofs
 from tollkeeper.gateway.entrance import Access
 from tollkeeper.gateway.gates import Gates
@@ -70,7 +70,7 @@ def books_of(there: LeftShop) -> list[tuple[str, int]]:
 async def test_a_call_whose_commit_outlasts_a_stop_is_charged_nothing(
     times: int, tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:
-    """On a held credit, by the straight way and by the other; with a payment that was never seen nothing is bought."""
+    """On a held credit, in its own row and in the journal; with a payment that was never seen nothing is bought."""
     async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
         gate = await there.gate(credits=20)
         request = there.request(gate, X_Payment=await there.payment(gate))
@@ -389,7 +389,6 @@ async def test_a_grant_of_which_nobody_says_what_became_is_given_back_or_has_an_
 
 
 FAULTS: dict[str, tuple[object, str, bool]] = {  # where a fault is put in, and whether a credit was taken by then
-    "what the next call needs": (access, "held_again", True),
     "the gate as it is by now": (Gates, "current", True),
     "the receipt": (UnpaidLimit, "paid", True),
     "the grant": (Purchases, "grant", False),

@@ -10,14 +10,11 @@ from typing import cast
 
 import pytest
 
-from tollkeeper.core.framing import BodyEnd, ResponseFraming
-from tollkeeper.edge.call import BodySink, CallHandler, Connection, InboundCall
+from tollkeeper.edge.call import BodySink, Connection, InboundCall
 from tollkeeper.edge.deadlines import Deadlines
 from tollkeeper.edge.forwarding import Forwarder
-from tollkeeper.edge.heads import read_head, response_head
+from tollkeeper.edge.heads import read_head
 from tollkeeper.edge.spool import Spool, SpoolRoom
-from tollkeeper.gateway.again import CallAgain
-from tollkeeper.gateway.held import Held
 from tollkeeper.gateway.signing import AheadRoom, BodyAhead, BodyOwner
 from tollkeeper.gateway.streaming import PartsOwner, StreamedParts
 
@@ -61,17 +58,6 @@ def of_stream() -> Callable[[bytes], None]:
     return StreamedParts(cast("PartsOwner", None)).on_part
 
 
-def of_call_again() -> Callable[[bytes], None]:
-    """A target's answer that a call like one before waits for."""
-    head = read_head(b"GET", b"/a", [], 0)
-    held = SimpleNamespace(shared=SimpleNamespace(forwarder=SimpleNamespace(room=SpoolRoom(SIZE_BYTES * 2))))
-    call = CallAgain(
-        cast("Connection", None), cast("CallHandler", None), head, "GET", "id", 0, held=cast("Held", held), arrived_ms=0
-    )
-    call.on_head(response_head(200, [], ResponseFraming(BodyEnd.LENGTH, SIZE_BYTES)))
-    return call.on_body
-
-
 def of_signing() -> Callable[[bytes], None]:
     """A body that is read ahead to be signed."""
     return body_ahead().on_request_body
@@ -83,7 +69,7 @@ def body_ahead() -> BodyAhead:
     return BodyAhead(Collected(), cast("BodyOwner", None), lambda _signed, _body: None, forwarder, AheadRoom())
 
 
-@pytest.mark.parametrize("made", [of_call, of_spool, of_stream, of_call_again, of_signing])
+@pytest.mark.parametrize("made", [of_call, of_spool, of_stream, of_signing])
 def test_tiny_parts_are_held_in_about_as_much_memory_as_they_have_bytes(
     made: Callable[[], Callable[[bytes], None]],
 ) -> None:

@@ -60,6 +60,12 @@ async def spend(shop: Shop, gate: PayGate, many: int, *, is_of_process: bool = F
     return [one.wish.call_id for one in spends]
 
 
+def end_all(ends: Ledger | OpenCalls, calls: Sequence[str], status: int) -> None:
+    """Note that these calls ended so."""
+    for call in calls:
+        ends.end(call, status)
+
+
 async def states(database: SqliteDatabase) -> dict[str, tuple[str, int | None]]:
     rows = await database.read(Statement("SELECT id, state, status FROM calls"))
     assert len({row["id"] for row in rows}) == len(rows)
@@ -83,8 +89,8 @@ async def test_the_calls_of_one_commit_and_the_ends_of_others_are_one_row(databa
     (first,) = await states(database)
     calls = await spend(shop, gate, 40)
     assert await rows_of_journal(database) == 1
-    shop.purchases.ledger.end_all([first, *calls[:10]], 200)
-    shop.purchases.ledger.end_all(calls[10:20], 404)
+    end_all(shop.purchases.ledger, [first, *calls[:10]], 200)
+    end_all(shop.purchases.ledger, calls[10:20], 404)
     more = await spend(shop, gate, 3)
     assert await rows_of_journal(database) == 2
     expected: dict[str, tuple[str, int | None]] = {first: ("DONE", 200), **dict.fromkeys(calls[:10], ("DONE", 200))}
@@ -217,7 +223,7 @@ async def test_after_a_crash_little_of_the_journal_is_read_however_long_a_call_t
     shop, gate = await known_shop(database)
     slow, slower = await spend(shop, gate, 2)
     for number in range(200):
-        shop.purchases.ledger.end_all(await spend(shop, gate, 1), 200)
+        end_all(shop.purchases.ledger, await spend(shop, gate, 1), 200)
         if number == 150:
             shop.purchases.ledger.end(slow, 504)
     noted, newest = await noted_and_newest(database)
@@ -258,7 +264,7 @@ def test_what_is_noted_names_every_call_without_a_written_end() -> None:
     open_calls.written(NOTHING, open_calls.to_note())
     for row in range(11, 200):
         open_calls.spent([f"call-{row}"], row)
-    open_calls.end_all([f"call-{row}" for row in range(11, 197)], 200)
+    end_all(open_calls, [f"call-{row}" for row in range(11, 197)], 200)
     ended = open_calls.take_ended()
     assert ended.journal == {200: [f"call-{row}" for row in range(11, 197)]}
     (noted,) = open_calls.to_note().values()
@@ -294,7 +300,7 @@ def test_what_is_to_be_given_back_has_its_end_with_that_and_no_other() -> None:
     open_calls.spent(["known", "other", "broken"], 7)
     for call in ("known", "unknown", "broken"):
         open_calls.refused(call)
-    open_calls.end_all(["known", "unknown", "other", "broken"], 502)
+    end_all(open_calls, ["known", "unknown", "other", "broken"], 502)
     assert open_calls.take_ended() == Ended({502: ["other"]}, {})
     open_calls.not_given_back("broken", 503)
     assert open_calls.take_ended() == Ended({503: ["broken"]}, {})
@@ -310,7 +316,7 @@ def test_ends_that_are_too_many_for_once_stay_open_until_they_are_written() -> N
     open_calls = OpenCalls()
     calls = [f"call-{number}" for number in range(3 * ENDED_AT_ONCE)]
     open_calls.spent(calls, 500)
-    open_calls.end_all(calls, 200)
+    end_all(open_calls, calls, 200)
     for left in (3, 2, 1):
         ended = open_calls.take_ended()
         assert len(ended.journal[200]) == ENDED_AT_ONCE
@@ -341,7 +347,7 @@ async def test_a_long_journal_behind_a_dead_process_is_read_to_its_end(database:
     shop, gate = await known_shop(database)
     open_one, *_ = await spend(shop, gate, 1)
     for _ in range(3 * PIECE_ROWS):
-        shop.purchases.ledger.end_all(await spend(shop, gate, 1), 200)
+        end_all(shop.purchases.ledger, await spend(shop, gate, 1), 200)
     last, *_ = await spend(shop, gate, 1)
     await shop.purchases.ledger.flush_ended(NOW_MS)
     await database.run(_since_the_first_row())
@@ -391,7 +397,7 @@ async def _play(folder: Path, steps: Sequence[tuple[str, int | list[int]]]) -> N
             elif step == "end":
                 assert isinstance(what, list)
                 mine = [calls[at] for at in what if at < len(calls)]
-                ledger.end_all(mine, 200)
+                end_all(ledger, mine, 200)
                 ended += mine
                 continue
             elif step == "restore":

@@ -6,8 +6,8 @@ import asyncio
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -42,33 +42,6 @@ async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
     opened = open_database(str(tmp_path / "shop.sqlite3"))
     yield opened
     await opened.close()
-
-
-@dataclass
-class HeldAgain:
-    """A call that knows its purchase; it is told how many credits are left, or the answer."""
-
-    purchase: Purchase
-    gate: PayGate
-    request_id: str
-    answer: Callable[[int | SpendResult | ApiError], None]
-
-    @property
-    def held(self) -> HeldAgain:
-        return self
-
-    @property
-    def standing(self) -> tuple[int, int]:
-        return self.gate.id, self.gate.version
-
-    @staticmethod
-    def spent_together(calls: Sequence[HeldAgain], lefts: Sequence[int]) -> None:
-        for call, left in zip(calls, lefts, strict=True):
-            assert isinstance(left, int)
-            call.answer(left)
-
-    def spent_otherwise(self, result: SpendResult | ApiError) -> None:
-        self.answer(result)
 
 
 async def spend_together(ledger: Ledger, spends: list[HeldSpend]) -> list[SpendResult | ApiError]:
@@ -186,12 +159,11 @@ async def test_a_new_buyer_is_served_however_many_others_call(database: SqliteDa
     ledger = Ledger(database)
     (first,) = await spend_together(ledger, [by_header(shop, gate, 1)])
     assert isinstance(first, SpendResult)
-    assert first.purchase is not None
-    bought, is_served = first.purchase, asyncio.Event()
+    is_served = asyncio.Event()
 
     def ask() -> None:
         if not is_served.is_set():
-            ledger.spend_held(HeldAgain(bought, gate, shop.wish(gate).call_id, lambda _: ask()), NOW_MS)
+            ledger.spend(by_header(shop, gate, 1), NOW_MS, lambda _: ask())
 
     for _ in range(3 * BATCH_MAX):
         ask()
@@ -201,33 +173,32 @@ async def test_a_new_buyer_is_served_however_many_others_call(database: SqliteDa
     await shop.ledger_agrees()
 
 
-async def test_calls_that_know_their_purchases_share_a_commit_with_those_that_do_not(database: SqliteDatabase) -> None:
-    """Of two that know of one purchase more than it has nobody gets anything by that knowledge."""
+async def test_spends_of_remembered_purchases_share_a_commit_with_others(database: SqliteDatabase) -> None:
+    """Of two spends of a remembered purchase with one credit left one is refused."""
     shop = Shop(database)
     gate = await shop.gate(3)
-    rich, poor, _ = [await shop.bought(gate, number) for number in (1, 2, 3)]
+    for number in (1, 2, 3):
+        await shop.bought(gate, number)
     ledger = Ledger(database)
     for number in (1, 2, 2):
         await spend_together(ledger, [by_header(shop, gate, number)])
-    told: list[tuple[str, int | SpendResult | ApiError]] = []
+    told: list[tuple[str, SpendResult | ApiError]] = []
     all_told = asyncio.Event()
 
-    def note(name: str, answer: int | SpendResult | ApiError) -> None:
+    def note(name: str, answer: SpendResult | ApiError) -> None:
         told.append((name, answer))
         if len(told) == 5:
             all_told.set()
 
     commits = database.commits
-    for name, bought in (("rich", rich), ("poor", poor), ("poor", poor)):
-        ledger.spend_held(HeldAgain(bought, gate, shop.wish(gate).call_id, partial(note, name)), NOW_MS)
-    for name, number in (("rich, remembered", 1), ("new", 3)):
+    for name, number in (("rich", 1), ("poor", 2), ("poor", 2), ("rich", 1), ("new", 3)):
         ledger.spend(by_header(shop, gate, number), NOW_MS, partial(note, name))
     await asyncio.wait_for(all_told.wait(), 30)
-    shown = Counter((name, answer if isinstance(answer, int) else outcomes([answer])[0]) for name, answer in told)
+    shown = Counter((name, outcomes([answer])[0]) for name, answer in told)
     assert shown == Counter(
         [
-            ("rich", 1),
-            ("rich, remembered", Spend.SPENT),
+            ("rich", Spend.SPENT),
+            ("rich", Spend.SPENT),
             ("new", Spend.SPENT),
             ("poor", Spend.SPENT),
             ("poor", Spend.EXHAUSTED),

@@ -21,7 +21,6 @@ Header = tuple[bytes, bytes]
 
 VIA: Final = b"1.1 tollkeeper"
 NAME_REMEMBERED_BYTES: Final = 64
-HEADERS_REMEMBERED_MAX: Final = 24
 
 _HOP_BY_HOP: Final = frozenset(
     {
@@ -249,12 +248,8 @@ def response_lines(headers: Sequence[Header]) -> tuple[bytes, bool]:
 
     Drops what speaks for the origin as a whole (cookies, service workers, HSTS), what speaks of payment and what lets a
     cache keep the answer (security A-38, A-39). CORS is dropped too: the gateway answers it, and two answers are none
-    to a browser. A target's heads differ by their date only, so the last ones are remembered.
+    to a browser.
     """
-    return _remembered_lines(tuple(headers)) if len(headers) <= HEADERS_REMEMBERED_MAX else _encode_answer(headers)
-
-
-def _encode_answer(headers: Sequence[Header]) -> tuple[bytes, bool]:
     named: set[bytes] = set()
     kept: list[tuple[bytes, bytes, bytes]] = []
     for name, value in headers:
@@ -269,9 +264,6 @@ def _encode_answer(headers: Sequence[Header]) -> tuple[bytes, bool]:
     scripts = _may_run_scripts([value for normal, _, value in kept if normal == b"content-type"])
     has_date = b"date" in [normal for normal, _, _ in kept]
     return lines + (_ON_EVERY_ANSWER + _NO_SCRIPTS if scripts else _ON_EVERY_ANSWER), has_date
-
-
-_remembered_lines = lru_cache(maxsize=256)(_encode_answer)
 
 
 def _cannot_be_forwarded() -> ApiError:

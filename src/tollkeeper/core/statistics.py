@@ -6,7 +6,6 @@ within that, whatever number of calls it is of. Money and credits are summed fro
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +15,7 @@ from tollkeeper.core.limits import REQUEST_LOG_DAYS, STATISTICS_DAYS
 from tollkeeper.core.usdc import format_usdc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, MutableMapping, Sequence
+    from collections.abc import Callable, Mapping
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
@@ -56,21 +55,6 @@ def latency_bucket(microseconds: int) -> int:
         return max(0, microseconds)
     power = microseconds.bit_length() - 1
     return (power - 1) * _STEPS + ((microseconds >> (power - 2)) & (_STEPS - 1))
-
-
-def add_latencies(histogram: MutableMapping[int, int], latencies_us: Sequence[int]) -> None:
-    """Count each of these in its `latency_bucket`; for many at once, which costs a third of asking that for each."""
-    if len(latencies_us) == 1:
-        histogram[latency_bucket(latencies_us[0])] += 1
-        return
-    if min(latencies_us, default=0) < _STEPS:
-        buckets = list(map(latency_bucket, latencies_us))
-    else:
-        # As there, with the first bit left in: `us >> bits - 3` is 4 to 7.
-        lengths = map(int.bit_length, latencies_us)
-        buckets = [(us >> bits - 3) + (bits << 2) - 12 for us, bits in zip(latencies_us, lengths, strict=True)]
-    for bucket, count in Counter(buckets).items():
-        histogram[bucket] += count
 
 
 def bucket_bound_us(bucket: int) -> int:

@@ -11,10 +11,10 @@ import asyncio
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from email.utils import formatdate
 from functools import lru_cache
-from typing import Any, ClassVar, Final, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Protocol
 
 import msgspec
 import structlog
@@ -67,39 +67,17 @@ class BodySource(Protocol):
         """Give more."""
 
 
-Tell: TypeAlias = Callable[[RequestHead, int, str], None]  # a head, the status and the request id of its answer
-
-
 class CallHandler(Protocol):
     """Who answers calls; one for all connections of a listener."""
 
     def takes(self, target: bytes) -> bool:
         """Whether requests for this raw path and query are his."""
 
-    tell: Tell | None  # of each answer of `at_once`, where somebody wants to know
-
-    def at_once(self, head: RequestHead, peer: str) -> bytes | None:
-        """The whole answer to a request without a body, where this very head says it all; else None.
-
-        For heads other than HEAD's whose requests leave their connection open. A request that is answered so is none
-        of those that begin and end.
-        """
-
-    def counted_at_once(self) -> Mapping[int, int]:
-        """By status, how many requests `at_once` has answered."""
-
-    @property
-    def again(self) -> Callable[[Connection, CallHandler, RequestHead, bytes], InboundCall]:
-        """Makes the call of a request whose head `is_again` and whose body is all there; it knows how to `begin`."""
-
     def begin(self, call: InboundCall) -> None:
         """Answer `call`, now or later; its turn on the connection has come."""
 
     def ended(self, call: InboundCall) -> None:
         """The answer is written, or there will be none (`call.status` 0), or none that is whole."""
-
-    def ended_together(self, calls: Sequence[InboundCall]) -> None:
-        """As `ended`, for calls of `again` that were answered a moment ago."""
 
 
 class Connection(Protocol):
@@ -117,7 +95,7 @@ class Connection(Protocol):
 
 
 class InboundCall(msgspec.Struct, eq=False):
-    """A request whose head was checked. Made by `accepted`, `whole` or `CallHandler.again`.
+    """A request whose head was checked. Made by `accepted`.
 
     Each has all of its fields in places of its own, filled in one go: the interpreter would look up by name what stands
     beside a default of the class, and twenty assignments cost as much as a short answer. By some of their names
@@ -160,22 +138,13 @@ class InboundCall(msgspec.Struct, eq=False):
         *,
         keep_alive: bool = True,
         takes_chunks: bool = True,
-        whole_body: bytes | None = None,
     ) -> InboundCall:
-        """A request that came now. `whole_body`: with all of its body, and its connection stays open."""
+        """A request that came now."""
         request_id, started_ns = new_request_id_at(clock_ms()), time.perf_counter_ns()
         call = InboundCall(connection, handler, head, head.method, request_id, started_ns, keep_alive, takes_chunks)
-        if whole_body is not None:
-            call._is_body_complete = True
-            call._ahead = [whole_body] if whole_body else None
-        elif takes_chunks:  # HTTP/1.0, which takes none, knows no answer before the answer (RFC 9110 10.1.1)
+        if takes_chunks:  # HTTP/1.0, which takes none, knows no answer before the answer (RFC 9110 10.1.1)
             call.waiting_for_100_continue = head.header.get(b"expect", b"").lower() == b"100-continue"
         return call
-
-    @staticmethod
-    def whole(connection: Connection, handler: CallHandler, head: RequestHead, body: bytes) -> InboundCall:
-        """As `accepted`, with all of its body."""
-        return InboundCall.accepted(connection, handler, head, whole_body=body)
 
     # Its head is the caller's secret.
 
@@ -414,13 +383,6 @@ class InboundCall(msgspec.Struct, eq=False):
             self._connection.end()
         self._tell_ended()
         self._connection.on_response_complete()
-
-    def tell_ended_together(self, calls: Sequence[InboundCall]) -> None:
-        """These have ended, and the handler, which is this call's, was not told yet."""
-        try:
-            self._handler.ended_together(calls)
-        except Exception:  # as in `_tell_ended`
-            log.exception("call_end_failed", request_id=self.request_id)
 
     def _tell_ended(self) -> None:
         self.duration_us = (time.perf_counter_ns() - self.started_ns) // 1000

@@ -7,7 +7,6 @@ times as large, for as many connections as are open. What they mean for a reques
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from uvicorn.config import Config
@@ -15,8 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from tollkeeper.core.errors import ApiError
-from tollkeeper.edge.call import CallHandler, Connection, InboundCall
-from tollkeeper.edge.heads import RequestHead
+from tollkeeper.edge.call import InboundCall
 from tollkeeper.edge.lingering import Lingering
 from tollkeeper.edge.listener import Listener
 from tollkeeper.edge.patience import BEHIND_SECONDS
@@ -33,12 +31,9 @@ class CallerConnection(HttpToolsProtocol):
     listener: ClassVar[Listener]
 
     __slots__ = (
-        "_again",
-        "_at_once",
         "_attendance",
         "_begun",
         "_body_seconds",
-        "_calls",
         "_came",
         "_chatter_bytes",
         "_closes_early",
@@ -52,9 +47,7 @@ class CallerConnection(HttpToolsProtocol):
         "_is_draining",
         "_is_fed",
         "_is_http_11",
-        "_is_repeatable",
         "_is_starting",
-        "_known",
         "_lent_bytes",
         "_lingering",
         "_pieces",
@@ -78,15 +71,9 @@ class CallerConnection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.peer = ""  # its address
-        # These four: the listener's, at hand for each request.
-        self._known: Callable[[bytes], RequestHead | None]
-        self._at_once: Callable[[RequestHead, str], bytes | None]
-        self._calls: CallHandler | None
-        self._again: Callable[[Connection, CallHandler, RequestHead, bytes], InboundCall]
         self._in_head = self._in_body = False
         self._without_upgrade = False  # between a head that asks for an upgrade and its second reading without
         self._begun = 0  # requests whose first byte was in the data that is being read
-        self._is_repeatable = False  # the newest request is a call, leaves the connection open, waits for nothing
         self._head_bytes = self._chatter_bytes = 0
         self._unanswered = 0  # requests that were accepted and have no whole answer yet
         self._current: Any = None  # the one of them that is being answered

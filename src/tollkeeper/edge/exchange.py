@@ -19,22 +19,16 @@ class TargetFailure:
 
 
 class Exchange(Protocol):
-    """Who drives a connection. The last call is `on_end`, `on_whole` or `on_failure`, once."""
-
-    def wanted_bytes(self) -> int:
-        """Of a long body, how much it takes at once."""
+    """Who drives a connection. The last call is `on_end` or `on_failure`, once."""
 
     def on_head(self, head: ResponseHead) -> None:
         """The final response's head; header names in lower case."""
 
-    def on_body(self, data: bytes | memoryview) -> None:
-        """A part of the body, as the target encoded it. A view is of bytes, which do not change."""
+    def on_body(self, data: bytes) -> None:
+        """A part of the body, as the target encoded it."""
 
     def on_end(self) -> None:
         """The response is complete."""
-
-    def on_whole(self, head: ResponseHead, body: bytes) -> None:
-        """As `on_head`, `on_body` and `on_end`: the response came whole, with a head that was read before."""
 
     def on_failure(self, failure: TargetFailure) -> None:
         """There will be no complete response."""

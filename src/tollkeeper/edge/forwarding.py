@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 import sys
-from collections.abc import Container
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -44,15 +43,6 @@ class Way:
     addresses: list[str] | None = None
     lanes: tuple[Lane, ...] = ()
     until: float = 0.0  # by the resolver's clock
-
-
-@dataclass(slots=True)
-class Look:
-    """What is the same for all calls that are forwarded at once: the clocks, and what came on kept connections."""
-
-    now_seconds: float  # the loop's
-    clock_seconds: float  # the resolver's
-    unread: Container[int] | None  # see `TargetPool.take`
 
 
 class Forwarder:
@@ -97,10 +87,13 @@ class Forwarder:
 
     def kept(self, target: TargetUrl) -> TargetConnection | None:
         """See `relay.Connections`."""
-        return self.kept_on(self.way(target), Look(self.loop.time(), self.resolver.clock(), None))
+        way = self._way(target)
+        if self.resolver.clock() < way.until:
+            return self.pool.take(way.lanes, self.loop.time())
+        addresses = self.resolver.cached(way.host)
+        return None if addresses is None else self._kept(way, addresses)
 
-    def way(self, target: TargetUrl) -> Way:
-        """What all targets at one place share; good for as long as anybody wants to keep it."""
+    def _way(self, target: TargetUrl) -> Way:
         place = target.scheme, target.host, target.port
         way = self._ways.get(place)
         if way is None:
@@ -114,24 +107,13 @@ class Forwarder:
         addresses = self.resolver.cached(target.host)
         return neighbourhood(addresses[0]) if addresses else ""
 
-    def look(self) -> Look:
-        """For several of `kept_on` before anything else is done. One system call."""
-        return Look(self.loop.time(), self.resolver.clock(), self.pool.unread())
-
-    def kept_on(self, way: Way, look: Look) -> TargetConnection | None:
-        """As `kept`, for whoever kept the way to his target, and has looked."""
-        if look.clock_seconds < way.until:
-            return self.pool.take(way.lanes, look.now_seconds, look.unread)
-        addresses = self.resolver.cached(way.host)
-        return None if addresses is None else self._kept(way, addresses)
-
     async def connect(self, target: TargetUrl, *, fresh: bool) -> TargetConnection:
         """See `relay.Connections`. A kept connection unless it must be `fresh`. Raises UPSTREAM_*.
 
         Waits for the lookup of an unknown name, on a thread, and for a new connection: 5 and 10 s at most.
         """
         addresses = await self.resolver.resolve(target.host, target.port)
-        kept = None if fresh else self._kept(self.way(target), addresses)
+        kept = None if fresh else self._kept(self._way(target), addresses)
         return kept or await self.pool.open(target.scheme, addresses, target.port, target.host)
 
     def _kept(self, way: Way, addresses: list[str]) -> TargetConnection | None:

@@ -52,8 +52,6 @@ class StrictProtocol(CallerConnection):
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
         self._attendance = Attendance(transport)
-        self._known, self._at_once = self.listener.heads.get, self.listener.at_once
-        self._calls, self._again = self.listener.calls, self.listener.again
         self.peer = sys.intern(self.client[0]) if self.client else ""
         sweep = self.listener.sweep
         is_crowded = self._attendance.socket_number >= self.listener.crowded_from
@@ -104,22 +102,8 @@ class StrictProtocol(CallerConnection):
         if self._is_deaf:
             self.overhear(data)
             return
-        is_new = not (self._in_head or self._in_body or self._pieces.line)
-        if is_new:
-            known_head = self._known
-            if (head := known_head(data)) is not None:
-                if not (head.may_be_ready and self._answer_at_once(head)):
-                    self._read_before(data, head, b"")
-                return
-            if (known := self.listener.heads.with_body(data)) is not None:
-                self._read_before(data, *known)
-                return
-            self._begun = 0
+        self._begun = 0
         self.read_all(data)
-        cycle: Any = self.cycle
-        is_whole = self._begun == 1 and not (self._in_head or self._in_body or self._is_deaf)
-        if is_new and is_whole and self._is_repeatable:
-            self.listener.heads.remember(data, cycle.head)
 
     def read_all(self, data: bytes, at_once: int = REQUESTS_AT_ONCE) -> None:
         """See `CallerConnection`."""
@@ -130,43 +114,6 @@ class StrictProtocol(CallerConnection):
                 self.wait_turn(unread)
                 return
             unread = self._read(unread)
-
-    def _answer_at_once(self, head: RequestHead) -> bool:
-        """Answer a request without a body, where nothing is due before it and its handler has the answer ready."""
-        transport = self.transport
-        if self._unanswered or self._is_draining or self.flow.write_paused or transport.is_closing():
-            return False
-        try:
-            answer = self._at_once(head, self.peer)
-        except Exception:  # as a call it gets an answer, whatever happens
-            log.exception("answer_at_once_failed")
-            return False
-        if answer is None:
-            return False
-        self._head_seconds = 0.0
-        self._is_accepted = self._is_http_11 = True
-        transport.write(answer)
-        return True
-
-    def _read_before(self, data: bytes, head: RequestHead, body: bytes) -> None:
-        """Take a whole request whose head was read before; the parser, between two requests, need not see it."""
-        self._head_seconds = 0.0
-        self._is_accepted, self._is_http_11 = False, True
-        calls = self._calls
-        is_busy = self._unanswered or self._is_draining or self.flow.write_paused or self.transport.is_closing()
-        if calls is not None and not is_busy:
-            self._is_accepted = True
-            make = self._again if head.is_again else InboundCall.whole
-            self._current = call = make(self, calls, head, body)
-            self.cycle = call  # type: ignore[assignment]  # as in `_accept_call`
-            self._unanswered = 1
-            call.begin()
-        elif len(self.pipeline) >= PIPELINED_MAX:
-            self.read_all(data)  # `on_headers_complete` refuses it
-        elif calls is not None:
-            call = self._accept_call(calls, head, keep_alive=True)
-            call.feed(body)
-            call.feed_end()
 
     def _read(self, data: bytes) -> bytes | None:
         """Read the first piece of `data`; returns what is to be read next, if anything."""
@@ -272,13 +219,11 @@ class StrictProtocol(CallerConnection):
         calls = self.listener.calls
         if calls is not None and calls.takes(self.url):
             head = read_head(method, self.url, self.headers, length_bytes)
-            self._is_repeatable = keep_alive and not self.expect_100_continue
             self._accept_call(calls, head, keep_alive=keep_alive and not self._closes_early)
         else:
-            self._is_repeatable = False
             self._accept_for_asgi()
 
-    def _accept_call(self, calls: CallHandler, head: RequestHead, *, keep_alive: bool) -> InboundCall:
+    def _accept_call(self, calls: CallHandler, head: RequestHead, *, keep_alive: bool) -> None:
         """Begin the call, or let it wait for its turn and for a caller who reads."""
         call = InboundCall.accepted(
             self, calls, head, keep_alive=keep_alive and not self._is_draining, takes_chunks=self._is_http_11
@@ -293,7 +238,6 @@ class StrictProtocol(CallerConnection):
         elif not self.transport.is_closing():
             self._current = call
             call.begin()
-        return call
 
     def _accept_for_asgi(self) -> None:
         url, headers, expects_continue = self.url, self.headers, self.expect_100_continue

@@ -11,8 +11,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.forwarding import Header
 from tollkeeper.core.patience import Patience
-from tollkeeper.edge.call import CallHandler, Connection, InboundCall
-from tollkeeper.edge.heads import RememberedHeads, RequestHead
+from tollkeeper.edge.call import CallHandler
 from tollkeeper.edge.patience import Sweep
 from tollkeeper.edge.presence import ReadAhead
 
@@ -22,7 +21,7 @@ Render: TypeAlias = Callable[[ApiError], tuple[int, list[Header], bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One listener's. `calls` None: everything goes to the ASGI application. `at_once`, `again`: see `CallHandler`.
+    """One listener's. `calls` None: everything goes to the ASGI application.
 
     `crowded_from` is the first descriptor that is one too many for a caller: the system gives the lowest that is free.
     """
@@ -31,9 +30,6 @@ class Listener:
     patience: Patience
     sweep: Sweep
     calls: CallHandler | None
-    at_once: Callable[[RequestHead, str], bytes | None]
-    again: Callable[[Connection, CallHandler, RequestHead, bytes], InboundCall]
-    heads: RememberedHeads
     ahead: ReadAhead
     crowded_from: int
 

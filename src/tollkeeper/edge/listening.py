@@ -6,8 +6,7 @@ import resource
 import sys
 
 from tollkeeper.core.patience import Patience
-from tollkeeper.edge.call import CallHandler, InboundCall
-from tollkeeper.edge.heads import RememberedHeads, RequestHead
+from tollkeeper.edge.call import CallHandler
 from tollkeeper.edge.inbound import StrictProtocol
 from tollkeeper.edge.listener import Listener, Render
 from tollkeeper.edge.patience import Sweep
@@ -36,15 +35,8 @@ def strict_protocol(
             chosen,
             Sweep(chosen.sweep_seconds),
             calls,
-            _never if calls is None else calls.at_once,
-            InboundCall.whole if calls is None else calls.again,
-            RememberedHeads(),
             ReadAhead(),
             crowded_from,
         )
 
     return ListenerProtocol
-
-
-def _never(_head: RequestHead, _peer: str) -> None:
-    """No answer is ready where nobody answers calls."""

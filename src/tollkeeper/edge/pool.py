@@ -14,7 +14,7 @@ import resource
 import ssl
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from ipaddress import ip_network
 from typing import Final
@@ -23,7 +23,6 @@ from weakref import WeakValueDictionary
 import structlog
 
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.edge.heads import RememberedAnswers
 from tollkeeper.edge.secure import connect_secure
 from tollkeeper.edge.target import Lane, TargetConnection, TargetKey
 from tollkeeper.edge.unread import Unread
@@ -105,13 +104,12 @@ class TargetPool:
         self._lanes: WeakValueDictionary[TargetKey, Lane] = WeakValueDictionary()  # as long as anybody knows them
         self._expiry: dict[TargetConnection, float] = {}  # of idle ones, in the order of going idle
         self._open: set[TargetConnection] = set()
-        self._unread = Unread()  # every connection that is being read
+        self._unread = Unread()
         self._places = places
         self._taken: Counter[str] = Counter()  # by neighbourhood, of those that are open or being opened
         self._taken_in_all = 0
         self._quiet_until_seconds = 0.0
         self._silent: dict[str, float] = {}  # addresses that did not answer, until when they are tried last
-        self._answers = RememberedAnswers()
         self._sweep: asyncio.TimerHandle | None = None
         self._time: Callable[[], float]  # the loop's, once there is a connection
         self._closed = False
@@ -138,31 +136,24 @@ class TargetPool:
             lane = self._lanes[key] = deque()
         return lane
 
-    def take(
-        self, lanes: Iterable[Lane], now_seconds: float, unread: Container[int] | None = None
-    ) -> TargetConnection | None:
+    def take(self, lanes: Iterable[Lane], now_seconds: float) -> TargetConnection | None:
         """An idle connection of the first of `lanes` that has one, no longer in the pool, or None.
 
         Never one on which something came since its last exchange, though the loop has not looked: an answer that nobody
         asked for would be the next exchange's, and an end would lose what cannot be sent again. `now_seconds`: the
-        loop's time; `unread`: what the method of this name just said, for whoever takes several at once.
+        loop's time.
         """
         for lane in lanes:
             while lane:
                 connection = lane.pop()
-                number = connection.socket_number
                 if (
                     self._expiry.pop(connection) > now_seconds
-                    and not (self._unread.is_on(number) if unread is None else number in unread)
+                    and not self._unread.is_on(connection.socket_number)
                     and not connection.transport.is_closing()
                 ):
                     return connection
                 connection.abort()
         return None
-
-    def unread(self) -> Container[int]:
-        """On which sockets targets have said or ended something that was not read. A system call, for all of them."""
-        return self._unread.look()
 
     async def open(self, scheme: str, addresses: Sequence[str], port: int, server_name: str) -> TargetConnection:
         """A new connection to the first of `addresses` (checked by the caller) that answers.
@@ -212,7 +203,7 @@ class TargetPool:
         """Raises: NothingSentError where the address has its share."""
         self._take_place(key)
         self._time = self.loop.time
-        connection = TargetConnection(key, self.lane(key), self._answers, self._unread, self._keep, self._forget)
+        connection = TargetConnection(key, self.lane(key), self._keep, self._forget)
         try:
             if key.scheme == "https":
                 if self._tls is None:  # reads the system's trust store, and holds the loop meanwhile: 20 to 40 ms, once
@@ -223,14 +214,10 @@ class TargetPool:
         except BaseException:
             self._give_place_back(key)
             raise
-        try:
-            if self._closed or connection.is_closing():
-                raise ConnectionResetError
-            connection.watch()
-        except OSError:
+        if self._closed or connection.is_closing():
             self._give_place_back(key)
             connection.abort()
-            raise
+            raise ConnectionResetError
         self._open.add(connection)
         return connection
 

@@ -24,7 +24,7 @@ from tollkeeper.edge.call import BodySource
 from tollkeeper.edge.deadlines import Deadlines
 from tollkeeper.edge.exchange import Exchange, TargetFailure
 from tollkeeper.edge.heads import ResponseHead
-from tollkeeper.edge.spool import BATCH_SIZE_BYTES, Spool, SpooledBody, SpoolRoom
+from tollkeeper.edge.spool import Spool, SpooledBody, SpoolRoom
 from tollkeeper.edge.target import TargetConnection
 
 FIRST_PART_SIZE_BYTES: Final = 64 * 1024  # so much waits for the rest of its body without a spool
@@ -123,13 +123,6 @@ class Relay(Exchange):
             self._open()
         else:
             self._send(connection)
-
-    def take_over(self, connection: TargetConnection, exchange: Exchange) -> None:
-        """In place of `start`: `exchange` has sent the request on this connection, to its last byte."""
-        self._is_sent = True
-        if connection.carries(exchange):
-            self._connection = connection
-            connection.hand_over(self)
 
     def close(self) -> None:
         """Tell the owner nothing more; an exchange that is not over is dropped with its connection."""
@@ -261,10 +254,6 @@ class Relay(Exchange):
                 self._set_deadline(inf)
             self._request.body.resume_body()
 
-    def wanted_bytes(self) -> int:
-        """See `exchange.Exchange`."""
-        return BATCH_SIZE_BYTES
-
     def on_head(self, head: ResponseHead) -> None:
         """See `exchange.Exchange`."""
         self._head = head
@@ -272,10 +261,10 @@ class Relay(Exchange):
         if head.framing.end is BodyEnd.LENGTH and declared is not None and declared > self._limits.response_size_bytes:
             self._too_large(declared)
 
-    def on_body(self, data: bytes | memoryview) -> None:
+    def on_body(self, data: bytes) -> None:
         """See `exchange.Exchange`."""
         if not self._is_over:
-            self._take_part(bytes(data))
+            self._take_part(data)
 
     def _take_part(self, data: bytes) -> None:
         self._size_bytes += len(data)
@@ -323,20 +312,6 @@ class Relay(Exchange):
         body = self._request.body
         if not (self._is_sent or isinstance(body, bytes)):
             body.resume_body()
-
-    def on_whole(self, head: ResponseHead, body: bytes) -> None:
-        """See `exchange.Exchange`."""
-        if self._is_over:
-            return
-        if len(body) > self._limits.memory_size_bytes or len(body) > self._limits.response_size_bytes:
-            self.on_head(head)
-            self.on_body(body)
-            self.on_end()
-        else:
-            self._is_over = True
-            self._connections.deadlines.clear(self)
-            self._connection = None
-            self._owner.on_answer(head, [body] if body else [], len(body))
 
     def on_failure(self, failure: TargetFailure) -> None:
         """See `exchange.Exchange`."""

@@ -58,13 +58,6 @@ class StreamedRelay(Relay):
         else:
             self._stream.on_part(data)
 
-    def on_whole(self, head: ResponseHead, body: bytes) -> None:
-        """See `exchange.Exchange`."""
-        self.on_head(head)
-        if body:
-            self.on_body(body)
-        self.on_end()
-
     def on_end(self) -> None:
         """See `exchange.Exchange`."""
         if self._is_over:

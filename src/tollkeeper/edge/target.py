@@ -11,35 +11,25 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias, cast
 
 import structlog
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from tollkeeper.core.errors import Code
-from tollkeeper.core.forwarding import HEADERS_REMEMBERED_MAX, Header
+from tollkeeper.core.forwarding import Header
 from tollkeeper.core.framing import BodyEnd, FramingError, ResponseFraming, judge_response_head
 from tollkeeper.core.limits import HEADERS_MAX
 from tollkeeper.edge.exchange import Exchange, TargetFailure
-from tollkeeper.edge.heads import (
-    AnsweredHead,
-    RememberedAnswers,
-    ResponseHead,
-    keeps_alive,
-    promised_seconds,
-    response_head,
-)
+from tollkeeper.edge.heads import ResponseHead, keeps_alive, promised_seconds
+from tollkeeper.edge.spool import BATCH_SIZE_BYTES
 from tollkeeper.edge.turns import PARTS_AT_ONCE, rest
-from tollkeeper.edge.unread import Unread, rest_of
+from tollkeeper.edge.unread import rest_of
 
 # Of a head, and of what stands between two parts of a body (chunk extensions) or after it (trailers).
 HEAD_SIZE_BYTES: Final = 64 * 1024
 INFORMATIONAL_MAX: Final = 10
 _MUCH_SIZE_BYTES: Final = 64 * 1024  # where so much of a body comes at once there is mostly more
-
-# A target's heads differ by their date only.
-_judged_before = lru_cache(maxsize=256)(judge_response_head)
 
 log = structlog.get_logger("tollkeeper.edge")
 
@@ -61,20 +51,17 @@ class TargetConnection(asyncio.Protocol):
     """A connection to a target; tells the pool by `on_idle` that it is free again, and by `on_lost` that it is gone."""
 
     __slots__ = (
-        "_answers",
         "_came",
         "_chatter",
         "_complete",
         "_exchange",
         "_framing",
         "_has_served",
-        "_head",
         "_head_bytes",
         "_headers",
         "_heard",
         "_informational",
         "_is_in_record",
-        "_is_parsed",
         "_is_plain",
         "_left_bytes",
         "_method",
@@ -85,7 +72,6 @@ class TargetConnection(asyncio.Protocol):
         "_reading_paused",
         "_request_sent",
         "_reusable",
-        "_unread",
         "_write",
         "key",
         "lane",
@@ -97,24 +83,17 @@ class TargetConnection(asyncio.Protocol):
         self,
         key: TargetKey,
         lane: Lane,
-        answers: RememberedAnswers,
-        unread: Unread,
         on_idle: Callable[[TargetConnection, int | None], None],
         on_lost: Callable[[TargetConnection], None],
     ) -> None:
-        """`on_idle` is told, too, how many seconds its target promised to keep it, if any.
-
-        `unread` is told of its socket while it is being read, from `watch` on.
-        """
+        """`on_idle` is told, too, how many seconds its target promised to keep it, if any."""
         self.key = key
         self.lane = lane
-        self._answers = answers
         self._on_idle = on_idle
         self._on_lost = on_lost
         self._exchange: Exchange | None = None
         self._parser: HttpResponseParser | None = None
         self.transport: asyncio.Transport
-        self._unread = unread
         self.socket_number = -1
         self._write: Callable[[bytes], None]
         self._has_served = False
@@ -128,11 +107,9 @@ class TargetConnection(asyncio.Protocol):
         if self._parser is None:
             self._parser = HttpResponseParser(self)
         self._method = method
-        self._is_parsed = False  # the parser has seen bytes of this exchange, or must be shown all of them
         self._headers: list[Header] = []
         self._head_bytes = self._chatter = self._informational = 0
         self._framing: ResponseFraming | None = None
-        self._head: ResponseHead | None = None  # the response's own
         self._left_bytes = 0  # to come of a body of known length: taken past the parser
         self._request_sent = self._heard = self._complete = self._reusable = False
         self._promised_seconds: int | None = None  # by the target's Keep-Alive header
@@ -143,42 +120,18 @@ class TargetConnection(asyncio.Protocol):
         """Start an exchange; the connection must be free. The request follows through `write`."""
         if self._exchange is not None:
             raise RuntimeError("the connection is carrying an exchange")
-        if self._is_parsed:
-            self._reset(method)
-        else:
-            self._method = method
-            self._request_sent = self._heard = False
-        self._is_parsed = method == "HEAD"  # of which no bytes say alone where its response ends
+        self._reset(method)
         self._exchange = exchange
 
     def send(self, exchange: Exchange, method: str, request: bytes) -> None:
         """`begin`, `write` and `end_request` at once, for a request that is there to its last byte."""
-        self.sends(exchange, method)(request)
-
-    def sends(self, exchange: Exchange, method: str) -> Callable[[bytes], None]:
-        """As `send`, for whoever writes the request himself, by what this returns and before anything else happens."""
-        if self._exchange is not None or self._is_parsed or method == "HEAD":
-            self.begin(exchange, method)
-        else:
-            self._exchange, self._method, self._heard = exchange, method, False
+        self.begin(exchange, method)
         self._request_sent = True
-        return self._write
-
-    def hand_over(self, exchange: Exchange) -> None:
-        """Tell `exchange` the rest of the one that it carries."""
-        self._exchange = exchange
+        self._write(request)
 
     def carries(self, exchange: Exchange) -> bool:
         """Whether `exchange` is still on this connection."""
         return self._exchange is exchange
-
-    def watch(self) -> None:
-        """From now on it can be asked whether something came that was not read. Where it cannot, it is dropped."""
-        try:
-            self._unread.watch(self.socket_number)
-        except OSError:
-            self.transport.abort()
-            raise
 
     def is_closing(self) -> bool:
         """Whether nothing can be written any more."""
@@ -199,7 +152,6 @@ class TargetConnection(asyncio.Protocol):
         """Take no more of the response for now."""
         if not self._reading_paused:
             self._reading_paused = True
-            self._unread.forget(self.socket_number)
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
@@ -208,10 +160,6 @@ class TargetConnection(asyncio.Protocol):
             self._reading_paused = False
             if not self.transport.is_closing():
                 self.transport.resume_reading()
-                try:
-                    self.watch()
-                except OSError:  # else a body that ends with its connection would look whole behind the abort
-                    self._fail(Code.UNAVAILABLE, "the gateway can watch no more connections now")
 
     def abort(self) -> None:
         """Drop the connection at once and tell the exchange nothing more."""
@@ -240,8 +188,7 @@ class TargetConnection(asyncio.Protocol):
         if exchange is None or parser is None or self._complete:
             return
         status = parser.get_status_code()
-        judge = _judged_before if len(self._headers) <= HEADERS_REMEMBERED_MAX else judge_response_head
-        framing = judge(self._method, status, parser.get_http_version(), tuple(self._headers))
+        framing = judge_response_head(self._method, status, parser.get_http_version(), self._headers)
         if status < 200:
             self._informational += 1
             if self._informational > INFORMATIONAL_MAX:
@@ -261,8 +208,7 @@ class TargetConnection(asyncio.Protocol):
             self._reusable = self._reusable and not any(name == b"transfer-encoding" for name, _ in self._headers)
         elif framing.end is BodyEnd.LENGTH:
             self._left_bytes = framing.declared_bytes or 0
-        self._head = response_head(status, self._headers, framing)
-        exchange.on_head(self._head)
+        exchange.on_head(ResponseHead(status, self._headers, framing))
 
     def on_body(self, data: bytes) -> None:
         """A part of the body; after the end of the response, bytes that nobody may read.
@@ -308,35 +254,16 @@ class TargetConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        exchange = self._exchange
-        if exchange is None:
-            self.transport.abort()  # nobody asked: what follows would be taken for the next exchange's response
-            return
-        if self._left_bytes:
-            self._read_on(data)
-            return
-        if self._request_sent and not self._is_parsed:
-            known = self._answers.latest
-            if known is None or len(data) > known.whole_bytes or not data.startswith(known.start):
-                known = self._answers.of(data)
-            if known is not None:
-                take = self._take if len(data) == known.whole_bytes else self._begin_known
-                take(exchange, known, data)
-                return
-        self._read_head(data)
-
-    def _read_head(self, data: bytes) -> None:
-        """By the parser: a head that is not known, what comes with it, and all of a body without a length."""
         parser = self._parser
-        if parser is None:
-            self.transport.abort()  # as above, behind a response to HEAD
+        if self._exchange is None or parser is None:
+            if self._left_bytes and self._exchange is not None:
+                self._read_on(data)
+            else:
+                self.transport.abort()  # nobody asked: what follows would be taken for the next exchange's response
             return
-        is_first = not self._is_parsed
-        self._is_parsed = self._heard = True
+        self._heard = True
         self._chatter += len(data)
         self._parse(parser, data)
-        if is_first and self._reusable and not self._informational:
-            self._remember(data)
         if self._left_bytes < 0 or (self._complete and self._left_bytes):  # parser and judge would disagree
             self._fail(Code.UPSTREAM_INVALID, "the target's response is not as long as it says")
         elif self._complete:
@@ -345,10 +272,6 @@ class TargetConnection(asyncio.Protocol):
             self._parser = None  # what it waits for it will not see
         elif self._chatter > HEAD_SIZE_BYTES:
             self._fail(Code.UPSTREAM_INVALID, "the target's response is not valid HTTP: too much beside its body")
-
-    def _remember(self, data: bytes) -> None:
-        if self._head is not None and (self._complete or self._left_bytes):
-            self._answers.remember(data, self._head, self._left_bytes, self._promised_seconds)
 
     def _parse(self, parser: HttpResponseParser, data: bytes) -> None:
         try:
@@ -381,21 +304,12 @@ class TargetConnection(asyncio.Protocol):
     def _is_paused(self) -> bool:
         return self._reading_paused
 
-    def _begin_known(self, exchange: Exchange, known: AnsweredHead, data: bytes) -> None:
-        """A response whose head was read before, and how its body begins."""
-        self._heard = self._reusable = True
-        self._promised_seconds = known.keep_alive_seconds
-        self._left_bytes = known.whole_bytes - known.start_bytes
-        self._guard(exchange.on_head, known.head)
-        is_much = len(data) >= _MUCH_SIZE_BYTES
-        self._read_on(memoryview(data)[known.start_bytes :] if is_much else data[known.start_bytes :])
-
-    def _read_on(self, data: bytes | memoryview) -> None:
+    def _read_on(self, data: bytes) -> None:
         """A part of a body of known length. What stands behind the body is nobody's.
 
         Where much came at once, what is there of the rest is read here, without the copies made on the transport's way.
         The end of what comes, and a fault, are the transport's to find, which reads on. Others wait meanwhile, for a
-        mebibyte at most where it is to stay in memory, and less elsewhere (`Exchange.wanted_bytes`, limits of `relay`).
+        body of the length that `relay` allows at most.
         """
         while (exchange := self._exchange) is not None:
             if len(data) > self._left_bytes:
@@ -411,27 +325,11 @@ class TargetConnection(asyncio.Protocol):
             if len(data) < _MUCH_SIZE_BYTES or self._exchange is None or self._reading_paused or not self._is_plain:
                 return
             try:
-                data = os.read(self.socket_number, min(left_bytes, self._exchange.wanted_bytes()))
+                data = os.read(self.socket_number, min(left_bytes, BATCH_SIZE_BYTES))
             except OSError:
                 return
             if not data:
                 return
-
-    def _take(self, exchange: Exchange, known: AnsweredHead, data: bytes) -> None:
-        """A whole response whose head was read before; the parser, between two responses, need not see it."""
-        self._exchange = None
-        self._has_served = True
-        try:
-            if self._reading_paused or self._is_in_record or self.transport.get_write_buffer_size():
-                self._hand_on(known.keep_alive_seconds)
-            else:
-                keep = self._on_idle
-                keep(self, known.keep_alive_seconds)
-            exchange.on_whole(known.head, data[known.start_bytes :])
-        except Exception as fault:  # noqa: BLE001 - whatever a driver does, the connection must end in order
-            if self._exchange is None:
-                self._exchange, self._heard = exchange, True
-            self._broken(fault)
 
     def eof_received(self) -> None:
         """See `asyncio.Protocol`. The transport closes itself."""
@@ -445,7 +343,6 @@ class TargetConnection(asyncio.Protocol):
         if exc is not None and self._exchange is not None and self._is_plain:
             for data in rest_of(self.socket_number):
                 self.data_received(data)
-        self._unread.forget(self.socket_number)
         self._on_lost(self)
         (self.eof_received if exc is None else self._end_early)()
         self._parser = None  # it knows this connection: without a cycle both go at once

@@ -1,16 +1,14 @@
-"""What has come on connections and was not read: the system is asked for all of them at once, or for one.
+"""What has come on a connection and was not read: the system is asked.
 
-The loop knows what came when it last looked; while it waits for a commit more may come. A connection that is not being
-read is not watched: it would be told every time.
+The loop knows what came when it last looked; while it waits for a commit more may come.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from select import POLLIN, poll
-from selectors import EVENT_READ, DefaultSelector
 from typing import Final
 
 _REST_SIZE_BYTES: Final = 1024 * 1024
@@ -18,33 +16,18 @@ _PART_SIZE_BYTES: Final = 64 * 1024
 
 
 class Unread:
-    """The sockets that are watched, each from `watch` to `forget`. It lasts as long as whoever made it."""
+    """Asks the system about one socket at a time."""
 
     def __init__(self) -> None:
-        self._selector = DefaultSelector()
         self._one = poll()
 
-    def watch(self, socket_number: int) -> None:
-        """Raises: OSError where the system can watch no more."""
-        self._selector.register(socket_number, EVENT_READ)
-
-    def forget(self, socket_number: int) -> None:
-        """Watched or not, if there ever was a socket; to be called before it is closed."""
-        with suppress(KeyError, ValueError):
-            self._selector.unregister(socket_number)
-
     def is_on(self, socket_number: int) -> bool:
-        """Whether something can be read on this one. A system call, cheaper than the other where many are watched."""
+        """Return whether something can be read on this socket, its end included. A system call."""
         self._one.register(socket_number, POLLIN)
         try:
             return bool(self._one.poll(0))
         finally:
             self._one.unregister(socket_number)
-
-    def look(self) -> Container[int]:
-        """On which of them something can be read, their end included. A system call."""
-        ready = self._selector.select(0)
-        return {key.fd for key, _ in ready} if ready else ()
 
 
 def rest_of(socket_number: int) -> Iterator[bytes]:

@@ -10,9 +10,7 @@
     6. forward, and what is answered: `answering`, where each way stands in which a request ends
 
 `Arriving` is one request until a credit is its own, `Attempt` a payment that is being bought with, `PaidCall` the
-request from first to last. A head that got a 402 at this very gate gets it again without a call (`entrance`). Most paid
-calls are like one before: they go a straight way (`again`, by what `held` says), and on as a `PaidCall` where they
-leave that. Every rule of contract 4: docs/architecture.md 5.
+request from first to last. Every rule of contract 4: docs/architecture.md 5.
 
 Spending precedes buying, so that bought credits outlive every change of price, address and validity. So under `wallet`
 nobody is told to log in who only shows again what he paid: 401 is for one who would buy, shows a token only, or nothing
@@ -43,7 +41,6 @@ from tollkeeper.gateway import calls, heads
 from tollkeeper.gateway.asking import Asking
 from tollkeeper.gateway.buying import ASK_AGAIN, Buyer
 from tollkeeper.gateway.findings import Owed
-from tollkeeper.gateway.held import held_again
 from tollkeeper.gateway.hub_client import Settlement, asked_of
 from tollkeeper.gateway.limiting import PROOFS, PROOFS_OF_PAYERS
 from tollkeeper.gateway.ownership import login_required
@@ -71,7 +68,7 @@ class Arriving(Asking):
     def __init__(self, shared: Shared, call: InboundCall) -> None:
         self.shared = shared
         self.call = call
-        self.asked = call.head.notes or calls.asked_by(call)
+        self.asked = calls.asked_by(call)
 
     # 1. Slug. In memory; a task reads a gate that is not, by the reading thread, and makes its 402s: without a limit of
     # time, and again where the gate changes meanwhile; a deleted one each time, the claim of what is shown there, and
@@ -93,10 +90,10 @@ class Arriving(Asking):
     async def _open(self, slug: str) -> None:
         self._check(await self._or_deleted(slug, self.shared.gates.by_slug(slug)))
 
-    # 2. Preflight, method, rate limit, size, can it be forwarded (its headers for the target are made here, and kept
-    # with the head), bearer. A task asks for the session where the gate wants one, or may serve a caller by it: by the
-    # reading thread, and where a guest comes for the first time a commit of the writing one; or over HTTP where another
-    # hub issued it (`auth.trusted`: 5 s a question, two at most). An EdDSA signature is checked in the loop.
+    # 2. Preflight, method, rate limit, size, can it be forwarded (its headers for the target are made here), bearer. A
+    # task asks for the session where the gate wants one, or may serve a caller by it: by the reading thread, and where
+    # a guest comes for the first time a commit of the writing one; or over HTTP where another hub issued it
+    # (`auth.trusted`: 5 s a question, two at most). An EdDSA signature is checked in the loop.
 
     def _check(self, opened: OpenGate) -> None:
         call, gate = self.call, opened.gate
@@ -162,9 +159,8 @@ class Arriving(Asking):
     # 4. Spend a held credit. Waits for the ledger's commit, together with every other call that waits for it. That
     # commit blocks the loop until the disk has it, unless the writing thread is at work or has to be
     # (`storage.sqlite.SqliteDatabase.post`): then the loop lends it the interpreter, up to 2 ms at a time
-    # (`storage.lending`). On the straight way: `CallAgain.begin`, `spent_together`. Where a file is sold, its store is
-    # asked before, in a task, for 5 s, and where its gate was deleted a commit of the writing thread keeps it
-    # (`asking._require_file`).
+    # (`storage.lending`). Where a file is sold, its store is asked before, in a task, for 5 s, and where its gate was
+    # deleted a commit of the writing thread keeps it (`asking._require_file`).
 
     def _spend(self, presented: Presented, buyer: Buyer) -> None:
         if self.opened.gate.file is not None:
@@ -191,11 +187,7 @@ class Arriving(Asking):
             self.is_charged, self.is_cut = is_taken, True
             self.cut_short()
         elif result.outcome is Spend.SPENT:
-            purchase = calls.purchase_of(result)
-            self._forward(self.opened, purchase)
-            # Calls with the same bytes go the straight way from now on, if they can.
-            self.asked.held = held = held_again(self.shared, self.call, self.asked, self.opened, presented, purchase)
-            self.call.head.is_again = held is not None
+            self._forward(self.opened, calls.purchase_of(result))
         else:
             self.enter(Stage.BUYING)
             self.in_task(self._buy_after(result, presented, buyer))

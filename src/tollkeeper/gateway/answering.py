@@ -13,7 +13,7 @@ answer in one piece when it is decided, for one in parts when its last is writte
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -30,7 +30,6 @@ from tollkeeper.gateway.charging import Charging
 from tollkeeper.gateway.gates import not_found
 from tollkeeper.gateway.heads import CORS
 from tollkeeper.gateway.steps import GIVEN_UP_CODES, GIVEN_UP_STATUS, ExhaustedError, Stage
-from tollkeeper.gateway.unpaid import UNPAID_LINES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from tollkeeper.edge.spool import SpooledBody
     from tollkeeper.gateway.buying import Buyer
 
+_UNPAID_LINES: Final = JSON_LINE + CORS
 _LOG = structlog.get_logger("tollkeeper.gateway.access")
 
 
@@ -57,7 +57,7 @@ class Answering(Charging):
 
     def _receipt(self, left: int) -> bytes:
         """Its lines, with so many credits left; the call that bought is told its credit token (contract 4.6)."""
-        lines = heads.receipt_lines(heads.receipt_start(self.purchase), self.purchase, left)
+        lines = heads.receipt_lines(self.purchase, left)
         return lines + self._credit_token_line(self.purchase.id) if self.has_bought else lines
 
     def hand_over(self, file: StoredFile) -> None:
@@ -76,8 +76,8 @@ class Answering(Charging):
 
     def _answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
         call, status = self.call, head.status
-        answered = head.notes or heads.answer_lines(head)
-        lines, has_date = answered.lines + self.receipts, answered.has_date
+        answered, has_date = heads.answer_lines(head)
+        lines = answered + self.receipts
         if not isinstance(body, list):
             self.in_task(self._answer_from_disk(status, lines, body, has_date=has_date))
             return
@@ -95,9 +95,8 @@ class Answering(Charging):
 
     async def _answer_as_it_comes(self, head: ResponseHead, parts: AsyncIterator[bytes]) -> None:
         """Reads as fast as the client does. Too late for a 502: what breaks off is cut, and the credit consumed."""
-        answered = heads.answer_lines(head)
-        lines = answered.lines + self.receipts
-        self.call.start(head.status, lines, head.framing.declared_bytes, has_date=answered.has_date)
+        answered, has_date = heads.answer_lines(head)
+        self.call.start(head.status, answered + self.receipts, head.framing.declared_bytes, has_date=has_date)
         try:
             async for data in parts:
                 await self.call.write(data)
@@ -218,16 +217,10 @@ class Answering(Charging):
             raise unsold
         shown = calls.challenge_on(opened, self.call)
         profile = calls.profile_on(self.call, self.shared.profile)
-        head = self.call.head
-        is_bare = head.method != "HEAD" and head.content_length == 0 and b"authorization" not in head.header
-        if self.stage is Stage.ARRIVED and is_bare:
-            # Nobody was asked, and nothing shown: this head, at this gate, is always answered so.
-            self.asked.ready_402 = self.shared.ready_402s.of(opened, shown, profile)
-            head.may_be_ready = True
         self.enter(Stage.OVER)
         self.shared.traffic.challenged(opened.gate.id, self.call)
         standing = self.shared.limit.challenged(self.call)
-        self.call.answer(402, UNPAID_LINES + standing, shown.body(profile, iso(clock_ms())))
+        self.call.answer(402, _UNPAID_LINES + standing, shown.body(profile, iso(clock_ms())))
 
     def exhausted(self, spent: ExhaustedError) -> None:
         """See `Steps`."""
@@ -244,7 +237,7 @@ class Answering(Charging):
         body = exhausted_body(calls.challenge_beside(opened, self.call), detail, profile, iso(clock_ms()))
         self.shared.traffic.challenged(opened.gate.id, self.call)
         standing = self.shared.limit.challenged(self.call)
-        self.call.answer(402, UNPAID_LINES + standing, body)
+        self.call.answer(402, _UNPAID_LINES + standing, body)
 
     def refuse(self, error: ApiError) -> None:
         """The refusal, as contract 4.5 has it; `error.at_gate` gives a refused payment its status at a gate.

@@ -342,7 +342,6 @@ class Gateway:
         await self.access.aclose()
         await self._completer.aclose()
         await self.buying.aclose()
-        self.access.answered.answer()  # what came in this very turn
         self._forwarder.close()  # before what was counted is written: calls that are given up here count
         await self.access.settled()  # and their credits are given back
         await self.traffic.flush()

@@ -1,7 +1,6 @@
 """What the gateway reads of a call, and what it says of one that it refuses (contract 4.1, 4.2, 4.3, 4.5, 4.7).
 
-What a request's head says is read once and kept with the head. Asks nobody and waits for nothing; the header lines that
-the gateway writes are `heads`.
+Asks nobody and waits for nothing; the header lines that the gateway writes are `heads`.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.edge.call import BodySink, BodySource, InboundCall
     from tollkeeper.gateway.gates import OpenGate
-    from tollkeeper.gateway.held import Held
     from tollkeeper.gateway.steps import ExhaustedError
-    from tollkeeper.gateway.unpaid import Unpaid
     from tollkeeper.storage.purchase_rows import Purchase, SpendResult
 
 
@@ -114,11 +111,9 @@ def too_large(limit_bytes: int) -> ApiError:
 
 @dataclass(slots=True)
 class Asked:
-    """What the gateway makes of a request's head; kept with the head (`RequestHead.notes`).
+    """What the gateway makes of a request's head.
 
     `lines` are the caller's header lines for the target without those `withheld`, None until they were judged.
-    `ready_402` is how its requests are answered at once, `held` what is known of those that hold a credit; None while
-    that is not known.
     """
 
     slug: str
@@ -127,20 +122,15 @@ class Asked:
     has_proof: bool
     lines: bytes | None = None
     withheld: frozenset[bytes] = NOTHING
-    ready_402: Unpaid | None = None
-    held: Held | None = None
 
 
 def asked_by(call: InboundCall) -> Asked:
     """Slug, query and what else the head says. Its first path segment is a slug."""
     head = call.head
-    asked: Asked | None = head.notes
-    if asked is None:
-        path, _, query = head.target.partition(b"?")
-        slug, slash, below = path[1:].partition(b"/")
-        has_proof = b"x-payment" in head.header or bool(head.header.get(b"x-credit-token"))
-        asked = head.notes = Asked(slug.decode("ascii"), query, slash + below, has_proof)
-    return asked
+    path, _, query = head.target.partition(b"?")
+    slug, slash, below = path[1:].partition(b"/")
+    has_proof = b"x-payment" in head.header or bool(head.header.get(b"x-credit-token"))
+    return Asked(slug.decode("ascii"), query, slash + below, has_proof)
 
 
 def check_forwardable(call: InboundCall, asked: Asked, opened: OpenGate) -> None:

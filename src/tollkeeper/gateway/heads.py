@@ -11,9 +11,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-import msgspec
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
-
 from tollkeeper.api import clock_ms
 from tollkeeper.core.forwarding import (
     VIA,
@@ -111,35 +108,28 @@ def target_head(
 
     `client` is the caller's address, `length` the body's, None where nobody knows it.
     """
-    start, end = target_head_start(call, opened, asked, purchase), target_head_end(call, client, length, signature)
-    return b"%b%b%b" % (start, call.request_id.encode(), end)
-
-
-def target_head_start(call: InboundCall, opened: OpenGate, asked: Asked, purchase: Purchase) -> bytes:
-    """Of `target_head`, all before the request id: the same for every call with this head."""
     assert opened.target is not None  # noqa: S101 - a file PayGate sends nothing
     if asked.withheld is not opened.wire.withheld:  # judged for the gate as it was when the call came
         lines = caller_lines(call.head.headers, opened.wire.withheld)
     else:
         lines = asked.lines or b""
-    return b"%b %b HTTP/1.1\r\n%b%b%bx-request-id: " % (
-        call.method.encode(),
-        request_target(opened.target, asked.subpath, asked.query) if asked.query or asked.subpath else opened.wire.path,
-        opened.wire.lines,
-        lines,
-        _buyer_lines(purchase.id, purchase.payer),
-    )
-
-
-def target_head_end(call: InboundCall, client: str, length: int | None, signature: bytes = b"") -> bytes:
-    """Of `target_head`, all behind the request id."""
     if length is None:
         framing = b"transfer-encoding: chunked\r\n"
     elif length or call.method in _BODY_EXPECTED:
         framing = b"content-length: %d\r\n" % length
     else:
         framing = b""
-    return b"\r\nx-forwarded-for: %b\r\n%b%b\r\n" % (client.encode(), signature, framing)
+    return b"%b %b HTTP/1.1\r\n%b%b%bx-request-id: %b\r\nx-forwarded-for: %b\r\n%b%b\r\n" % (
+        call.method.encode(),
+        request_target(opened.target, asked.subpath, asked.query) if asked.query or asked.subpath else opened.wire.path,
+        opened.wire.lines,
+        lines,
+        _buyer_lines(purchase.id, purchase.payer),
+        call.request_id.encode(),
+        client.encode(),
+        signature,
+        framing,
+    )
 
 
 def signature_of(
@@ -173,38 +163,18 @@ def _buyer_lines(purchase_id: str, payer: str) -> bytes:
     return header_lines([(b"x-payer", shown_address(payer).encode()), (b"x-purchase-id", purchase_id.encode())])
 
 
-class AnswerLines(msgspec.Struct, frozen=True):
-    """What a target's answer gives to its caller's: `lines`, is there a `Date`, and its `start` (up to its length)."""
-
-    lines: bytes
-    has_date: bool
-    start: bytes
-
-
-def answer_lines(head: ResponseHead) -> AnswerLines:
-    """Kept with the head."""
+def answer_lines(head: ResponseHead) -> tuple[bytes, bool]:
+    """Return what a target's head gives to its caller's, and whether a `Date` is among it."""
     lines, has_date = response_lines(head.headers)
-    lines += OPEN_TO_PAGES
-    length = b"content-length: %d\r\n" % (head.framing.declared_bytes or 0)
-    head.notes = answered = AnswerLines(lines, has_date, STATUS_LINE[head.status] + lines + length)
-    return answered
+    return lines + OPEN_TO_PAGES, has_date
 
 
-def receipt_lines(start: bytes, purchase: Purchase, remaining: int) -> bytes:
-    """The receipt of contract 4.6, on every answer after payment, also on a 502; `start` is `receipt_start`."""
-    return b"%b%d%b" % (start, remaining, receipt_end(purchase))
-
-
-def receipt_end(purchase: Purchase) -> bytes:
-    """What follows the credits that are left."""
-    return b"\r\nx-credits-total: %d\r\n" % purchase.granted
-
-
-def receipt_start(purchase: Purchase) -> bytes:
-    """The lines of a purchase's receipts that are the same for each of its calls, up to the credits that are left."""
-    return _receipt(
+def receipt_lines(purchase: Purchase, remaining: int) -> bytes:
+    """Return the receipt of contract 4.6, which stands on every answer after payment, also on a 502."""
+    start = _receipt(
         purchase.id, purchase.transaction_hash or "", purchase.network, purchase.payer, purchase.value_micro
     )
+    return b"%b%d\r\nx-credits-total: %d\r\n" % (start, remaining, purchase.granted)
 
 
 @lru_cache(maxsize=_PURCHASES_MAX)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
     from tollkeeper.auth import Auth
-    from tollkeeper.core.forwarding import Header
     from tollkeeper.core.rate_limits import RequestLimits
     from tollkeeper.edge.call import InboundCall
 
@@ -47,36 +46,18 @@ class UnpaidLimit:
         self.clients = clients
         rate = Rate("unpaid", per_minute)
         self._owed = RateLimiter(rate)
-        self.owing = self._owed.paid_off_ns  # empty where no address is to be asked about
+        self._owing = self._owed.paid_off_ns  # empty where no address is to be asked about
         policy = b'ratelimit-policy: "unpaid";q=%d;w=%d\r\n' % (per_minute, rate.window_seconds)
         self._policy = policy if per_minute else b""
-        # A peer whose requests are not counted, whatever they say: the very text, which peers at one address share.
-        self.free_peer: str | None = None
         self.good: dict[int, None] = {}  # keyed hashes of bytes that got a credit; a guess at one gains a 402
 
     def check(self, call: InboundCall) -> None:
-        """Raises: RATE_LIMITED."""
-        if self.is_over(call):
-            raise rate_limited(self._owed.rate, self._owed.standing(self._key(call), time.monotonic_ns()))
-
-    def is_over(self, call: InboundCall) -> bool:
-        """Whether the call's address owes too much, and it shows nothing that was good."""
-        if not self.owing:
-            return False
-        return self._owed.is_over(self._key(call), time.monotonic_ns()) and not self._was_good(call)
-
-    def admits(self, peer: str, headers: list[Header]) -> bytes | None:
-        """Counts a request that shows nothing and is answered with a 402; None, and not counted, over the limit.
-
-        Else, as all that counts: header lines that say how its client stands, none for one that is not counted.
-        """
-        if not (key := rate_key(self.clients.of(peer, headers))):
-            self.free_peer = None if self.clients.has_proxies else peer
-            return b""
-        now_ns = time.monotonic_ns()
-        if self._owed.is_over(key, now_ns):
-            return None
-        return self._standing(self._owed.count(key, now_ns))
+        """Refuse a call whose address owes too much, unless it shows what was good. Raises: RATE_LIMITED."""
+        if not self._owing:
+            return
+        key = self._key(call)
+        if self._owed.is_over(key, time.monotonic_ns()) and not self._was_good(call):
+            raise rate_limited(self._owed.rate, self._owed.standing(key, time.monotonic_ns()))
 
     def refused(self, call: InboundCall, error: ApiError) -> bytes:
         """The call was answered with this refusal; what is no fault of the caller's is not counted."""
@@ -106,23 +87,19 @@ class UnpaidLimit:
         header = call.head.header
         for name in proofs:
             if shown := header.get(name):
-                self.was_good(hash(shown))
+                self._remember(hash(shown))
                 return
-
-    def was_good(self, mark: int) -> None:
-        """As `paid`, for a proof by its hash."""
-        if mark not in self.good:
-            self._remember(mark)
 
     def bought(self, call: InboundCall) -> None:
         """The call made a purchase: the 402 that told how to is forgiven."""
-        if self.owing and (key := self._key(call)):
+        if self._owing and (key := self._key(call)):
             self._owed.forgive(key)
 
     def _remember(self, mark: int) -> None:
-        if len(self.good) >= GOOD_PROOFS_MAX:
-            del self.good[next(iter(self.good))]
-        self.good[mark] = None
+        if mark not in self.good:
+            if len(self.good) >= GOOD_PROOFS_MAX:
+                del self.good[next(iter(self.good))]
+            self.good[mark] = None
 
     def _was_good(self, call: InboundCall) -> bool:
         return any(hash(call.head.header.get(name)) in self.good for name in PROOFS if name in call.head.header)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tollkeeper.edge.turns import Together
 from tollkeeper.gateway.signing import AheadRoom
-from tollkeeper.gateway.unpaid import UnpaidAnswers
 
 if TYPE_CHECKING:
     import asyncio
@@ -42,9 +40,7 @@ class Shared:
     profile: Profile
     body_limit_bytes: int
     random_bytes: Callable[[int], bytes]
-    ready_402s: UnpaidAnswers = field(default_factory=UnpaidAnswers)
     ahead_room: AheadRoom = field(default_factory=AheadRoom)
-    answered: Together = field(default_factory=Together)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # of all requests, so that they can be given up
     cut_tasks: set[asyncio.Task[None]] = field(default_factory=set)  # those of them that a stop has cancelled
     charging: set[asyncio.Future[Any]] = field(default_factory=set)  # takes credits or gives them back, never cancelled

@@ -91,8 +91,7 @@ NEXT: Final = {
 class Steps(ABC):
     """One request on its way. Its whole state is this table; a line without a value is not there before its step.
 
-    What its attempt to buy knows of it is its `buying.Buyer`, how far its answer is says its `call`; an
-    `again.LeftCall` knows besides what its head was `held` for.
+    What its attempt to buy knows of it is its `buying.Buyer`, how far its answer is says its `call`.
     """
 
     shared: Shared
@@ -103,7 +102,7 @@ class Steps(ABC):
     opened: OpenGate  # from its slug on: the gate as it was last seen
     wallet: str | None = None  # its bearer's, where one was asked for or may count
     buyer: Buyer | None = None  # from its payment or token on: what it wants of a purchase that several may wait for
-    purchase: Purchase  # from its credit on: the one whose credit it is; of a `LeftCall` known from the start
+    purchase: Purchase  # from its credit on: the one whose credit it is
     receipts = b""  # from forwarding on: the header lines of its receipt
     relay: Relay | BodyAhead | None = None  # from forwarding on: reads what is to be signed, then asks the target
     ahead: BodyAhead | None = None  # from forwarding on: holds what was read to be signed, until its target takes it

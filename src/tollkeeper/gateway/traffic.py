@@ -13,22 +13,21 @@ import asyncio
 import time
 from collections import Counter, defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from tollkeeper.core.errors import ApiError
-from tollkeeper.core.statistics import DAY_MS, HOUR_MS, Outcome, add_latencies, latency_bucket, outcome_of_call
+from tollkeeper.core.statistics import DAY_MS, HOUR_MS, Outcome, latency_bucket, outcome_of_call
 from tollkeeper.storage import ConstraintError, StatementError, StorageError
 from tollkeeper.storage.statistics import Counted, LoggedRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine
 
     from tollkeeper.core.errors import Code
     from tollkeeper.core.statistics import Kept
     from tollkeeper.edge.call import InboundCall
-    from tollkeeper.gateway.again import CallAgain
     from tollkeeper.storage.purchases import Purchases
     from tollkeeper.storage.statistics import Statistics
 
@@ -39,22 +38,6 @@ _ROWS_SECONDS: Final = 0.05  # while more rows wait than are written at once
 _COUNTS_SECONDS: Final = 1.0  # after which counts do not wait for more rows
 _FORGET_SECONDS: Final = 3600.0
 _LOG = structlog.get_logger("tollkeeper.gateway.traffic")
-
-
-class Tally(Protocol):
-    """402s to requests at one gate that never became calls, in one hour, while it `is_counting`.
-
-    Whoever answers them adds one to `count`, which costs less than anything that could be called. Told to `stop`, it is
-    handed to `Traffic.tally` before the next one.
-    """
-
-    gate_id: int
-    hour_ms: int
-    count: int
-    is_counting: bool
-
-    def stop(self) -> None:
-        """What was counted was taken."""
 
 
 class _Served:
@@ -88,8 +71,6 @@ class Traffic:
         self._requests: list[LoggedRequest] = []
         self._logged: Counter[int] = Counter()  # rows that were taken since counts were written, by gate
         self._served: dict[int, _Served] = {}  # by gate, of the hour that is; what most paid calls are
-        self._tallies: list[Tally] = []  # that count now
-        self._gathered = 0
         self.has_room = True  # for more rows of the log, until some are written
         self._tried: list[Counted] = []  # to be written; of the last of them nobody knows whether it is
         self.not_logged = 0  # of all that was counted, since the start
@@ -108,43 +89,11 @@ class Traffic:
         self._of(gate_id)[0] += 1
         self._note(gate_id, call, 402, Outcome.CHALLENGED, None, None)
 
-    def tally(self, tally: Tally, now_ms: int) -> None:
-        """What it counts from now on counts as `challenged` does; it is asked for again in the next hour."""
-        hour_ms = now_ms // HOUR_MS * HOUR_MS
-        if tally.is_counting and tally.hour_ms != hour_ms:
-            self._tallies.remove(tally)
-            self._take(tally)
-        if not tally.is_counting:
-            tally.hour_ms, tally.is_counting = hour_ms, True
-            self._tallies.append(tally)
-
-    def log_at_once(self, tally: Tally, request_id: str, method: str) -> None:
-        """A row of the log for what was just added to `tally`, where it `has_room`; in it the answer took no time."""
-        if self.has_room:
-            now_ms = self._clock_ms()
-            self._log(LoggedRequest(request_id, tally.gate_id, now_ms, method, 402, Outcome.CHALLENGED, None, 0, None))
-
-    @property
-    def counted_at_once(self) -> int:
-        """All that was ever counted by tallies."""
-        return self._gathered + sum(tally.count for tally in self._tallies)
-
     def _gather(self) -> None:
-        """What tallies and `_served` counted, counted as everything else."""
+        """What `_served` counted, counted as everything else."""
         served, self._served = self._served, {}
         for gate_id, one in served.items():
             self._take_served(gate_id, one)
-        tallies, self._tallies = self._tallies, []
-        for tally in tallies:
-            self._take(tally)
-
-    def _take(self, tally: Tally) -> None:
-        tally.stop()
-        self._gathered += tally.count
-        self._of(tally.gate_id)[0] += tally.count
-        self._outcomes[tally.gate_id, tally.hour_ms, Outcome.CHALLENGED] += tally.count
-        tally.count = 0
-        tally.is_counting = False
 
     def _log(self, request: LoggedRequest) -> None:
         self._requests.append(request)
@@ -187,32 +136,6 @@ class Traffic:
         outcome = outcome_of_call(status, failed=failed)
         hour_ms, duration_us = self._note(gate_id, call, status, outcome, code and code.value, purchase_id)
         self._latencies[gate_id, hour_ms, latency_bucket(duration_us)] += 1
-
-    def answered_together(self, calls: Sequence[CallAgain]) -> None:
-        """As `ended`, for calls whose targets' answers were just sent. All have an end before any is counted."""
-        statuses = {call.status for call in calls}
-        for status in statuses:
-            its = calls if len(statuses) == 1 else [call for call in calls if call.status == status]
-            self._ledger.end_all([call.request_id for call in its], status)
-        unserved: list[CallAgain] = []
-        if max(statuses) >= 400:
-            unserved = [call for call in calls if call.status >= 400]
-            calls = [call for call in calls if call.status < 400]
-        now_ms = self._clock_ms()
-        gates = {call.held.standing[0] for call in calls}
-        for gate_id in gates:
-            its = calls if len(gates) == 1 else [call for call in calls if call.held.standing[0] == gate_id]
-            add_latencies(self._serving(gate_id, now_ms).latencies, [call.duration_us for call in its])
-        for call in calls:
-            if not self.has_room:
-                break
-            ended_ms = call.arrived_ms + call.duration_us // 1000
-            self._log_served(
-                call, call.held.standing[0], call.held.purchase.id, call.status, ended_ms, call.duration_us
-            )
-        for call in unserved:
-            held = call.held
-            self._count_unserved(held.standing[0], call, call.status, held.purchase.id, None, failed=False)
 
     def _log_served(
         self, call: InboundCall, gate_id: int, purchase_id: str | None, status: int, now_ms: int, duration_us: int
@@ -259,7 +182,6 @@ class Traffic:
     def unwritten(self, gate_id: int) -> tuple[int, int, int]:
         """Challenges, calls and failures that are counted but not yet written."""
         challenges, calls, failures = self._counts.get(gate_id, (0, 0, 0))
-        challenges += sum(tally.count for tally in self._tallies if tally.gate_id == gate_id)
         if gate_id in self._served:
             calls += sum(self._served[gate_id].latencies.values())
         for one in self._tried:

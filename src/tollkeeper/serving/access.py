@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping
 from email.utils import formatdate
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -20,8 +20,7 @@ import structlog
 
 from tollkeeper.api import new_request_id, send_refusal
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.edge.call import CallHandler, InboundCall, Tell
-from tollkeeper.edge.heads import RequestHead
+from tollkeeper.edge.call import CallHandler, InboundCall
 from tollkeeper.logs import Lines
 from tollkeeper.serving.request_counts import RequestCounts
 
@@ -99,44 +98,20 @@ class _LoggedCalls:
     """`inner`, with the line when a call's answer is complete or will never be."""
 
     def __init__(self, inner: CallHandler, counts: RequestCounts, spans: Spans | None) -> None:
-        """Whether lines are written is asked now: what is answered at once is told only where they are."""
         self._spans = spans
         self._counts = counts.gate
         self.takes = inner.takes
         self.begin = inner.begin
-        self.again = inner.again
-        self.at_once = inner.at_once
-        self.counted_at_once = counts.gate.at_once = inner.counted_at_once
         self._is_written = _is_written(logging.INFO)
-        self.tell: Tell | None = _answered_at_once if self._is_written else None
-        inner.tell = self.tell
 
     def ended(self, call: InboundCall) -> None:
         """See `CallHandler`."""
         self._counts.count(call.status, call.duration_us)
-        self._tell(call)
-
-    def ended_together(self, calls: Sequence[InboundCall]) -> None:
-        """See `CallHandler`."""
-        self._counts.count_all([call.status for call in calls], [call.duration_us for call in calls])
-        if self._is_written or self._spans is not None:
-            for call in calls:
-                try:
-                    self._tell(call)
-                except Exception:  # noqa: BLE001 - a line that fails is no reason to lose those of the others
-                    _LOG.exception("call_end_failed", request_id=call.request_id)
-
-    def _tell(self, call: InboundCall) -> None:
         if self._spans is not None:
             self._spans.add_call(call)
         if self._is_written:
             path = call.head.target.partition(b"?")[0].decode("ascii")
             _write_line(logging.INFO, call.method, path, call.status, call.duration_us, call.request_id)
-
-
-def _answered_at_once(head: RequestHead, status: int, request_id: str) -> None:
-    path = head.target.partition(b"?")[0].decode("ascii")
-    _write_line(logging.INFO, head.method, path, status, 0, request_id)
 
 
 def _is_written(level: int) -> bool:

@@ -6,11 +6,10 @@ latency one of 64 powers of two: the labels are bounded, and no gate has one.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
 BUCKETS: Final = 31  # by the number of bits of the microseconds; the last one holds what took nine minutes and more
 _BITS: Final = 64  # no duration has more
@@ -20,12 +19,10 @@ _STATUSES: Final = 1000  # three digits
 class Kind:
     """Answers of one kind, since the process's start."""
 
-    __slots__ = ("_latencies", "_requests", "at_once", "sum_us")
+    __slots__ = ("_latencies", "_requests", "sum_us")
 
     def __init__(self) -> None:
         self._requests = [0] * _STATUSES
-        # By status, what was answered without being told to `count`: some microseconds each, which count as none.
-        self.at_once: Callable[[], Mapping[int, int]] = dict
         self.sum_us = 0
         self._latencies = [0] * (_BITS + 1)
 
@@ -35,29 +32,15 @@ class Kind:
         self._latencies[duration_us.bit_length()] += 1
         self.sum_us += duration_us
 
-    def count_all(self, statuses: Sequence[int], durations_us: Sequence[int]) -> None:
-        """As `count`, for each of these."""
-        if len(statuses) == 1:
-            self.count(statuses[0], durations_us[0])
-            return
-        self.sum_us += sum(durations_us)
-        for status, count in Counter(statuses).items():
-            self._requests[status] += count
-        for bits, count in Counter(map(int.bit_length, durations_us)).items():
-            self._latencies[bits] += count
-
     @property
     def requests(self) -> Mapping[int, int]:
         """How many answers had each status."""
-        return Counter({status: count for status, count in enumerate(self._requests) if count}) + Counter(
-            self.at_once()
-        )
+        return {status: count for status, count in enumerate(self._requests) if count}
 
     @property
     def latencies(self) -> list[int]:
         """How many answers took microseconds of so many bits."""
-        none, *some = self._latencies
-        return [none + sum(self.at_once().values()), *some[: BUCKETS - 2], sum(some[BUCKETS - 2 :])]
+        return [*self._latencies[: BUCKETS - 1], sum(self._latencies[BUCKETS - 1 :])]
 
 
 class RequestCounts:

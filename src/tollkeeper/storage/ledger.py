@@ -22,7 +22,7 @@ import asyncio
 import hmac
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -36,13 +36,13 @@ from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
 from tollkeeper.storage.spending import UNAVAILABLE, HeldSpend, KnownSpends, SpendBatch, Spent, end_calls, give_back
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tollkeeper.storage.call_journal import Open
     from tollkeeper.storage.database import Database
     from tollkeeper.storage.purchase_rows import Purchase
 
-__all__ = ["BATCH_MAX", "HeldCall", "HeldSpend", "Ledger", "Shown"]
+__all__ = ["BATCH_MAX", "HeldSpend", "Ledger"]
 
 BATCH_MAX: Final = 256  # a few milliseconds of the event loop
 _OTHERS_AT_LEAST: Final = BATCH_MAX // 4
@@ -58,40 +58,19 @@ _Answer: TypeAlias = "Callable[[SpendResult | ApiError], None]"
 _Waiting: TypeAlias = "tuple[HeldSpend, _Answer]"
 
 
-class Shown(Protocol):
-    """A purchase, and the gate, with its version, that whoever shows it is judged for."""
+class _KnownSpend(NamedTuple):
+    """A spend of a purchase that is remembered."""
 
-    @property
-    def purchase(self) -> Purchase:
-        """As it was when a credit of it was spent before."""
-
-    @property
-    def standing(self) -> tuple[int, int]:
-        """The gate's id, and its version."""
-
-
-class HeldCall(Protocol):
-    """A call that shows again what bought a purchase's credits, one of which was spent so before."""
-
-    request_id: str
-
-    @property
-    def held(self) -> Shown:
-        """What it shows."""
-
-    @staticmethod
-    def spent_together(calls: Sequence[Any], lefts: Sequence[int]) -> None:
-        """A credit of each of these, of one class, was taken in one commit; its purchase has so many left."""
-
-    def spent_otherwise(self, result: SpendResult | ApiError) -> None:
-        """Whatever else became of it; a credit that was taken, too, where that was found later."""
+    purchase: Purchase
+    wish: SpendRequest
+    callback: _Answer
 
 
 class _Batch(NamedTuple):
     """What is one commit. `columns` say of the known ones what the database must know."""
 
     others: list[_Waiting]
-    known: list[HeldCall]
+    known: list[_KnownSpend]
     columns: KnownSpends | None
     ended: Ended
 
@@ -102,7 +81,7 @@ class Ledger:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._waiting: list[_Waiting] = []
-        self._known: list[HeldCall] = []
+        self._known: list[_KnownSpend] = []
         self._now_ms = 0  # of the last spend
         self._is_under_way = False
         self._alone_count = 0  # of a batch that broke: those that are asked by themselves and not answered yet
@@ -123,21 +102,17 @@ class Ledger:
 
         It is given StorageError (503) where the outcome is unknown or the database takes nothing.
         """
+        if self.waiting_count >= WAITING_MAX:
+            full = StorageError("too many requests are waiting for the database")
+            asyncio.get_running_loop().call_soon(callback, full)
+            return
         bought = self._remembered(request)
         if bought is not None:
-            self.spend_held(_Remembered(bought, request.wish, callback), now_ms)
-        elif self._has_room(callback):
-            self._now_ms = now_ms
+            self._known.append(_KnownSpend(bought, request.wish, callback))
+        else:
             self._waiting.append((request, callback))
-            self._begin()
-
-    def spend_held(self, call: HeldCall, now_ms: int) -> None:
-        """As `spend`, for whoever knows the purchase; those whose credits one commit takes are told so together."""
-        if len(self._known) < WAITING_MAX or self._has_room(call.spent_otherwise):
-            self._known.append(call)
-            self._now_ms = now_ms
-            if not self._is_under_way:
-                self._begin()
+        self._now_ms = now_ms
+        self._begin()
 
     async def idle(self) -> None:
         """Returns once no spend waits for its commit and none for the answer to it."""
@@ -145,14 +120,6 @@ class Ledger:
             if self._idle is None:
                 self._idle = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._idle)
-
-    def _has_room(self, callback: _Answer) -> bool:
-        """Else it is told so, later."""
-        if self.waiting_count < WAITING_MAX:
-            return True
-        loop = asyncio.get_running_loop()
-        loop.call_soon(callback, StorageError("too many requests are waiting for the database"))
-        return False
 
     def _begin(self) -> None:
         if not self._is_under_way:
@@ -162,11 +129,7 @@ class Ledger:
 
     def end(self, call_id: str, status: int) -> None:
         """Note how a call ended, to be written with the next spends; dropped where too many wait."""
-        self.end_all((call_id,), status)
-
-    def end_all(self, call_ids: Sequence[str], status: int) -> None:
-        """As `end`, for each of these."""
-        self._open.end_all(call_ids, status)
+        self._open.end(call_id, status)
 
     def take_dropped(self) -> int:
         """How many ends were dropped since this was asked."""
@@ -276,12 +239,12 @@ class Ledger:
         batch = _Batch(others, known, self._columns(known, ended.journal), ended)
         self._post(batch, partial(self._done, batch))
 
-    def _columns(self, known: Sequence[HeldCall], ended: dict[int, list[str]]) -> KnownSpends | None:
+    def _columns(self, known: Sequence[_KnownSpend], ended: dict[int, list[str]]) -> KnownSpends | None:
         if not known:
             return None
         return KnownSpends(
-            {call.held.standing for call in known},
-            {call.request_id: call.held.purchase.number for call in known},
+            {(spend.wish.gate_id, spend.wish.gate_version) for spend in known},
+            {spend.wish.call_id: spend.purchase.number for spend in known},
             len(known),
             ended,
             self._open.to_note(),
@@ -335,25 +298,21 @@ class Ledger:
             _tell(callback, result)
         if batch.columns is not None:
             self._open.written(batch.ended, batch.columns.opened)
-            self._answer_known(batch.known, batch.columns.calls, spent)
+            self._answer_known(batch.known, spent)
 
-    def _answer_known(self, known: Sequence[HeldCall], call_ids: Collection[str], spent: Spent) -> None:
-        lefts = spent.lefts
-        if {*map(type, lefts)} == {int}:
-            self._open.spent(call_ids, spent.row)
-            _tell_together(known, lefts)  # type: ignore[arg-type] # as was just asked
-            return
-        self._open.spent([one for one, left in zip(call_ids, lefts, strict=True) if left is not None], spent.row)
-        taken = [(call, left) for call, left in zip(known, lefts, strict=True) if isinstance(left, int)]
-        _tell_together([call for call, _ in taken], [left for _, left in taken])
-        for call, left in zip(known, lefts, strict=True):
+    def _answer_known(self, known: Sequence[_KnownSpend], spent: Spent) -> None:
+        told = list(zip(known, spent.lefts, strict=True))
+        self._open.spent([spend.wish.call_id for spend, left in told if left is not None], spent.row)
+        for spend, left in told:
             if left is None:  # it is no longer as it is remembered
-                self._ask_anew(call)
+                self._ask_anew(spend)
+            else:
+                _tell(spend.callback, SpendResult(Spend.SPENT, msgspec.structs.replace(spend.purchase, remaining=left)))
 
     def _refuse(self, batch: _Batch, error: BaseException) -> None:
         refusal = _refusal_of(error)
         asked = [(request.wish.call_id, callback) for request, callback in batch.others]
-        asked += [(call.request_id, call.spent_otherwise) for call in batch.known]
+        asked += [(spend.wish.call_id, spend.callback) for spend in batch.known]
         if isinstance(error, StorageError) and not isinstance(error, NotTakenError):
             since = None if batch.columns is None else batch.columns.after + 1
             for call_id, _ in asked:
@@ -361,12 +320,11 @@ class Ledger:
         for _, callback in asked:
             _tell(callback, refusal)
 
-    def _ask_anew(self, call: HeldCall) -> None:
+    def _ask_anew(self, spend: _KnownSpend) -> None:
         """As one that names its purchase, and of which nothing else is known."""
-        bought, (gate_id, version) = call.held.purchase, call.held.standing
+        bought = spend.purchase
         self._bought.pop(PaymentKey(bought.network, bought.asset, bought.payer, bought.nonce), None)
-        wish = SpendRequest(gate_id, version, bought.header_hash, call.request_id)
-        self._waiting.append((HeldSpend(None, bought.id, wish), call.spent_otherwise))
+        self._waiting.append((HeldSpend(None, bought.id, spend.wish), spend.callback))
         self._begin()
 
     def _learn(self, request: HeldSpend, result: SpendResult | ApiError) -> None:
@@ -381,50 +339,11 @@ class Ledger:
             self._remember(request.key, result.purchase)
 
 
-class _Remembered:
-    """A spend of a purchase that is remembered, whose outcome its `callback` is told like any other. Its own `held`."""
-
-    __slots__ = ("callback", "purchase", "request_id", "standing")
-
-    def __init__(self, purchase: Purchase, wish: SpendRequest, callback: _Answer) -> None:
-        self.purchase, self.request_id, self.callback = purchase, wish.call_id, callback
-        self.standing = wish.gate_id, wish.gate_version
-
-    @property
-    def held(self) -> Shown:
-        """See `HeldCall`."""
-        return self
-
-    @staticmethod
-    def spent_together(calls: Sequence[_Remembered], lefts: Sequence[int]) -> None:
-        """See `HeldCall`."""
-        for call, left in zip(calls, lefts, strict=True):
-            _tell(call.callback, SpendResult(Spend.SPENT, msgspec.structs.replace(call.purchase, remaining=left)))
-
-    def spent_otherwise(self, result: SpendResult | ApiError) -> None:
-        """See `HeldCall`."""
-        self.callback(result)
-
-
 def _tell(callback: _Answer, result: SpendResult | ApiError) -> None:
     try:
         callback(result)
     except Exception:
         logger.exception("the callback of a spend failed")
-
-
-def _tell_together(calls: Sequence[HeldCall], lefts: Sequence[int]) -> None:
-    """Each class by itself."""
-    kinds = {*map(type, calls)}
-    for kind in kinds:
-        its, their_lefts = calls, lefts
-        if len(kinds) > 1:
-            its = [call for call in calls if type(call) is kind]
-            their_lefts = [left for call, left in zip(calls, lefts, strict=True) if type(call) is kind]
-        try:
-            its[0].spent_together(its, their_lefts)
-        except Exception:
-            logger.exception("the callback of spends failed")
 
 
 def _refusal_of(error: BaseException) -> ApiError:

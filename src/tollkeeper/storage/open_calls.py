@@ -15,7 +15,7 @@ from tollkeeper.api import PROCESS_MARK
 from tollkeeper.storage.call_journal import Open
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 ENDED_MAX: Final = 100_000  # with one status
 ENDED_AT_ONCE: Final = 256  # of each status: mostly below a millisecond of the writer's time
@@ -55,22 +55,21 @@ class OpenCalls:
         """The journal's row that an open call is in."""
         return self._row_of.get(call_id)
 
-    def end_all(self, call_ids: Sequence[str], status: int) -> None:
-        """See `Ledger.end_all`."""
-        is_open = self._row_of
-        if self.owes:  # what gives their credits back writes their ends, too
-            call_ids = [one for one in call_ids if not (one in self._unserved or one in self._owed)]
-        if not all(map(is_open.__contains__, call_ids)):
-            self._end_single([one for one in call_ids if one not in is_open], status)
-            call_ids = [one for one in call_ids if one in is_open]
-        if call_ids:  # there are no more than were open
-            self._ended.journal.setdefault(status, []).extend(call_ids)
+    def end(self, call_id: str, status: int) -> None:
+        """See `Ledger.end`."""
+        if call_id in self._unserved or call_id in self._owed:
+            return  # what gives its credit back writes its end, too
+        if call_id in self._row_of:  # there are no more than were open
+            self._ended.journal.setdefault(status, []).append(call_id)
+        else:
+            self._end_single(call_id, status)
 
-    def _end_single(self, call_ids: Sequence[str], status: int) -> None:
-        its = self._ended.single.setdefault(status, [])
-        room = max(0, ENDED_MAX - len(its))
-        its += call_ids[:room]
-        self._dropped += max(0, len(call_ids) - room)
+    def _end_single(self, call_id: str, status: int) -> None:
+        single = self._ended.single.setdefault(status, [])
+        if len(single) < ENDED_MAX:
+            single.append(call_id)
+        else:
+            self._dropped += 1
 
     def take_dropped(self) -> int:
         """See `Ledger.take_dropped`."""
@@ -143,7 +142,7 @@ class OpenCalls:
         """What it took stays taken, and it ends with this status: in the journal and as a row, where none is known."""
         if self._owed.pop(call_id, None) is None:
             self._unserved.pop(call_id, None)
-            self._end_single([call_id], status)
+            self._end_single(call_id, status)
         self._ended.journal.setdefault(status, []).append(call_id)
 
 

@@ -1,4 +1,4 @@
-"""402s that are answered at once are counted by adding to a number: in their hour, once, whenever it is written."""
+"""What happened is counted in its hour, once, whenever it is written."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import random
 import sqlite3
 from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from structlog.testing import capture_logs
 
 from tollkeeper.core.paygates import CreateDefaults, parse_create
 from tollkeeper.core.sealing import KeyRing
 from tollkeeper.core.statistics import HOUR_MS, Kept
-from tollkeeper.gateway.again import CallAgain
+from tollkeeper.edge.call import CallHandler, Connection, InboundCall
+from tollkeeper.edge.heads import read_head
 from tollkeeper.gateway.traffic import LOGGED_MAX, ROWS_AT_ONCE, Traffic
 from tollkeeper.storage import Database, StorageError, open_database
 from tollkeeper.storage.paygates import PayGates
@@ -30,25 +29,12 @@ NEW: Final = parse_create(
 )
 
 
-@dataclass
-class Answers:
-    """Answers one gate's requests, as `Access.at_once` does."""
-
-    gate_id: int
-    hour_ms: int = 0
-    count: int = 0
-    is_counting: bool = False
-    made_ms: int = -1
-
-    def stop(self) -> None:
-        self.made_ms = -1
-
-    def answer(self, traffic: Traffic, now_ms: int, name: str) -> None:
-        if self.made_ms != now_ms:
-            self.made_ms = now_ms
-            traffic.tally(self, now_ms)
-        self.count += 1
-        traffic.log_at_once(self, name, "GET")
+def request(name: str) -> InboundCall:
+    """A request whose id is this."""
+    head = read_head(b"GET", b"/slug", [], 0)
+    call = InboundCall.accepted(cast("Connection", None), cast("CallHandler", None), head)
+    call.request_id = name
+    return call
 
 
 def opened(directory: Path) -> tuple[Database, PayGates, Purchases]:
@@ -58,30 +44,12 @@ def opened(directory: Path) -> tuple[Database, PayGates, Purchases]:
     return database, PayGates(database, sealing, os.urandom), Purchases(database, sealing)
 
 
-@dataclass
-class Served:
-    """A paid call that was answered, as `CallAgain` has it; its own `held`."""
-
-    request_id: str
-    standing: tuple[int, int]
-    purchase: Any
-    status: int = 200
-    duration_us: int = 9
-    arrived_ms: int = HOUR_MS
-    method: str = "GET"
-
-    @property
-    def held(self) -> Served:
-        return self
-
-
-async def test_calls_answered_in_one_turn_are_all_written(tmp_path: Path) -> None:
+async def test_calls_that_ended_together_are_all_written(tmp_path: Path) -> None:
     database, gates, purchases = opened(tmp_path)
     gate = await gates.create(NEW, None, None, HOUR_MS)
     traffic = Traffic(purchases, Statistics(database), lambda: HOUR_MS, Kept())
-    numbers = range(3 * ROWS_AT_ONCE)
-    calls = [Served(f"{number:032x}", (gate.id, gate.version), SimpleNamespace(id="pur")) for number in numbers]
-    traffic.answered_together(cast("list[CallAgain]", calls))
+    for number in range(3 * ROWS_AT_ONCE):
+        traffic.ended(gate.id, request(f"{number:032x}"), 200, "pur", None, failed=False)
     await traffic.flush()
     await database.close()
     with closing(sqlite3.connect(tmp_path / "x.db")) as books:
@@ -93,13 +61,12 @@ async def test_each_is_counted_in_its_hour_however_writings_fall(tmp_path: Path)
     ids = [(await gates.create(NEW, None, None, 1)).id for _ in range(2)]
     now_ms = 5 * HOUR_MS - 40
     traffic = Traffic(purchases, Statistics(database), lambda: now_ms, Kept())
-    answers = [Answers(ids[0]), Answers(ids[0]), Answers(ids[1])]  # a gate may have answers of several profiles
-    chosen = random.Random(3)
+    chosen = random.Random(4)
     expected: Counter[tuple[int, int]] = Counter()
     for number in range(3 * LOGGED_MAX):
-        one = chosen.choice(answers)
-        one.answer(traffic, now_ms, f"r{number}")
-        expected[one.gate_id, now_ms // HOUR_MS * HOUR_MS] += 1
+        one = chosen.choice(ids)
+        traffic.challenged(one, request(f"r{number}"))
+        expected[one, now_ms // HOUR_MS * HOUR_MS] += 1
         now_ms += chosen.random() < 0.05
         if chosen.random() < 0.002:
             await traffic.flush()
@@ -107,7 +74,6 @@ async def test_each_is_counted_in_its_hour_however_writings_fall(tmp_path: Path)
             total = sum(count for (gate_id, _), count in expected.items() if gate_id == ids[0])
             written = (await gates.counters(ids[0])).challenges
             assert traffic.unwritten(ids[0])[0] + written == total
-        assert traffic.counted_at_once == number + 1
     await traffic.flush()
     with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
         rows = connection.execute("SELECT gate_id, hour_ms, requests FROM traffic_hours WHERE outcome = 'challenged'")
@@ -131,10 +97,10 @@ async def test_what_the_database_refuses_is_dropped_and_told_and_holds_up_no_oth
     database, gates, purchases = opened(tmp_path)
     gate = await gates.create(NEW, None, None, 1)
     traffic = Traffic(purchases, Statistics(database), lambda: HOUR_MS, Kept())
-    good, stray = Answers(gate.id), Answers(gate.id + 1)  # of a gate that is not there
+    stray = gate.id + 1  # of a gate that is not there
     for number in range(60):
-        (stray if number == 7 else good).answer(traffic, HOUR_MS, f"r{number}")
-    traffic.log_at_once(good, "\udc80", "GET")  # no text
+        traffic.challenged(stray if number == 7 else gate.id, request(f"r{number}"))
+    traffic.challenged(gate.id, request("\udc80"))  # no text
     with capture_logs() as said:
         await traffic.flush()
     assert [(line["event"], line["count"]) for line in said if line["log_level"] == "error"] == [
@@ -142,7 +108,7 @@ async def test_what_the_database_refuses_is_dropped_and_told_and_holds_up_no_oth
         ("request_log_refused", 2),
     ]
     assert (traffic.refused_parts, traffic.unwritten(gate.id)) == (3, (0, 0, 0))
-    assert (await gates.counters(gate.id)).challenges == 59
+    assert (await gates.counters(gate.id)).challenges == 60
     with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
         assert connection.execute("SELECT count(*), min(gate_id), max(gate_id) FROM requests").fetchone() == (
             59,
@@ -150,7 +116,7 @@ async def test_what_the_database_refuses_is_dropped_and_told_and_holds_up_no_oth
             gate.id,
         )
         counted = "SELECT sum(requests) FROM traffic_hours WHERE outcome = 'challenged'"
-        assert connection.execute(counted).fetchone() == (59,)
+        assert connection.execute(counted).fetchone() == (60,)
     await database.close()
 
 
@@ -171,10 +137,9 @@ async def test_what_is_tried_again_after_a_part_of_it_was_refused_is_counted_onc
                 raise StorageError("the answer was lost")
 
     traffic = Traffic(purchases, Lossy(database), lambda: HOUR_MS, Kept())
-    answers = Answers(gate.id)
     for number in range(8):
-        answers.answer(traffic, HOUR_MS, f"r{number}")
-    Answers(gate.id + 1).answer(traffic, HOUR_MS, "stray")
+        traffic.challenged(gate.id, request(f"r{number}"))
+    traffic.challenged(gate.id + 1, request("stray"))
     for _ in range(12):
         await traffic.flush()
     assert (traffic.refused_parts, (await gates.counters(gate.id)).challenges) == (2, 8)

@@ -1,17 +1,15 @@
-"""Requests whose head came before, with bodies of their own: the same requests, however their bytes are cut."""
+"""Requests with bodies on one connection: the same requests, however their bytes are cut."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-import tracemalloc
 
 import pytest
 
 from tests.edge.called import called
 from tests.edge.callers import caller, everything, first_answer
 from tests.edge.test_calls import CLOSE, bodies, get
-from tollkeeper.edge.heads import RememberedHeads, read_head
 
 LENGTH = 30
 HEAD = get(b"/call/take", b"Content-Length: %d\r\n" % LENGTH, b"POST")
@@ -28,7 +26,7 @@ async def read_answer(reader: asyncio.StreamReader, seconds: float = 3) -> bytes
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_each_body_arrives_behind_a_head_that_came_before(seed: int) -> None:
+async def test_each_body_arrives_behind_its_head(seed: int) -> None:
     chosen = random.Random(seed)
     async with called() as running, caller(running.asgi) as (reader, writer):
         expected: list[bytes] = []
@@ -53,24 +51,6 @@ async def test_each_body_arrives_behind_a_head_that_came_before(seed: int) -> No
             expected += answers
         assert len(running.calls.begun) == len(expected)
         assert len({call.request_id for call in running.calls.begun}) == len(expected)
-
-
-@pytest.mark.parametrize("count", [8, 32, 300])
-def test_what_is_remembered_takes_about_as_much_memory_as_it_has_bytes(count: int) -> None:
-    heads, size_bytes = RememberedHeads(), 0
-    tracemalloc.start()
-    try:
-        for number in range(100):
-            lines = [b"%02x%d: %b" % (line, number, b"x" * (3000 // count - 9)) for line in range(count)]
-            data = get(b"/call", b"\r\n".join(lines) + b"\r\n")
-            fields = [tuple(line.split(b": ")) for line in lines]
-            heads.remember(data, read_head(b"GET", b"/call", fields, 0))  # type: ignore[arg-type]  # two each
-            size_bytes += len(data)
-        del lines, fields
-        held_bytes, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert held_bytes < 5 * size_bytes
 
 
 async def test_a_body_that_looks_like_the_end_of_a_head_is_a_body() -> None:
@@ -98,8 +78,8 @@ async def test_what_follows_a_body_is_the_next_request_and_refused_where_it_is_n
 
 
 @pytest.mark.parametrize("before", [b"\n", b"\r", b"\n\n\n", b"\r\n\r"])
-@pytest.mark.parametrize("request_bytes", [HEAD + body(1), get(b"/call/known"), get(b"/call/ready")])
-async def test_what_stands_before_a_known_request_is_refused_though_it_came_alone(
+@pytest.mark.parametrize("request_bytes", [HEAD + body(1), get(b"/call/known")])
+async def test_what_stands_before_a_request_is_refused_though_it_came_alone(
     before: bytes, request_bytes: bytes
 ) -> None:
     async with called() as running:
@@ -117,7 +97,7 @@ async def test_what_stands_before_a_known_request_is_refused_though_it_came_alon
         assert len(running.calls.begun) == begun
 
 
-async def test_empty_lines_that_came_alone_may_stand_before_a_known_request() -> None:
+async def test_empty_lines_that_came_alone_may_stand_before_a_request() -> None:
     async with called() as running, caller(running.asgi) as (reader, writer):
         for _ in range(3):
             writer.write(b"\r\n")
@@ -126,7 +106,7 @@ async def test_empty_lines_that_came_alone_may_stand_before_a_known_request() ->
             assert await read_answer(reader) == b"POST /call/take " + body(1)
 
 
-async def test_known_requests_wait_for_their_turn_with_their_bodies() -> None:
+async def test_requests_wait_for_their_turn_with_their_bodies() -> None:
     async with called() as running, caller(running.asgi) as (reader, writer):
         for number in range(2):
             writer.write(HEAD + body(number))

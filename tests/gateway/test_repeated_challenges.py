@@ -1,4 +1,4 @@
-"""Unpaid requests that come again in the same bytes: answered at once, as right as the first time (contract 4.1)."""
+"""Unpaid requests that come again in the same bytes: each answer is as right as the first (contract 4.1)."""
 
 from __future__ import annotations
 

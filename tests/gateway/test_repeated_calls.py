@@ -1,15 +1,15 @@
-"""A call like one before that leaves its straight way: it goes on at the step where it left, and has one end."""
+"""Calls on a held credit that are sent again and again: each has its own answer, receipt and end."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]  # asyncio's own
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,13 +19,9 @@ from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
 from tests.gateway.same_bytes import Caller, kept, request
 from tests.gateway.test_leaving import LeftShop, shop
-from tollkeeper.edge import forwarding, turns
+from tollkeeper.edge import forwarding
 from tollkeeper.edge.forwarding import Forwarder
-from tollkeeper.edge.inbound import StrictProtocol
 from tollkeeper.edge.spool import SpoolRoom
-from tollkeeper.edge.turns import Together
-from tollkeeper.gateway import again
-from tollkeeper.gateway.traffic import Traffic
 
 CREDITS = 60
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n"
@@ -37,7 +33,7 @@ def paid(gate: dict[str, Any], payment: str, method: str = "GET") -> bytes:
 
 
 async def served(caller: Caller, data: bytes, times: int = 3) -> None:
-    """So many calls, after which the next goes the straight way."""
+    """So many calls."""
     for _ in range(times):
         assert (await caller.ask(data))[0] == 200
 
@@ -218,114 +214,6 @@ async def _side_by_side(there: LeftShop, data: bytes, times: int) -> list[bytes]
     return [head[9:12] for head, _ in await _heads_and_bodies(there, data, times)]
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "others"),
-    [(Forwarder, "kept_on", b"200"), (Forwarder, "look", b"500"), (again, "http_date", b"200")],
-)
-async def test_a_fault_in_one_call_is_none_of_the_others_that_are_forwarded_or_answered_with_it(
-    owner: object,
-    name: str,
-    others: bytes,
-    tmp_path: Path,
-    embedded_chain: ChainUnderTest,
-    target: RecordingTarget,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A fault in what is done for all of them is everybody's: each is answered, and each has an end in the books."""
-    sound, asked = getattr(owner, name), itertools.count()
-
-    def breaks(*arguments: Any) -> object:
-        if others == b"500" or next(asked) == 0:
-            raise ZeroDivisionError
-        return sound(*arguments)
-
-    async with shop(embedded_chain.url, target, tmp_path) as there:
-        gate, data = await _left_shop(there)
-        await _side_by_side(there, data, 8)  # each of the next has a kept connection
-        monkeypatch.setattr(owner, name, breaks)
-        heads = [head for head, _ in await _heads_and_bodies(there, data, 8)]
-        answers = [head[9:12] for head in heads]
-        assert sorted(answers) == [others] * 7 + [b"500"]
-        assert len({head.partition(b"\r\nx-credits-remaining: ")[2].partition(b"\r\n")[0] for head in heads}) == 8
-    failed = answers.count(b"500")
-    assert there.calls() == {("DONE", 200): 3 + 16 - failed, ("DONE", 500): failed}
-    assert sum(there.outcomes(gate).values()) == 19
-
-
-async def test_whoever_left_while_his_credit_was_taken_has_an_end_though_nothing_can_be_forwarded(
-    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spent_together, told = again.CallAgain.spent_together, asyncio.Event()
-
-    def breaks(_: object) -> None:
-        raise ZeroDivisionError
-
-    def told_late(calls: Sequence[again.CallAgain], lefts: Sequence[int]) -> None:
-        for call in calls:
-            call.lose()  # as its connection tells it, while the commit is under way
-        monkeypatch.setattr(Forwarder, "look", breaks)
-        spent_together(calls, lefts)
-        told.set()
-
-    async with shop(embedded_chain.url, target, tmp_path) as there:
-        gate, data = await _left_shop(there)
-        _, writer = await there.connect()
-        with closing(writer):
-            monkeypatch.setattr(again.CallAgain, "spent_together", staticmethod(told_late))
-            writer.write(data)
-            await asyncio.wait_for(told.wait(), 10)
-    assert there.calls() == {("DONE", 200): 3, ("DONE", 499): 1}
-    assert sum(there.outcomes(gate).values()) == 4
-
-
-@pytest.mark.parametrize("how", ["chunked", "ends", "is late", "its caller leaves"])
-async def test_a_fault_where_a_call_leaves_the_straight_way_ends_it(
-    how: str,
-    tmp_path: Path,
-    embedded_chain: ChainUnderTest,
-    target: RecordingTarget,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its caller is told, its target's connection is dropped, and it has one end in the books."""
-    heard, dropped = asyncio.Event(), asyncio.Event()
-
-    async def otherwise(got: Received, writer: Writer) -> None:
-        if how == "chunked":
-            await chunked(got, writer)
-        elif how == "ends":
-            writer.close()
-        else:
-            heard.set()
-            await got.reader.read()
-            dropped.set()
-
-    def breaks(*_arguments: Any) -> None:
-        raise ZeroDivisionError
-
-    if how == "is late":
-        monkeypatch.setattr(again, "_ANSWER_SECONDS", 1.0)
-    async with shop(embedded_chain.url, target, tmp_path) as there:
-        gate, data = await _left_shop(there)
-        target.answer = otherwise
-        with monkeypatch.context() as broken:
-            broken.setattr(again.LeftCall, "relay_again", breaks)
-            if how == "its caller leaves":
-                _, writer = await there.connect()
-                writer.write(data)
-                await asyncio.wait_for(heard.wait(), 5)
-                writer.transport.abort()
-            else:
-                ((head, _),) = await _heads_and_bodies(there, data, 1)
-                assert head.startswith(b"HTTP/1.1 500 ")
-                assert b"\r\nx-credits-remaining: " in head
-            if heard.is_set():
-                await asyncio.wait_for(dropped.wait(), 10)
-        target.answer = answer_ok
-        assert await _side_by_side(there, data, 1) == [b"200"]
-    assert there.calls() == {("DONE", 200): 4, ("DONE", 500): 1}
-    assert sum(there.outcomes(gate).values()) == 5
-
-
 def of_its_id(request_id: bytes, size_bytes: int) -> bytes:
     """So many bytes, which are the request's own."""
     own = request_id + b"\r\n\r\n"
@@ -409,7 +297,8 @@ async def test_a_long_answer_that_does_not_come_whole_is_no_answer(
         await writer.drain()
 
     if how == "is late":
-        monkeypatch.setattr(again, "_ANSWER_SECONDS", 1.0)
+        defaults = cast("dict[str, Any]", Forwarder.relay.__kwdefaults__)
+        monkeypatch.setitem(defaults, "limits", replace(defaults["limits"], response_seconds=1.0))
     async with shop(embedded_chain.url, target, tmp_path) as there:
         gate, data = await _left_shop(there)
         target.answer = whole
@@ -433,21 +322,8 @@ async def test_a_long_answer_that_does_not_come_whole_is_no_answer(
     assert sum(there.outcomes(gate).values()) == 7
 
 
-@pytest.fixture
-def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many calls were answered together, each time."""
-    sound, sizes = again.CallAgain.answered_together, list[int]()
-
-    def answered_together(calls: Sequence[again.CallAgain]) -> None:
-        sizes.append(len(calls))
-        sound(calls)
-
-    monkeypatch.setattr(again.CallAgain, "answered_together", staticmethod(answered_together))
-    return sizes
-
-
-async def test_calls_that_are_answered_together_have_each_its_own_answer_and_end(
-    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, batches: list[int]
+async def test_calls_side_by_side_have_each_its_own_answer_and_end(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:
     statuses = itertools.cycle((200, 404, 201, 503))
 
@@ -460,7 +336,6 @@ async def test_calls_that_are_answered_together_have_each_its_own_answer_and_end
         gate, data = await _left_shop(there)
         target.answer = with_its_id
         answers = [one for _ in range(4) for one in await _heads_and_bodies(there, data, 8)]
-        assert max(batches) > 4
         ids = [head.rpartition(b"x-request-id: ")[2].rstrip() for head, _ in answers]
         assert ids == [body for _, body in answers]
         found = {one: head for one, (head, _) in zip(ids, answers, strict=True)}
@@ -469,114 +344,6 @@ async def test_calls_that_are_answered_together_have_each_its_own_answer_and_end
     assert {one.decode(): int(head[9:12]) for one, head in found.items()}.items() <= books.items()
     assert Counter(books.values()) == {200: 3 + 8, 404: 8, 201: 8, 503: 8}
     assert sum(there.outcomes(gate).values()) == 3 + 32
-
-
-@pytest.mark.parametrize(
-    ("owner", "name", "is_cut"),
-    [
-        (_SelectorSocketTransport, "write", True),
-        (StrictProtocol, "on_response_complete", False),
-        (Traffic, "_serving", False),
-    ],
-)
-async def test_a_fault_behind_one_answer_is_none_of_the_others_that_are_sent_with_it(
-    owner: type,
-    name: str,
-    is_cut: bool,  # noqa: FBT001 - a parameter of the test
-    tmp_path: Path,
-    embedded_chain: ChainUnderTest,
-    target: RecordingTarget,
-    monkeypatch: pytest.MonkeyPatch,
-    batches: list[int],
-) -> None:
-    """In sending it, in what begins behind it, in counting it: nobody waits for ever, and each call has its end."""
-    sound, asked = getattr(owner, name), itertools.count()
-
-    def breaks(self: object, *arguments: Any) -> object:
-        is_answer = name != "write" or b"x-credits-remaining: " in arguments[0]
-        if is_answer and next(asked) == 0:
-            raise ZeroDivisionError
-        return sound(self, *arguments)
-
-    async with shop(embedded_chain.url, target, tmp_path) as there:
-        _, data = await _left_shop(there)
-        await _side_by_side(there, data, 8)
-        monkeypatch.setattr(owner, name, breaks)
-        found = await asyncio.gather(*(_side_by_side(there, data, 1) for _ in range(8)), return_exceptions=True)
-        assert found.count([b"200"]) == 8 - is_cut
-        assert max(batches) > 4
-    assert there.calls() == {("DONE", 200): 3 + 16}
-
-
-async def test_what_a_target_answered_is_sent_and_written_before_the_gateway_closes(
-    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where it closes in the very turn in which the answer came."""
-    is_there = asyncio.Event()
-
-    def add(together: Any, call: Any) -> None:
-        together._calls.append(call)  # noqa: SLF001 - its turn is not over
-        is_there.set()
-
-    async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
-        gate, data = await _left_shop(there)
-        monkeypatch.setattr(Together, "add", add)
-        reader, writer = await there.connect()
-        writer.write(data)
-        await asyncio.wait_for(is_there.wait(), 10)
-    assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)).startswith(b"HTTP/1.1 200 ")
-    writer.close()
-    assert there.calls() == {("DONE", 200): 4}
-    assert sum(there.outcomes(gate).values()) == 4
-
-
-async def test_many_answers_of_one_turn_are_sent_some_at_a_time(
-    tmp_path: Path,
-    embedded_chain: ChainUnderTest,
-    target: RecordingTarget,
-    monkeypatch: pytest.MonkeyPatch,
-    batches: list[int],
-) -> None:
-    monkeypatch.setattr(turns, "ANSWERS_AT_ONCE", 3)
-    async with shop(embedded_chain.url, target, tmp_path) as there:
-        gate, data = await _left_shop(there)
-        for _ in range(3):
-            assert await _side_by_side(there, data, 8) == [b"200"] * 8
-    assert max(batches) == 3
-    assert there.calls() == {("DONE", 200): 3 + 24}
-    assert sum(there.outcomes(gate).values()) == 27
-
-
-@pytest.mark.parametrize("status", [499, 200])
-async def test_a_caller_who_leaves_before_the_answer_that_has_come_is_sent_has_one_end(
-    status: int,
-    tmp_path: Path,
-    embedded_chain: ChainUnderTest,
-    target: RecordingTarget,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Whether the loop learns of it before it sends the answer, or behind."""
-    sound = Together.add
-
-    def add(together: Together, call: Any) -> None:
-        if status == 499:
-            call.abort()
-        sound(together, call)
-        call.abort()
-
-    async with shop(embedded_chain.url, target, tmp_path) as there:
-        gate, data = await _left_shop(there)
-        monkeypatch.setattr(Together, "add", add)
-        reader, writer = await there.connect()
-        writer.write(data)
-        with suppress(ConnectionError):
-            assert await asyncio.wait_for(reader.read(), 30) == b""
-        writer.close()
-        monkeypatch.undo()
-        assert await _side_by_side(there, data, 1) == [b"200"]
-        assert len({received.reader for received in target.requests}) == 1, "the target's connection is kept"
-    assert Counter({("DONE", 200): 4}) + Counter({("DONE", status): 1}) == there.calls()
-    assert sum(there.outcomes(gate).values()) == 5
 
 
 async def test_a_call_of_an_older_gate_has_one_end_too_where_its_client_leaves(
