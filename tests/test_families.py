@@ -11,9 +11,9 @@ import tollkeeper
 SOURCES: Final = Path(tollkeeper.__file__).parent
 # A family's own packages and files. Whoever else outside the core names a family, asks what of a family something is,
 # or decides by a reason that only one family has, stands below, with why it may.
-OWN: Final = ("chains/evm.py", "chains/solana/", "gateway/solana_findings.py", "hub/solana/")
+OWN: Final = ("chains/evm.py", "chains/solana/", "gateway/evidence/solana.py", "hub/solana/")
 NAMES_A_FAMILY: Final = {
-    "gateway/families.py": "the gateway's table",
+    "gateway/evidence/families.py": "the gateway's table",
     "hub/families.py": "the hub's table",
     "client/buying.py": "the table of what a buyer signs",
     "settings/loading.py": "the table of a network's settings",

@@ -1,4 +1,4 @@
-"""Finding the transaction that carried a payment out, and reading it (contract 4.3, 4.4; A-15)."""
+"""Reading the transaction that carried a payment out, and its payer's list of them (contract 4.3, 4.4; A-15)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from solders.keypair import Keypair
 from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
-from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_BUYER, WALLETS, drafted, paying
+from tests.chains.solana_node import BUYER, FEE_PAYER, WALLETS, drafted, paying
 from tests.core.solana_payments import account_of
 from tests.hub.chaos import run_chaos
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import SolanaChain, SolanaConfig
 from tollkeeper.chains.solana.payments import payments_of, read_payments
-from tollkeeper.chains.solana.uses import UseReader, is_listed
+from tollkeeper.chains.solana.uses import is_listed, read_use
 from tollkeeper.core.base58 import encode
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana import SolanaAsset, payment_key, read_transfer
@@ -29,17 +29,6 @@ from tollkeeper.sandbox.solana_rpc import solana_rpc_app
 
 DEVNET = NETWORKS["solana-devnet"]
 ASSET = SolanaAsset(DEVNET, DEVNET.usdc.address)
-
-
-class ShowsNothing(JsonRpcApp):
-    """A node whose index is ahead of its blocks."""
-
-    def __init__(self, chain: EmbeddedSolanaChain) -> None:
-        super().__init__({})
-        self._honest = solana_rpc_app(chain)
-
-    def call(self, method: str, params: object = ()) -> Any:
-        return None if method == "getTransaction" else self._honest.call(method, params)
 
 
 class KnowsALaterVersion(JsonRpcApp):
@@ -111,49 +100,10 @@ def executed(node: SolanaNode, draft: Any) -> str:
     return node.chain.send(bytes(signed(draft)), skips_preflight=True)
 
 
-async def test_a_payment_is_found_among_its_payers_transactions_and_no_other_is_taken_for_it(
-    node: SolanaNode, solana: SolanaChain
-) -> None:
-    drafts = [paying(node, 1_000) for _ in range(60)]
-    names = [executed(node, draft) for draft in drafts]
-    executed(node, paying(node, 1_000, buyer=SECOND_BUYER))
-    uses = UseReader(solana)
-    for position in (0, 31, 59):
-        key = payment_key(ASSET, read_transfer(drafts[position].payload()))
-        assert await uses.find(key, 0) == names[position]
-    never = payment_key(ASSET, read_transfer(paying(node, 1_000).payload()))
-    assert await uses.find(never, 0) is None
-
-
-async def test_searches_at_once_need_nothing_that_the_others_forget(
-    node: SolanaNode, solana: SolanaChain, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is remembered is bounded, and anybody can name a payer in transactions of his own."""
-    monkeypatch.setattr("tollkeeper.chains.solana.uses._MESSAGES_MAX", 1)
-    uses, drafts = UseReader(solana), [paying(node, 1_000, buyer=buyer) for buyer in (BUYER, SECOND_BUYER) * 2]
-    names = [executed(node, draft) for draft in drafts[:2]]
-    keys = [payment_key(ASSET, read_transfer(draft.payload())) for draft in drafts]
-    assert await uses.find(keys[0], 0) == names[0]
-    names += [executed(node, draft) for draft in drafts[2:]]
-    for _ in range(3):
-        assert await asyncio.gather(*(uses.find(key, 0) for key in keys)) == names
-
-
-async def test_what_was_executed_before_the_first_slot_is_not_looked_at(node: SolanaNode, solana: SolanaChain) -> None:
-    draft = paying(node, 1_000)
-    key = payment_key(ASSET, read_transfer(draft.payload()))
-    name, slot = executed(node, draft), node.chain.slot
-    node.chain.next_slot(2)
-    uses = UseReader(solana)
-    assert await uses.find(key, slot) == name
-    assert await uses.find(key, slot + 1) is None
-
-
 async def test_a_payment_is_read_with_what_it_moved_and_how_deep_it_lies(node: SolanaNode, solana: SolanaChain) -> None:
     draft = paying(node, 1_234)
     name = executed(node, draft)
-    uses = UseReader(solana)
-    use = await uses.read(name)
+    use = await read_use(solana, name)
     assert use is not None
     assert use.payment.key == payment_key(ASSET, read_transfer(draft.payload()))
     assert (use.payment.value, use.payment.pay_to) == (1_234, str(account_of(WALLETS.owner.address)))
@@ -165,24 +115,20 @@ async def test_what_failed_is_a_use_that_moved_nothing_and_deep_when_it_is_final
     node: SolanaNode, solana: SolanaChain
 ) -> None:
     name = executed(node, paying(node, BUYER_MICRO + 1))
-    uses = UseReader(solana)
-    use = await uses.read(name)
+    use = await read_use(solana, name)
     assert use is not None
     assert (use.sighting.verdict, use.sighting.deep) == (Verdict.REVERTED, False)
     node.chain.next_slot(FINAL_SLOTS)
-    use = await uses.read(name)
+    use = await read_use(solana, name)
     assert use is not None
     assert use.sighting.deep
 
 
 async def test_no_transaction_and_one_that_is_no_payment_are_nothing(node: SolanaNode, solana: SolanaChain) -> None:
-    uses = UseReader(solana)
-    assert await uses.read(str(Keypair().sign_message(b"nothing"))) is None
+    assert await read_use(solana, str(Keypair().sign_message(b"nothing"))) is None
     limit, price, *_ = paying(node, 1).instructions
     other = executed(node, drafted(node, limit, price, buyer=BUYER))
-    assert await uses.read(other) is None
-    key = payment_key(ASSET, read_transfer(paying(node, 1).payload()))
-    assert await uses.find(key, 0) is None
+    assert await read_use(solana, other) is None
 
 
 @pytest.mark.parametrize("is_sent", [True, False], ids=["failed", "never sent"])
@@ -212,29 +158,12 @@ async def test_what_a_node_shows_under_the_name_of_another_transaction_is_no_use
 ) -> None:
     """That other one was executed, as every node says: only its signature shows what it is."""
     name, draft = executed(node, paying(node, amount)), paying(node, 1_000)
-    never, key = signed(draft), payment_key(ASSET, read_transfer(draft.payload()))
+    never = signed(draft)
     forged = VersionedTransaction.populate(never.message, [Signature.from_string(name), *never.signatures[1:]])
-    shown, uses = node.rpc, UseReader(solana)
     for raw in (bytes(forged), bytes(never)):
         node.rpc = ShowsAnother(node.chain, raw)
         with pytest.raises(RpcUnavailable, match="another transaction"):
-            await uses.find(key, 0)
-        with pytest.raises(RpcUnavailable, match="another transaction"):
-            await uses.read(name)
-    node.rpc = shown
-    assert await uses.find(key, 0) is None
-
-
-async def test_what_a_node_showed_that_cannot_be_read_hides_no_payment_for_ever(
-    node: SolanaNode, solana: SolanaChain
-) -> None:
-    draft = paying(node, 1_000)
-    name, key = executed(node, draft), payment_key(ASSET, read_transfer(draft.payload()))
-    shown, uses = node.rpc, UseReader(solana)
-    node.rpc = ShowsAnother(node.chain, b"\x01")
-    assert await uses.find(key, 0) is None
-    node.rpc = shown
-    assert await uses.find(key, 0) == name
+            await read_use(solana, name)
 
 
 async def test_a_transaction_of_a_later_version_hides_no_payment_of_who_is_named_in_it(
@@ -243,9 +172,7 @@ async def test_a_transaction_of_a_later_version_hides_no_payment_of_who_is_named
     """Anybody can name a payer in one, and no payment is one."""
     drafts = [paying(node, 1_000) for _ in range(3)]
     names = [executed(node, draft) for draft in drafts]
-    node.rpc, uses = KnowsALaterVersion(node.chain, names[1]), UseReader(solana)
-    keys = [payment_key(ASSET, read_transfer(draft.payload())) for draft in drafts]
-    assert [await uses.find(key, 0) for key in (keys[0], keys[2])] == [names[0], names[2]]
+    node.rpc = KnowsALaterVersion(node.chain, names[1])
     node.chain.next_slot(FINAL_SLOTS)
     fee_payer = str(FEE_PAYER.pubkey())
     found = await read_payments(solana, [fee_payer], [], [], range(10**6))
@@ -275,27 +202,11 @@ async def test_what_was_paid_to_an_account_that_was_signed_away_is_not_called_it
     assert [one.holder for name in names for one in await payments_of(solana, name)] == ["", ""]
 
 
-async def test_nothing_is_said_where_the_node_lists_what_it_does_not_show(
-    node: SolanaNode, solana: SolanaChain
-) -> None:
-    draft = paying(node, 1_000)
-    executed(node, draft)
-    shown = node.rpc
-    node.rpc = ShowsNothing(node.chain)
-    uses = UseReader(solana)
-    key = payment_key(ASSET, read_transfer(paying(node, 1_000).payload()))
-    with pytest.raises(RpcUnavailable):
-        await uses.find(key, 0)
-    node.rpc = shown
-    assert await uses.find(key, 0) is None
-
-
 async def test_a_node_that_lists_the_same_page_again_and_again_is_not_listened_to_for_ever(
     node: SolanaNode, solana: SolanaChain
 ) -> None:
     node.rpc = ShowsOnePage(node.chain)
     key = payment_key(ASSET, read_transfer(paying(node, 1_000).payload()))
     async with asyncio.timeout(60):
-        for search in (UseReader(solana).find(key, 0), is_listed(solana, key.payer, "5" * 87)):
-            with pytest.raises(RpcUnavailable, match="the same transactions again"):
-                await search
+        with pytest.raises(RpcUnavailable, match="the same transactions again"):
+            await is_listed(solana, key.payer, "5" * 87)

@@ -29,7 +29,6 @@ from tollkeeper.core.purchases import (
     attempts_exhausted,
     credit_token,
     header_hash,
-    late_look_ms,
     may_move,
     next_look_ms,
     purchase_of_token,
@@ -268,12 +267,3 @@ def test_of_a_sale_that_is_used_up_only_the_end_is_looked_at() -> None:
 
 def test_a_clock_that_is_behind_looks_soon() -> None:
     assert next_look_ms(NOW_MS, NOW_MS - FOLLOWED_MS, is_used_up=False) == NOW_MS - FOLLOWED_MS + FIRST_LOOK_MS
-
-
-def test_what_a_stranger_refused_is_looked_at_once_it_is_over_and_within_a_quarter_of_an_hour() -> None:
-    end_seconds = NOW_MS // 1000 + 60
-    three_minutes_ms = 180_000
-    assert late_look_ms(end_seconds, NOW_MS) == end_seconds * 1000 + three_minutes_ms
-    assert late_look_ms(NOW_MS // 1000 - 60, NOW_MS) == NOW_MS + three_minutes_ms
-    assert late_look_ms(None, NOW_MS) == NOW_MS + three_minutes_ms
-    assert late_look_ms(2**64, NOW_MS) == NOW_MS + FOLLOWED_MS

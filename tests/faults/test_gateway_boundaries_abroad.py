@@ -19,7 +19,6 @@ from tests.faults.test_gateway_boundaries import ACTS as ACTS_AT_HOME
 from tests.faults.test_gateway_boundaries import (
     Act,
     assert_all_known,
-    follow,
     granted_alone,
     honour_through,
     mined_through,
@@ -136,6 +135,7 @@ async def honour(site: GatewaySite, case: Case) -> None:
     signed, deaths = await site.sign(), site.gateway.deaths
     site.foreign.sender = site.chain.wallets.faucet
     await _claimed(site, signed)
+    site.expire(signed)
     await site.until_sale(signed, lambda state, *_: state == "PARKED")
     site.foreign.sender = site.chain.wallets.relayer
     block = site.chain.rpc.call("eth_getBlockByNumber", "latest", False)
@@ -170,18 +170,6 @@ async def _trusted(site: GatewaySite) -> Signed:
     return signed
 
 
-async def take_back(site: GatewaySite, case: Case) -> None:
-    """A reorganisation takes a sale's payment away, and its payer makes it worthless on the other branch."""
-    signed, deaths = await site.sign(), site.gateway.deaths
-    checkpoint = site.chain.rpc.call("evm_snapshot")
-    await site.until(signed)
-    site.chain.rpc.call("evm_revert", checkpoint)
-    await asyncio.to_thread(site.cancel, signed)
-    site.gateway.prepare(case)
-    site.look_now(signed)
-    await void_again(site, signed, case, deaths)
-
-
 # What comes when a chain is looked at for a payment.
 LOOKING: Final = (
     "eth_call",
@@ -194,12 +182,10 @@ ACTS: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
     "sell": (sell, ("spend_batch", "/verify", "claim_purchase", "/settle", *LOOKING, "grant_purchase")),
     "finish": (finish, ("in_flight", "pay_to", *LOOKING, "grant_purchase")),
     "give up": (give_up, ("in_flight", "pay_to", "eth_call", "fail")),
-    "park": (park, ("eth_getTransactionByHash", "park")),
+    "park": (park, ("eth_getTransactionByHash", "name", "park")),
     "honour": (honour, ("by_payment", "pay_to", "honour")),
     "trust": (trust, ("unconfirmed", "pay_to", *LOOKING, "confirm")),
     "lose trust": (lose_trust, ("unconfirmed", "pay_to", "void")),
-    "follow": (follow, ("to_follow", "pay_to", *LOOKING, "follow")),
-    "take back": (take_back, ("to_follow", "pay_to", "void")),
 }
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from tests.chains.batching import payers
-from tests.chains.cancelling import cancellation_calldata
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.forks import take_back
 from tests.faults.aftermath import assert_nothing_lost, authorization_in
@@ -66,14 +65,6 @@ class Sale:
         signature = bytes.fromhex(spent.body["paymentPayload"]["payload"]["signature"][2:])
         faucet = chain.wallets.faucet
         return self.carried_out(faucet, EvmPayload(spent.authorization, signature), chain.nonce(faucet))
-
-    def cancelled(self) -> str:
-        """A raw transaction by which the payer takes its payment back, where it was not made."""
-        payload = decode_payment_header(self.payment.encode()).payload
-        assert isinstance(payload, EvmPayload)
-        nonce, faucet = payload.authorization.nonce, self.chain.wallets.faucet
-        data = cancellation_calldata(self.chain, self.buyer.wallet, nonce)
-        return self.chain.transaction(faucet, USDC_ADDRESS, data, nonce=self.chain.nonce(faucet))[0]
 
     def paid_otherwise(self) -> tuple[str, str]:
         """The same by another transaction under its nonce, as one that pays more for its gas, and its name."""
@@ -131,10 +122,9 @@ async def target() -> AsyncIterator[RecordingTarget]:
     [
         (Facilitator.OWN, 1, {}),
         (Facilitator.APART, 3, {}),
-        (Facilitator.FOREIGN, 6, {}),
         (Facilitator.OWN, 2, {"assumeValid": True}),
     ],
-    ids=["own", "apart", "foreign", "trusted"],
+    ids=["own", "apart", "trusted"],
 )
 async def test_credits_are_void_once_the_payers_money_is_gone_on_the_other_branch(
     tmp_path: Path,
@@ -150,9 +140,6 @@ async def test_credits_are_void_once_the_payers_money_is_gone_on_the_other_branc
         await asyncio.sleep(5)  # it was looked at, and confirmed where it was trusted
         sale.reorganise(depth, sale.spent_elsewhere())
         assert chain.balance(PAYEE) == before
-        if facilitator is Facilitator.FOREIGN:  # nobody sends it again: it has failed when it is over
-            chain.rpc.call("evm_increaseTime", 7200)
-            chain.rpc.call("evm_mine")
         await until_void(sale)
         await assert_nothing_lost(tmp_path, chain, paid=[], refused=[authorization_in(sale.payment)])
 
@@ -196,37 +183,12 @@ async def test_a_void_sale_comes_back_with_what_was_left_where_its_failure_is_ta
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(sale.payment)])
 
 
-async def test_a_sale_that_is_void_for_its_payers_cancellation_comes_back_where_that_is_taken_back(
-    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget
-) -> None:
-    """At a facilitator that is not ours: of its payments the chain alone tells."""
-    chain = anvil_fiat_token
-    before = chain.balance(PAYEE)
-    async with selling(tmp_path, chain, Facilitator.FOREIGN, target) as sale:
-        paid, paid_in = sale.paid_again(), int(chain.rpc.call("eth_blockNumber"), 16)
-        sale.reorganise(1, sale.cancelled())
-        await until_void(sale)
-        assert chain.balance(PAYEE) == before
-        served = len(target.requests)
-        depth = int(chain.rpc.call("eth_blockNumber"), 16) - paid_in + 1
-        take_back(chain, depth, paid)
-        came(f"reorganisation of depth {depth}")
-        async with asyncio.timeout(DECIDED_SECONDS):
-            while (answer := await sale.call()).status != 200:
-                assert answer.status == 402
-                await asyncio.sleep(0.5)
-        assert chain.balance(PAYEE) == before + 10_000
-        assert answer.headers["x-credits-remaining"] == str(CREDITS - served - 1)
-        assert (await sale.read())["counters"]["revenue"] == "0.01"
-        await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(sale.payment)])
-
-
 async def test_receipts_name_the_transaction_that_stands_where_another_one_makes_the_payment(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget
 ) -> None:
     """Of calls with the very bytes of one before, and of others, which remember the sale otherwise."""
     chain = anvil_fiat_token
-    async with selling(tmp_path, chain, Facilitator.FOREIGN, target) as sale:
+    async with selling(tmp_path, chain, Facilitator.OWN, target) as sale:
 
         async def named() -> tuple[str, str]:
             again = await sale.call()

@@ -18,7 +18,7 @@ import pytest
 
 from tests.faults.aftermath import assert_nothing_lost_on_solana
 from tests.faults.sold import CREDITS, DECIDED_SECONDS, Facilitator, assert_stays_good, serve_with, until_void
-from tests.gateway.foreign_on_solana import EXPIRED_SLOTS, ForeignOnSolana, run_foreign_on_solana
+from tests.gateway.foreign_on_solana import ForeignOnSolana, run_foreign_on_solana
 from tests.gateway.recording_target import RecordingTarget, recording_target
 from tests.gateway.solana_market import NETWORK, SolanaMarket
 from tollkeeper.core.networks import NETWORKS
@@ -117,10 +117,9 @@ async def target() -> AsyncIterator[RecordingTarget]:
     [
         (Facilitator.OWN, {}),
         (Facilitator.APART, {}),
-        (Facilitator.FOREIGN, {}),
         (Facilitator.OWN, {"assumeValid": True}),
     ],
-    ids=["own", "apart", "foreign", "trusted"],
+    ids=["own", "apart", "trusted"],
 )
 async def test_credits_are_void_once_the_payers_money_is_gone_on_the_other_fork(
     tmp_path: Path, target: RecordingTarget, facilitator: Facilitator, fields: dict[str, Any]
@@ -130,8 +129,6 @@ async def test_credits_are_void_once_the_payers_money_is_gone_on_the_other_fork(
         assert sale.earned() == 10_000
         sale.leave_the_fork()
         sale.spend_elsewhere()
-        if facilitator is Facilitator.FOREIGN:  # nobody sends it again: it has failed when it is over
-            sale.chain.next_slot(EXPIRED_SLOTS)
         await until_void(sale, lambda: sale.chain.next_slot(SLOTS_AT_ONCE))
         assert sale.earned() == 0
         await assert_nothing_lost_on_solana(tmp_path, sale.node, paid=[], refused=[sale.transfer])

@@ -15,7 +15,7 @@ from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.shop import Shop
 from tollkeeper.api import clock_ms
 from tollkeeper.core.sealing import KeyRing
-from tollkeeper.gateway.chain_proofs import ChainProofs
+from tollkeeper.gateway.evidence.nodes import EvidenceNodes
 from tollkeeper.gateway.following import Following
 from tollkeeper.gateway.hub_client import HubClient
 from tollkeeper.gateway.transports import HttpTransport
@@ -53,7 +53,7 @@ async def test_a_clock_that_was_put_back_holds_up_no_look_at_a_sale(
         hub = HubClient(HttpTransport(hub_url), lambda *_: {})
         supported = await hub.supported()
         purchases = Purchases(database, Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom))
-        following = Following(purchases, hub, lambda: supported, ChainProofs({}, clock_ms), lambda: now_ms)
+        following = Following(purchases, hub, lambda: supported, EvidenceNodes({}, clock_ms), lambda: now_ms)
         try:
             if is_running:
                 await following.look_again()

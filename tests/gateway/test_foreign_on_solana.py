@@ -17,17 +17,30 @@ from tests.core.solana_payments import account_of, instruction, signer, transfer
 from tests.gateway import foreign_facilitator as ways
 from tests.gateway.foreign_facilitator import Settling
 from tests.gateway.foreign_on_solana import (
-    EXPIRED_SLOTS,
     ForeignOnSolana,
     SalesOnSolana,
     SiteOnSolana,
+    expiry_after_sending,
+    names_no_signature,
+    names_what_was_paid_before,
+    sends_and_names_another,
     site_on_solana,
 )
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import header_of
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.solana import SolanaChain, SolanaConfig
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana.programs import SYSTEM_PROGRAM
+from tollkeeper.core.wire import PaymentKey
+from tollkeeper.gateway import completer
+from tollkeeper.gateway.evidence.port import ExpectedTransfer
+from tollkeeper.gateway.evidence.solana import SolanaEvidence
+from tollkeeper.gateway.hub_client import Senders
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, LAMPORTS_PER_SOL, RECENT_SLOTS
 from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.serving.hands import honour_payment
+from tollkeeper.serving.inspection import inspect_books
 from tollkeeper.settings import DepthSettings
 
 
@@ -38,27 +51,18 @@ async def site(tmp_path: Path, target: RecordingTarget) -> AsyncIterator[SiteOnS
 
 
 @pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody can tell of a claim is the operator's within seconds."""
+    monkeypatch.setattr(completer, "SETTLE_REQUEST_LIFETIME_SECONDS", 2)
+    monkeypatch.setattr(completer, "_EXPIRY_MARGIN_SECONDS", 1)
+    monkeypatch.setattr("tollkeeper.gateway.evidence.solana._LIFETIME_MS", 3_000)
+
+
+@pytest.fixture
 async def abroad(site: SiteOnSolana) -> AsyncIterator[SalesOnSolana]:
     async with site.gateway() as running:
         assert isinstance(running, SalesOnSolana)
         yield running
-
-
-async def test_nothing_has_failed_while_the_node_lacks_blocks_that_could_hold_it(abroad: SalesOnSolana) -> None:
-    gate = await abroad.gate()
-    payment = await abroad.payment(gate)
-    abroad.site.foreign.settling = ways.says_success_and_sends_nothing
-    abroad.site.foreign.node.chain.next_slot(2 * EXPIRED_SLOTS)  # so that what the payment needs is not the whole chain
-    payment = await abroad.payment(gate)
-    asking = asyncio.create_task(abroad.pay(gate, payment))
-    await abroad.until_asked()
-    abroad.site.foreign.node.chain.first_slot = abroad.site.foreign.node.chain.slot
-    abroad.site.foreign.node.chain.next_slot(EXPIRED_SLOTS)
-    await asyncio.sleep(2)
-    assert abroad.purchase()[0] == "CLAIMED"
-    abroad.site.foreign.node.chain.first_slot = 0
-    answer = await asking
-    assert (answer.status, answer.error_code) == (402, "PAYMENT_EXPIRED")
 
 
 @pytest.mark.parametrize(
@@ -98,37 +102,12 @@ async def test_a_transaction_that_failed_on_the_chain_is_no_payment_and_fails_it
     answer = await asking
     assert (answer.status, answer.error_code) == (402, "PAYMENT_INVALID")
     assert abroad.purchase()[:2] == ("FAILED", "invalid_exact_svm_transaction_failed")
-    again = await abroad.present(gate, payment)  # that it failed is no use of it
-    assert (again.status, again.error_code) == (402, "PAYMENT_INVALID")
+    again = await abroad.present(gate, payment)  # no block takes the same message again
+    assert (again.status, again.error_code) == (402, "NONCE_ALREADY_USED")
     assert abroad.served == 0
 
 
-async def test_a_failure_that_is_taken_back_is_granted_without_its_buyer_once_its_transaction_made_the_payment(
-    abroad: SalesOnSolana,
-) -> None:
-    """Not even what was final stays where a cluster is started anew from an older slot."""
-    foreign, market = abroad.site.foreign, abroad.market
-    chain, gate = foreign.node.chain, await abroad.gate(credits=2)
-    drafted = await market.draft(await market.requirements(gate))
-    buyer = str(market.wallet.pubkey())
-    held = await market.balance(buyer)
-    chain.open_account(buyer, -held)
-    asking = asyncio.create_task(abroad.pay(gate, header_of(drafted)))
-    await abroad.until_asked()
-    chain.next_slot(FINAL_SLOTS)
-    assert (await asking).error_code == "PAYMENT_INVALID"
-    assert abroad.purchase()[0] == "FAILED"
-    assert chain.roll_back(chain.slot) == 1
-    chain.open_account(buyer, held)
-    await foreign.hand_over(base64.b64decode(drafted.payload().transaction))
-    chain.next_slot(FINAL_SLOTS)
-    assert await abroad.until("LIVE") == ("LIVE", None, 1, 2)
-    answers = [await abroad.pay(gate, header_of(drafted)) for _ in range(3)]
-    assert [answer.status for answer in answers] == [200, 200, 402]
-    assert abroad.site.received_micro() == 10_000
-    assert len(foreign.settles) == 1
-
-
+@pytest.mark.usefixtures("impatient")
 async def test_a_payment_whose_fee_a_stranger_paid_is_parked_and_serves_nothing(abroad: SalesOnSolana) -> None:
     """Nobody but the fee payer can carry a payment out, so it was presented to somebody else first."""
     stranger = Keypair.from_seed(b"\x33" * 32)
@@ -151,6 +130,95 @@ async def test_a_payment_whose_fee_a_stranger_paid_is_parked_and_serves_nothing(
     assert len(abroad.site.foreign.settles) == 1
 
 
+SENDS = [
+    ways.another_shape,
+    ways.error_after_sending,
+    ways.failure_after_sending,
+    ways.status_after_sending(400),
+    expiry_after_sending,
+    sends_and_names_another,
+]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("settling", SENDS)
+async def test_a_payment_whose_transaction_the_facilitator_did_not_name_is_the_operators(
+    abroad: SalesOnSolana, settling: Settling
+) -> None:
+    """Nobody is told to pay again, and nothing is served until it is honoured."""
+    site, gate = abroad.site, await abroad.gate()
+    assert (await abroad.pay(gate, await abroad.payment(gate))).status == 200
+    payment = await abroad.payment(gate)
+    site.foreign.settling = settling
+    pending = await abroad.pay(gate, payment)
+    assert (pending.status, pending.error_code) == (503, "SETTLEMENT_PENDING")
+    await abroad.until("PARKED")
+    again = await abroad.pay(gate, payment)
+    assert (again.status, again.error_code, abroad.served) == (503, "SETTLEMENT_PENDING", 1)
+    assert "a_claim_has_an_outcome" in {found.rule for found in inspect_books(site.settings())}
+    site.finalise()
+    order = {"gate": gate["slug"], "transaction": site.last_transaction(), "nonce": None}
+    assert "creditToken" in (await honour_payment(site.settings(), order))["done"]
+    assert (site.received_micro(), len(site.foreign.settles)) == (20_000, 2)
+
+
+SENDS_NOTHING = [
+    ways.says_success_and_sends_nothing,
+    ways.string_and_sends_nothing,
+    ways.wrong_request,
+    names_no_signature,
+    names_what_was_paid_before,
+]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("settling", SENDS_NOTHING)
+async def test_nothing_is_served_for_a_payment_that_nobody_carried_out(
+    abroad: SalesOnSolana, settling: Settling
+) -> None:
+    site, gate = abroad.site, await abroad.gate()
+    assert (await abroad.pay(gate, await abroad.payment(gate))).status == 200
+    payment = await abroad.payment(gate)
+    site.foreign.settling = settling
+    pending = await abroad.pay(gate, payment)
+    assert (pending.status, pending.error_code) == (503, "SETTLEMENT_PENDING")
+    await abroad.until("PARKED")
+    assert (abroad.served, site.received_micro()) == (1, 10_000)
+
+
+async def test_a_named_transaction_is_looked_up_after_a_start_and_granted_without_its_buyer(
+    site: SiteOnSolana, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tollkeeper.gateway.evidence.nodes._WAIT_SECONDS", 0.5)
+    depths = DepthSettings(2)
+    async with site.gateway(depths=depths) as before:
+        gate = await before.gate(credits=2)
+        payment = await before.payment(gate)
+        pending = await before.pay(gate, payment)
+        assert (pending.status, pending.error_code) == (503, "SETTLEMENT_PENDING")
+        assert pending.json()["error"]["details"]["transaction"] == site.last_transaction()
+        assert before.purchase()[0] == "CLAIMED"
+    site.finalise()
+    async with site.gateway(depths=depths) as after:
+        assert await after.until("LIVE") == ("LIVE", None, 1, 2)
+        assert (await after.pay(gate, payment)).status == 200
+    assert len(site.foreign.settles) == 1
+
+
+async def test_of_another_token_than_the_nodes_nothing_is_told(site: SiteOnSolana) -> None:
+    """Else what was used would seem unused."""
+    network = NETWORKS["solana-devnet"]
+    chain = SolanaChain(SolanaConfig(network, (site.rpc_url,)))
+    await chain.open()
+    try:
+        key = PaymentKey(network.name, str(Keypair().pubkey()), str(Keypair().pubkey()), "00" * 32)
+        expected = ExpectedTransfer(key, site.pay_to, 10_000, None, 0, Senders(frozenset(), are_all=True))
+        with pytest.raises(RpcUnavailable, match="asset"):
+            await SolanaEvidence(chain, lambda: 0).of(expected)
+    finally:
+        await chain.close()
+
+
 async def test_a_payment_that_would_never_expire_is_refused(abroad: SalesOnSolana) -> None:
     """One that advances a nonce account may be carried out in years: that it failed could never be told."""
     gate = await abroad.gate()
@@ -164,11 +232,10 @@ async def test_a_payment_that_would_never_expire_is_refused(abroad: SalesOnSolan
     assert abroad.site.foreign.settles == []
 
 
-@pytest.mark.parametrize("settling", [ways.honest, ways.error_after_sending], ids=["vouches", "does not vouch"])
 async def test_the_fee_payer_that_buyers_are_told_is_the_facilitators_where_it_lists_no_signers(
-    site: SiteOnSolana, settling: Settling
+    site: SiteOnSolana,
 ) -> None:
-    site.foreign.lists, site.foreign.settling = False, settling
+    site.foreign.lists = False
     async with site.gateway() as here:
         gate = await here.gate()
         assert (await here.present(gate, await here.payment(gate))).status == 200
@@ -207,41 +274,9 @@ async def refused_as_expired(abroad: SalesOnSolana, gate: dict[str, Any], paymen
     return error
 
 
-async def test_a_payment_that_was_settled_elsewhere_is_told_so_by_the_chain_when_it_is_too_old(
-    abroad: SalesOnSolana,
-) -> None:
-    """Its facilitator keeps no record for us, and "sign a new payment" would have it paid twice."""
-    gate, foreign = await abroad.gate(), abroad.site.foreign
-    drafted = await abroad.market.draft(await abroad.market.requirements(gate))
-    transaction = await foreign.send(base64.b64decode(drafted.payload().transaction))
-    abroad.site.age()
-    error = await refused_as_expired(abroad, gate, header_of(drafted))
-    assert (error["code"], error["details"]["transaction"]) == ("NONCE_ALREADY_USED", transaction)
-    assert error["message"].startswith("the payment was settled before, and is charged once")
-
-
-async def test_a_payment_that_failed_elsewhere_is_told_so_by_the_chain_when_it_is_too_old(
-    abroad: SalesOnSolana,
-) -> None:
-    gate, foreign = await abroad.gate(), abroad.site.foreign
-    wanted = await abroad.market.requirements(gate)
-    drafted = await abroad.market.draft(wanted)
-    buyer = str(abroad.market.wallet.pubkey())
-    foreign.node.chain.open_account(buyer, -await abroad.market.balance(buyer))
-    transaction = await foreign.send(base64.b64decode(drafted.payload().transaction))
-    assert foreign.node.chain.executed[transaction].error is not None
-    abroad.site.age()
-    error = await refused_as_expired(abroad, gate, header_of(drafted))
-    assert (error["code"], error["details"]["transaction"]) == ("PAYMENT_INVALID", transaction)
-    assert error["message"].startswith("the payment was carried out and failed on the chain: nothing was charged")
-
-
 @pytest.mark.parametrize("trust", [{}, {"assumeValid": True}], ids=["confirmed", "trusted"])
-@pytest.mark.parametrize(
-    ("slots", "code"), [(3 * RECENT_SLOTS, "NONCE_ALREADY_USED"), (10_000, "PAYMENT_EXPIRED")], ids=["minutes", "hours"]
-)
 async def test_what_the_facilitator_made_for_another_server_long_before_buys_nothing_here(
-    abroad: SalesOnSolana, slots: int, code: str, trust: dict[str, bool]
+    abroad: SalesOnSolana, trust: dict[str, bool]
 ) -> None:
     """It calls it valid however old it is, and names the transaction, which is the very payment's."""
     gate, foreign = await abroad.gate(**trust), abroad.site.foreign
@@ -252,9 +287,9 @@ async def test_what_the_facilitator_made_for_another_server_long_before_buys_not
         return ways.success(foreign, transaction)
 
     foreign.settling = names_it
-    foreign.node.chain.next_slot(slots)
+    foreign.node.chain.next_slot(3 * RECENT_SLOTS)
     answer = await abroad.present(gate, header_of(drafted))
-    assert (answer.status, answer.error_code) == (402, code), answer.body
+    assert (answer.status, answer.error_code) == (402, "PAYMENT_EXPIRED"), answer.body
     assert (abroad.served, foreign.settles) == (0, [])
     assert abroad.site.received_micro() == 10_000
 

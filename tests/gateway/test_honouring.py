@@ -45,11 +45,13 @@ from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana.programs import TOKEN_PROGRAM
 from tollkeeper.core.wire import EvmPayload, decode_payment_header
+from tollkeeper.gateway import completer
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets, fee_payers_of
 from tollkeeper.serving.hands import honour_payment
+from tollkeeper.serving.inspection import inspect_books
 from tollkeeper.serving.reconciling import compare_with_chain
 from tollkeeper.settings import DepthSettings, NetworkSettings, Role
 
@@ -347,8 +349,18 @@ async def parking_shop(
         networks = dict(settings_for(chain.url, database).networks)
         networks |= {network: NetworkSettings(NETWORKS[network], ("http://127.0.0.1:9",)) for network in also}
         changes: dict[str, Any] = {"role": Role.GATEWAY, "hub_url": foreign.url, "networks": networks}
-        async with composed(chain.url, database, **changes) as url:
-            yield Honour(url, settings_for(chain.url, database, **changes), chain, target, buyer)
+        with pytest.MonkeyPatch.context() as impatient:
+            impatient.setattr(completer, "SETTLE_REQUEST_LIFETIME_SECONDS", 2)
+            impatient.setattr(completer, "_EXPIRY_MARGIN_SECONDS", 1)
+            async with composed(chain.url, database, **changes) as url:
+                yield Honour(url, settings_for(chain.url, database, **changes), chain, target, buyer)
+
+
+async def until_parked(shop: Honour) -> None:
+    """Until the one claim is the operator's."""
+    async with asyncio.timeout(60):
+        while "a_claim_has_an_outcome" not in {found.rule for found in inspect_books(shop.settings)}:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
 
 
 async def test_a_parked_claim_is_honoured_by_the_terms_that_were_claimed(
@@ -358,6 +370,7 @@ async def test_a_parked_claim_is_honoured_by_the_terms_that_were_claimed(
         gate = await shop.gate()
         payment = await shop.payment(gate)
         assert (await shop.buyer.call(gate["accessUrl"], payment)).status == 503
+        await until_parked(shop)
         changed = await shop.buyer.ask(
             "PUT", f"{shop.url}/api/v1/paygates/{gate['id']}", body={"price": "9", "credits": 7}
         )
@@ -380,10 +393,10 @@ async def test_a_parked_claim_is_honoured_on_the_network_that_its_gate_has_left(
         gate = await shop.gate()
         payment, unshown = [await shop.payment(gate) for _ in range(2)]
         assert (await shop.buyer.call(gate["accessUrl"], payment)).status == 503
+        await until_parked(shop)
         place = f"{shop.url}/api/v1/paygates/{gate['id']}"
         moved = await shop.buyer.ask("PUT", place, body={"network": "base"})
         assert moved.json()["network"] == "base"
-        await shop.buyer.call(gate["accessUrl"], payment)  # it is asked about, and parked
         if is_deleted:
             assert (await shop.buyer.ask("DELETE", place)).status == 200
         elsewhere = relay(embedded_chain, unshown)
@@ -404,6 +417,7 @@ async def test_what_was_parked_at_a_gate_that_was_deleted_since_is_honoured_and_
         gate = await shop.gate()
         payment, unshown = [await shop.payment(gate) for _ in range(2)]
         assert (await shop.buyer.call(gate["accessUrl"], payment)).status == 503
+        await until_parked(shop)
         assert (await shop.buyer.ask("DELETE", f"{shop.url}/api/v1/paygates/{gate['id']}")).status == 200
         assert (await shop.buyer.call(gate["accessUrl"], payment)).status == 503
         embedded_chain.rpc.call("anvil_mine", 6)

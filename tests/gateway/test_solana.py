@@ -20,7 +20,7 @@ from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygate_fields import Recipient
 from tollkeeper.core.solana import SolanaAsset
-from tollkeeper.gateway.token_accounts import TokenAccounts
+from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
 from tollkeeper.sandbox.buyer import Answer
 from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.sandbox.stack import Options

@@ -18,7 +18,7 @@ from tollkeeper.core.errors import ApiError
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygate_fields import Recipient
 from tollkeeper.core.solana import SolanaAsset
-from tollkeeper.gateway.token_accounts import TokenAccounts
+from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
 from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.sandbox.stack import Options
 

@@ -27,8 +27,8 @@ from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.test_leaving import LeftShop, shop
 from tollkeeper.core.errors import ApiError
 from tollkeeper.gateway import asking
-from tollkeeper.gateway.chain_proofs import ChainProofs
 from tollkeeper.gateway.entrance import Access
+from tollkeeper.gateway.evidence.nodes import EvidenceNodes
 from tollkeeper.gateway.gates import Gates
 from tollkeeper.gateway.limiting import UnpaidLimit
 from tollkeeper.gateway.shared import Shared
@@ -443,7 +443,7 @@ async def test_a_background_task_that_broke_off_keeps_no_call_from_its_end_at_a_
     async def breaks(_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(ChainProofs, "keep_open", breaks)
+    monkeypatch.setattr(EvidenceNodes, "keep_open", breaks)
     target.answer = hang
     async with shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:
         gate = await there.gate(credits=20)

@@ -159,19 +159,6 @@ def next_look_ms(paid_ms: int, now_ms: int, *, is_used_up: bool) -> int | None:
     return end_ms if is_used_up else min(end_ms, now_ms + max(FIRST_LOOK_MS, 2 * (now_ms - paid_ms)))
 
 
-# A stranger's refusal is believed, and looked at once its payment must be over, as its chain shows.
-_OVER_MS: Final = 180_000
-
-
-def late_look_ms(valid_before_seconds: int | None, now_ms: int) -> int:
-    """When to look whether a refused payment was made all the same (Unix ms): at its end, within a quarter of an hour.
-
-    Where blocks and not clocks end it, it is over by then.
-    """
-    end_ms = now_ms if valid_before_seconds is None else max(now_ms, valid_before_seconds * 1000)
-    return min(end_ms + _OVER_MS, now_ms + FOLLOWED_MS)
-
-
 def attempts_exhausted() -> Exception:
     """The refusal of a payment whose settlement failed too often."""
     return payment_error(

@@ -40,7 +40,7 @@ from tollkeeper.edge.relay import RelayRequest
 from tollkeeper.gateway import calls, heads
 from tollkeeper.gateway.asking import Asking
 from tollkeeper.gateway.buying import ASK_AGAIN, Buyer
-from tollkeeper.gateway.findings import Owed
+from tollkeeper.gateway.evidence.port import ExpectedTransfer
 from tollkeeper.gateway.hub_client import Settlement, asked_of
 from tollkeeper.gateway.limiting import PROOFS, PROOFS_OF_PAYERS
 from tollkeeper.gateway.ownership import login_required
@@ -429,9 +429,9 @@ class Attempt:
         if supported.is_ours:
             answer = await asking
         else:  # another facilitator's word is checked on the chain, unless it confirms, or no node is set
-            owed = Owed.of(self.presented.tender, purchase.attempt_ms)
             senders, trusted = supported.senders_on(purchase.network), purchase.assume_valid
-            answer = await parts.proofs.settle(owed, asking, senders, trusted=trusted, confirms=supported.confirms)
+            expected = ExpectedTransfer.of(self.presented.tender, purchase.attempt_ms, senders)
+            answer = await parts.evidence.settle(expected, asking, trusted=trusted, confirms=supported.confirms)
         if answer.outcome is not Settlement.SUCCESS:
             raise await parts.not_bought(purchase, answer)
         return await self._grant(purchase, answer)

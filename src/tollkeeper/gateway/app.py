@@ -32,10 +32,11 @@ from tollkeeper.edge.pool import places_for_targets
 from tollkeeper.gateway import operations, schemas
 from tollkeeper.gateway.buying import DEFAULT_EXPOSURE, Buying
 from tollkeeper.gateway.calls_described import CALLS
-from tollkeeper.gateway.chain_proofs import ChainProofs
 from tollkeeper.gateway.completer import Completer
 from tollkeeper.gateway.credits import credit_routes
 from tollkeeper.gateway.entrance import Access
+from tollkeeper.gateway.evidence.nodes import EvidenceNodes
+from tollkeeper.gateway.evidence.token_accounts import AccountChain, TokenAccounts
 from tollkeeper.gateway.files import Files
 from tollkeeper.gateway.gates import Gates
 from tollkeeper.gateway.hub_client import HubClient, HubUnreachableError, Supported
@@ -44,7 +45,6 @@ from tollkeeper.gateway.ownership import Ownership
 from tollkeeper.gateway.paygates import Management, paygate_routes
 from tollkeeper.gateway.proofs import Proofs
 from tollkeeper.gateway.stats import Reports, stats_routes
-from tollkeeper.gateway.token_accounts import AccountChain, TokenAccounts
 from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.gateway.transfers.foreign import ForeignTransfers
 from tollkeeper.gateway.transfers.request import TransferRequests
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.tenders import Asset
     from tollkeeper.edge.pool import TargetPool
-    from tollkeeper.gateway.families import AnyChain
+    from tollkeeper.gateway.evidence.families import AnyChain
     from tollkeeper.storage.database import Database
     from tollkeeper.storage.files import FileStore
     from tollkeeper.storage.sealing import Sealing
@@ -130,7 +130,7 @@ class Gateway:
         self.auth = auth
         self._hub = hub
         chains = chains or {}
-        self.proofs_on_chain = ChainProofs(chains if config.proves_payments else {}, clock_ms)
+        self.evidence = EvidenceNodes(chains if config.proves_payments else {}, clock_ms)
         accounts = {name: one for name, one in chains.items() if isinstance(one, AccountChain)}
         self.token_accounts = TokenAccounts(accounts)
         self._supported = Supported({}, confirms=False, is_ours=False, signers=frozenset())
@@ -177,7 +177,7 @@ class Gateway:
             self.purchases,
             self._hub,
             self.supported,
-            self.proofs_on_chain,
+            self.evidence,
             cap=self.config.exposure_cap,
             clock_ms=clock_ms,
             new_id=lambda: "pur_" + new_request_id(),
@@ -193,7 +193,7 @@ class Gateway:
             resolver=self.resolver,
             traffic=self.traffic,
             supported=self.supported,
-            proofs=self.proofs_on_chain,
+            evidence=self.evidence,
             token_accounts=self.token_accounts,
             random_bytes=random_bytes,
             default_network=self.config.default_network,
@@ -209,7 +209,7 @@ class Gateway:
             hub=self._hub,
             hub_url=self.config.hub_url,
             profile=self.config.profile,
-            foreign=ForeignTransfers(self._hub, self.supported, self.proofs_on_chain, clock_ms),
+            foreign=ForeignTransfers(self._hub, self.supported, self.evidence, clock_ms),
         )
 
     def _completing(self) -> Completer:
@@ -218,7 +218,7 @@ class Gateway:
             self.buying,
             self._hub,
             self.supported,
-            self.proofs_on_chain,
+            self.evidence,
             clock_ms,
         )
 
@@ -247,10 +247,10 @@ class Gateway:
             _LOG.warning("calls_interrupted", count=interrupted)
         await self._database.run(cut_all_uploads())
         await self.purchases.ledger.open()
-        opening = asyncio.create_task(self.proofs_on_chain.keep_open())
+        opening = asyncio.create_task(self.evidence.keep_open())
         with suppress(TimeoutError):
             async with asyncio.timeout(NODES_WAIT_SECONDS):
-                await self.proofs_on_chain.asked.wait()
+                await self.evidence.asked.wait()
         await self._settled.recall()
         await self._refresh()
         self._tasks = [
@@ -264,9 +264,9 @@ class Gateway:
         ]
 
     async def _refresh(self) -> None:
-        is_known = self.proofs_on_chain.is_open  # of nodes that open meanwhile the next round learns the names
+        is_known = self.evidence.is_open  # of nodes that open meanwhile the next round learns the names
         try:
-            supported = self.proofs_on_chain.adopt(await self._hub.supported())
+            supported = self.evidence.adopt(await self._hub.supported())
         except HubUnreachableError as error:
             self._tell_of_hub(str(error))
             return
@@ -345,7 +345,7 @@ class Gateway:
         self._forwarder.close()  # before what was counted is written: calls that are given up here count
         await self.access.settled()  # and their credits are given back
         await self.traffic.flush()
-        await self.proofs_on_chain.aclose()
+        await self.evidence.aclose()
         await self.token_accounts.aclose()
         await self._hub.close()
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.tenders import Tender
     from tollkeeper.core.wire import Payment, PaymentKey
     from tollkeeper.gateway.access import Attempt
-    from tollkeeper.gateway.chain_proofs import ChainProofs
+    from tollkeeper.gateway.evidence.nodes import EvidenceNodes
     from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.gateway.hub_client import HubClient, PaymentStatus, SettleAnswer, Supported
     from tollkeeper.storage.purchase_rows import Purchase
@@ -111,7 +111,7 @@ class Buying:
         purchases: Purchases,
         hub: HubClient,
         supported: Callable[[], Supported],
-        proofs: ChainProofs,
+        evidence: EvidenceNodes,
         *,
         cap: TrustCaps,
         clock_ms: Callable[[], int],
@@ -123,8 +123,8 @@ class Buying:
         self.purchases = purchases
         self.hub = hub
         self.supported = supported
-        self.refusals = Refusals(hub, supported, proofs, status_url=status_url, clock_ms=clock_ms)
-        self.proofs = proofs
+        self.refusals = Refusals(hub, supported, evidence, status_url=status_url, clock_ms=clock_ms)
+        self.evidence = evidence
         self._cap = cap
         self.clock_ms = clock_ms
         self.new_id = new_id
@@ -203,44 +203,40 @@ class Buying:
         """Raises: UNAVAILABLE where nobody can tell now whether a payment is final."""
         if self.supported().confirms:
             return
-        if not self.proofs.covers(network):
+        if not self.evidence.covers(network):
             raise ApiError(
                 Code.UNAVAILABLE,
                 "the payment hub cannot confirm on chain: set assumeValid, the URL of a node, or a hub that "
                 "advertises confirm",
             )
-        if problem := self.proofs.problem(network):
+        if problem := self.evidence.problem(network):
             _LOG.warning("node_unusable", network=network, reason=problem)
             raise unavailable()
 
     def is_seen(self, network: str) -> bool:
         """Does this gateway look at the chain itself?"""
-        return not self.supported().is_ours and self.proofs.covers(network)
+        return not self.supported().is_ours and self.evidence.covers(network)
 
     async def require_unused(self, presented: Presented, *, is_trusted: bool) -> None:
-        """What the facilitator made for another server buys nothing here: who may look for it later sees no difference.
+        """Refuse a payment that is already used on the chain, or can be made no more, before it is claimed.
 
-        Nor does what is so old that nobody looks so far back.
-
-        A payment that is claimed here is ours to look for. One that had failed here is not: whoever made it since, may
-        have done so for another server, unless it is in the very transaction that it failed by.
-        Raises: NONCE_ALREADY_USED, PAYMENT_EXPIRED; UNAVAILABLE where no node says so, unless the facilitator
-        `is_trusted` to know.
+        It may have paid another server, and later looks could not tell the two apart. What is claimed here is ours to
+        look for; what had failed here may have been made for another server since. Raises: the refusal; UNAVAILABLE
+        where no node says so, unless the facilitator `is_trusted` to know.
         """
         tender = presented.tender
         known = await self.purchases.by_payment(tender.key)
         if known is not None and known.state is not PurchaseState.FAILED:
             return
-        failed_by = "" if known is None else known.transaction_hash or ""
         try:
-            used = await self.refusals.of_used(presented.payment, tender, failed_by)
+            refused = await self.refusals.of_used(presented.payment, tender)
         except RpcUnavailable as error:
             _LOG.warning("node_unusable", network=tender.key.network, reason=str(error))
             if is_trusted:
                 return
             raise unavailable() from error
-        if used is not None:
-            raise used
+        if refused is not None:
+            raise refused
 
     async def is_claimed(self, refused: ApiError, opened: OpenGate, key: PaymentKey) -> bool:
         """Has somebody bought with it meanwhile, or does? Then that is why it is refused.
@@ -303,7 +299,7 @@ class Buying:
 
     def _is_followed(self, network: str) -> bool:
         """Can somebody tell whether a trusted payment became final?"""
-        return self.supported().is_ours or self.proofs.covers(network)
+        return self.supported().is_ours or self.evidence.covers(network)
 
     def purchase_data(self, gate: PayGate, terms: Terms, purchase_id: str) -> dict[str, Any]:
         """What the hub's history says of the purchase."""
@@ -332,6 +328,7 @@ class Buying:
             purchase,
             answer.transaction,
             confirmed=not (purchase.assume_valid and self._is_followed(purchase.network)),
+            is_followed=self.supported().is_ours,
             wish=wish,
             now_ms=self.clock_ms(),
         )
@@ -344,12 +341,10 @@ class Buying:
         `is_failed`: of a failure, that it is the payment's, and not only this attempt's.
         """
         now_ms = self.clock_ms()
+        is_ours = self.supported().is_ours
         if answer.outcome is Settlement.PENDING:
-            return self.waiting.pending(key_of(purchase), purchase, answer.transaction)
-        if answer.outcome is Settlement.UNPROVABLE:
-            _LOG.error("claim_parked", purchase_id=purchase.id, reason=answer.reason, transaction=answer.transaction)
-            await self.purchases.park(purchase, answer.reason, now_ms)
-            self.waiting.announce(purchase.id)
+            if answer.transaction and not is_ours:  # where the completer looks for it
+                await self.purchases.name(purchase, answer.transaction)
             return self.waiting.pending(key_of(purchase), purchase, answer.transaction)
         if answer.outcome is Settlement.UNHEARD:
             await self.purchases.fail(
@@ -357,7 +352,7 @@ class Buying:
             )
             self.waiting.announce(purchase.id)
             return unheard()
-        follow_ms = failure_looked_at_ms(purchase, answer, now_ms, is_seen=self.is_seen(purchase.network))
+        follow_ms = failure_looked_at_ms(answer, now_ms) if is_ours else None
         is_written = await self.purchases.fail(
             purchase,
             answer.reason,

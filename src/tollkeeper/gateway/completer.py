@@ -20,15 +20,15 @@ from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.gateway.findings import Seen, answer_of
-from tollkeeper.gateway.following import Following, key_of, owed_by
+from tollkeeper.gateway.evidence.port import EvidenceOutcome
+from tollkeeper.gateway.following import Following, expected_of, key_of
 from tollkeeper.gateway.hub_client import AWAY, HubUnreachableError, SettleAnswer, Settlement, SettleRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tollkeeper.gateway.buying import Buying
-    from tollkeeper.gateway.chain_proofs import ChainProofs
+    from tollkeeper.gateway.evidence.nodes import EvidenceNodes
     from tollkeeper.gateway.hub_client import HubClient, PaymentStatus, Supported
     from tollkeeper.storage.purchase_rows import Purchase
     from tollkeeper.storage.purchases import Purchases
@@ -45,6 +45,7 @@ _NOT_TOLD_MS: Final = 86_400_000
 _AWAY_MS: Final = 7 * _NOT_TOLD_MS
 # What the clocks of gateway and hub may differ by, and a claim may wait for its commit.
 _EXPIRY_MARGIN_SECONDS: Final = 30
+_OUTCOME_UNKNOWN: Final = "outcome_unknown"
 _LOG = structlog.get_logger("tollkeeper.gateway.completer")
 
 
@@ -59,17 +60,17 @@ class Completer:
         buying: Buying,
         hub: HubClient,
         supported: Callable[[], Supported],
-        proofs: ChainProofs,
+        evidence: EvidenceNodes,
         clock_ms: Callable[[], int],
     ) -> None:
         self._purchases = purchases
         self._buying = buying
         self._hub = hub
         self._supported = supported
-        self._proofs = proofs
+        self._evidence = evidence
         self._clock_ms = clock_ms
         self._began_ms = clock_ms()
-        self._following = Following(purchases, hub, supported, proofs, clock_ms)
+        self._following = Following(purchases, hub, supported, evidence, clock_ms)
         self._working: dict[str, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
 
@@ -128,19 +129,8 @@ class Completer:
 
     async def _finish(self, purchase: Purchase, request: bytes) -> None:
         supported = self._supported()
-        if not supported.is_ours and self._proofs.covers(purchase.network):
-            # Without its answer nobody vouches for it: only a transaction of its signers counts.
-            finding = await self._proofs.find(
-                await owed_by(self._purchases, purchase), "", supported.senders_on(purchase.network)
-            )
-            # The attempt may be a dead process's, whose facilitator has yet to say that it was its transaction.
-            is_over = finding.seen is not Seen.FOREIGN or _is_request_expired(purchase, self._clock_ms())
-            if finding.seen is not Seen.NOTHING and is_over:
-                await self._conclude(purchase, answer_of(finding))
-            return
         if not supported.is_ours:
-            if _is_request_expired(purchase, self._clock_ms()):
-                await self._park(purchase)
+            await self._finish_abroad(purchase, supported)
             return
         if not request:
             # Its key is not in the ring: of a backup from before that was replaced, which the operator may put back.
@@ -151,6 +141,21 @@ class Completer:
             await self._finish_elsewhere(purchase, stored)
         else:
             await self._finish_here(purchase, stored)
+
+    async def _finish_abroad(self, purchase: Purchase, supported: Supported) -> None:
+        """Look for the payment on the chain, and leave to the operator what it does not show (contract 4.3)."""
+        is_over = _is_request_expired(purchase, self._clock_ms())  # else an answer may still come
+        if not self._evidence.covers(purchase.network):
+            if is_over:
+                await self._park(purchase)
+            return
+        expected = await expected_of(self._purchases, purchase, supported.senders_on(purchase.network))
+        finding = await self._evidence.of(expected)
+        if finding.outcome is not EvidenceOutcome.UNKNOWN:
+            await self._conclude(purchase, finding.answer)
+        elif is_over and not finding.may_change:
+            failure = "not_of_the_facilitators_signers" if finding.transaction else _OUTCOME_UNKNOWN
+            await self._park(purchase, failure, finding.transaction)
 
     async def _finish_here(self, purchase: Purchase, request: SettleRequest) -> None:
         """Our hub was asked, and says what it knows."""
@@ -284,9 +289,10 @@ class Completer:
         else:
             _LOG.warning(event, purchase_id=purchase.id, **told)
 
-    async def _park(self, purchase: Purchase) -> None:
-        _LOG.error("claim_parked", purchase_id=purchase.id, payer=purchase.payer, nonce=purchase.nonce)
-        await self._purchases.park(purchase, "outcome_unknown", self._clock_ms())
+    async def _park(self, purchase: Purchase, failure: str = _OUTCOME_UNKNOWN, transaction: str = "") -> None:
+        known = {"payer": purchase.payer, "nonce": purchase.nonce, "transaction": transaction}
+        _LOG.error("claim_parked", purchase_id=purchase.id, reason=failure, **known)
+        await self._purchases.park(purchase, failure, self._clock_ms())
 
     async def _conclude(self, purchase: Purchase, answer: SettleAnswer, *, is_failed: bool = False) -> None:
         try:

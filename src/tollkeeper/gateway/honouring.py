@@ -18,8 +18,8 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.purchases import SETTLEMENT_FAILED, Claim, PurchaseState, Terms, credit_token
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
-from tollkeeper.gateway.families import payments_of
-from tollkeeper.gateway.token_accounts import AccountChain
+from tollkeeper.gateway.evidence.families import payments_of
+from tollkeeper.gateway.evidence.token_accounts import AccountChain
 from tollkeeper.storage.purchases import Paid
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.networks import Family
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.core.reconciliation import ChainPayment
-    from tollkeeper.gateway.families import AnyChain
+    from tollkeeper.gateway.evidence.families import AnyChain
     from tollkeeper.storage.paygates import PayGates
     from tollkeeper.storage.purchase_rows import Purchase
     from tollkeeper.storage.purchases import Purchases

@@ -83,15 +83,15 @@ class Transport(Protocol):
 class Senders:
     """Who of a facilitator sends transactions on one network, or pays their fees, as far as it says.
 
-    `are_all`: it lists them. Where it does not, its word stands in for the list.
+    `are_all`: it lists them. Where it does not, the transaction that it named is its own.
     """
 
     known: frozenset[str]
     are_all: bool
 
-    def sent(self, sender: str | None, *, is_vouched: bool) -> bool:
-        """Was it the facilitator? `is_vouched`: it said that the payment is a success. None: nobody can say who."""
-        return sender in self.known or (is_vouched and not self.are_all)
+    def sent(self, sender: str | None, *, is_named: bool) -> bool:
+        """Was it the facilitator? `is_named`: it named this transaction. None: nobody can say who sent it."""
+        return sender in self.known or (is_named and not self.are_all)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,6 @@ class Settlement(Enum):
     PENDING = auto()  # nobody knows yet; the claim stands
     REFUSED = auto()  # our hub never took the request up; nothing was sent
     UNHEARD = auto()  # nor did it because it refused this gateway's signature, which says nothing of the payment
-    UNPROVABLE = auto()  # carried out on the chain, but not by whom it must be: for the operator
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,11 +50,11 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.downloads import StoredFile
     from tollkeeper.edge.addresses import Resolver
-    from tollkeeper.gateway.chain_proofs import ChainProofs
+    from tollkeeper.gateway.evidence.nodes import EvidenceNodes
+    from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
     from tollkeeper.gateway.gates import Gates
     from tollkeeper.gateway.hub_client import Supported
     from tollkeeper.gateway.ownership import Caller, Ownership
-    from tollkeeper.gateway.token_accounts import TokenAccounts
     from tollkeeper.gateway.traffic import Traffic
     from tollkeeper.gateway.uploads import Uploads
     from tollkeeper.storage.creations import CreationKey
@@ -75,7 +75,7 @@ class Management:
     resolver: Resolver
     traffic: Traffic
     supported: Callable[[], Supported]
-    proofs: ChainProofs
+    evidence: EvidenceNodes
     token_accounts: TokenAccounts
     random_bytes: Callable[[int], bytes]
     default_network: str
@@ -177,7 +177,7 @@ class Management:
         return {"warnings": warnings} if warnings else {}
 
     def _check_trust(self, network: str, *, assume_valid: bool) -> None:
-        if not assume_valid and not self.supported().confirms and not self.proofs.covers(network):
+        if not assume_valid and not self.supported().confirms and not self.evidence.covers(network):
             raise invalid(
                 "assumeValid",
                 "the configured facilitator cannot confirm on chain: set assumeValid to true, use a hub that "

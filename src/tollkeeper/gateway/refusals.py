@@ -20,7 +20,7 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.tenders import with_advice
 from tollkeeper.core.verification import Reason, code_of_reason
 from tollkeeper.gateway import calls
-from tollkeeper.gateway.findings import Owed, Seen
+from tollkeeper.gateway.evidence.port import EvidenceOutcome, ExpectedTransfer
 from tollkeeper.gateway.following import key_of
 from tollkeeper.gateway.hub_client import HubUnreachableError, Verdict
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.tenders import Tender
     from tollkeeper.core.wire import Payment, PaymentKey
-    from tollkeeper.gateway.chain_proofs import ChainProofs
+    from tollkeeper.gateway.evidence.nodes import EvidenceNodes
+    from tollkeeper.gateway.evidence.port import Finding
     from tollkeeper.gateway.hub_client import HubClient, SettleAnswer, Supported
     from tollkeeper.storage.purchase_rows import Purchase
 
-# At a facilitator that is not ours: how far back a payment is looked for on the chain, and how long that may take.
-_LOOKED_BACK_MS: Final = 900_000
+# At a facilitator that is not ours: how long a look at the chain may take.
 _LOOK_SECONDS: Final = 3.0
 # How a payment that was used may be refused.
 _OF_USED: Final = frozenset({Code.NONCE_ALREADY_USED, Code.PAYMENT_EXPIRED, Code.INSUFFICIENT_FUNDS})
@@ -45,13 +45,11 @@ _NOT_ASKED: Final = "whether it was charged before could not be asked, so look a
 class _Known:
     """What is known of a refused payment. `is_told`: somebody could say whether it was charged; `used`: it was.
 
-    `reason` and `transaction` are of one that was not, for good. `is_forgotten`: our hub has no record of it.
+    `is_forgotten`: our hub has no record of it.
     """
 
     is_told: bool
     used: ApiError | None = None
-    reason: str | None = None
-    transaction: str = ""
     is_forgotten: bool = False
 
 
@@ -79,7 +77,7 @@ class Refusals:
         self,
         hub: HubClient,
         supported: Callable[[], Supported],
-        proofs: ChainProofs,
+        evidence: EvidenceNodes,
         *,
         status_url: str,
         clock_ms: Callable[[], int],
@@ -87,7 +85,7 @@ class Refusals:
         """`status_url` is our hub's public URL, where anybody can see what became of a payment."""
         self._hub = hub
         self._supported = supported
-        self._proofs = proofs
+        self._evidence = evidence
         self._status_url = status_url
         self._clock_ms = clock_ms
 
@@ -103,12 +101,11 @@ class Refusals:
         if code_of_reason(reason) is Code.INVALID_NETWORK and self._supported().is_ours:  # since it was asked
             told = f"on {key.network} nothing can be paid for now, and nothing was charged: send the same again later"
             return Refusal(ApiError(Code.UNAVAILABLE, told), may_be_forgotten=False)
-        reason, transaction = known.reason or reason, known.transaction or verdict.transaction
         code, explained = code_of_reason(reason), row.explained.get(reason)
         details = failed_check(reason, "verify", "valid", reason) | (verdict.checks or {})
         message = f"the payment hub refused the payment: {reason}"
-        if transaction:
-            details["transaction"] = transaction
+        if verdict.transaction:
+            details["transaction"] = verdict.transaction
         if code is Code.NONCE_ALREADY_USED:
             message = with_advice("the payment was used before", key.payer)
         elif explained is not None:
@@ -125,23 +122,22 @@ class Refusals:
         known = await self._known(tender) if error.code in _OF_USED else _NOTHING_KNOWN
         return known.used or error
 
-    async def of_used(self, payment: Payment, tender: Tender, failed_by: str = "") -> ApiError | None:
-        """The refusal of a payment that somebody had used before another facilitator than our hub was asked for it.
+    async def of_used(self, payment: Payment, tender: Tender) -> ApiError | None:
+        """Refuse a payment that somebody had used before another facilitator than our hub was asked for it.
 
-        Such a one may have made it for another server, and calls it valid or a success all the same. None where it was
-        not used, or by the transaction only that it had `failed_by` before. What is so old that this is not seen is
-        refused as too old. Raises: RpcUnavailable.
+        Such a facilitator may have made it for another server, and calls it valid or a success all the same. None
+        where it is unused and may be made. Raises: RpcUnavailable.
         """
-        owed = Owed.of(tender, self._clock_ms())
-        finding = await self._proofs.use_before(owed, payment)
-        if finding.seen is Seen.FAILED:
-            return (
-                await self.of(Verdict(is_valid=False, reason=finding.reason, transaction=None, checks=None), tender, "")
-            ).error
-        is_known = finding.transaction and finding.transaction in {failed_by, failed_by.lower()}
-        if finding.seen is Seen.NOTHING or is_known:
+        finding = await self._evidence.before(self._expected(tender), payment)
+        if finding.is_unused:
             return None
-        return _used("was settled before", tender.key, finding.transaction, {})
+        if finding.is_used:
+            return _seen_used(tender.key, finding)
+        verdict = Verdict(is_valid=False, reason=finding.reason, transaction=finding.transaction or None, checks=None)
+        return (await self.of(verdict, tender, "")).error
+
+    def _expected(self, tender: Tender) -> ExpectedTransfer:
+        return ExpectedTransfer.of(tender, self._clock_ms(), self._supported().senders_on(tender.key.network))
 
     async def of_claimed_elsewhere(self, purchase: Purchase) -> ApiError:
         """The refusal of a payment that was claimed at another PayGate, with the transaction that is known by now."""
@@ -163,22 +159,21 @@ class Refusals:
         return _Known(is_told=True, used=_used(what, tender.key, status.transaction, {"statusUrl": url}))
 
     async def _seen(self, tender: Tender) -> _Known:
-        key = tender.key
-        if not self._proofs.covers(key.network):
+        if not self._evidence.covers(tender.key.network):
             return _NOTHING_KNOWN
-        owed = Owed.of(tender, self._clock_ms() - _LOOKED_BACK_MS)
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
-                finding = await self._proofs.find(owed, "", self._supported().senders_on(key.network))
+                finding = await self._evidence.of(self._expected(tender))
         except (RpcUnavailable, TimeoutError):
             return _NOTHING_KNOWN
-        if finding.seen is Seen.NOTHING:
-            return _NOTHING_KNOWN
-        if finding.seen is Seen.FAILED:
-            if finding.reason is not FAMILIES[NETWORKS[key.network].family].failed_on_chain:
-                return _Known(is_told=True)
-            return _Known(is_told=True, reason=finding.reason, transaction=finding.transaction)
-        return _Known(is_told=True, used=_used("was settled before", key, finding.transaction, {}))
+        if finding.is_used:
+            return _Known(is_told=True, used=_seen_used(tender.key, finding))
+        return _Known(is_told=finding.outcome is EvidenceOutcome.FAILED or finding.may_change)
+
+
+def _seen_used(key: PaymentKey, finding: Finding) -> ApiError:
+    """Refuse what the chain shows as used."""
+    return _used("was settled before" if finding.transaction else "was used before", key, finding.transaction, {})
 
 
 def _used(what: str, key: PaymentKey, transaction: str, details: dict[str, str]) -> ApiError:
@@ -188,6 +183,8 @@ def _used(what: str, key: PaymentKey, transaction: str, details: dict[str, str])
     if transaction:
         told["transaction"] = transaction
     message = f"the payment {what}, and is charged once: details say where to see it"
+    if not (transaction or details):
+        message = f"the payment {what}: your wallet's transactions show whether it was charged"
     return payment_error(Code.NONCE_ALREADY_USED, with_advice(message, key.payer), details=told)
 
 

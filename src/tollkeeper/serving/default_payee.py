@@ -15,13 +15,13 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygate_fields import Recipient
 from tollkeeper.core.paygates import check_payment_address
 from tollkeeper.core.wallets import family_of, parse_wallet
-from tollkeeper.gateway.token_accounts import AccountChain, TokenAccounts
+from tollkeeper.gateway.evidence.token_accounts import AccountChain, TokenAccounts
 from tollkeeper.serving.nodes import chain_of
 from tollkeeper.settings import Finding
 
 if TYPE_CHECKING:
     from tollkeeper.core.networks import Family
-    from tollkeeper.gateway.families import AnyChain
+    from tollkeeper.gateway.evidence.families import AnyChain
     from tollkeeper.settings import NetworkSettings, Settings
 
 _NAME: Final = "default_payment_address"

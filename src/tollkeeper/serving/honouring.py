@@ -13,7 +13,7 @@ from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import Purchases
 
 if TYPE_CHECKING:
-    from tollkeeper.gateway.families import AnyChain
+    from tollkeeper.gateway.evidence.families import AnyChain
     from tollkeeper.serving.control import Carry
     from tollkeeper.serving.live_keys import LiveKeys
     from tollkeeper.settings import Settings

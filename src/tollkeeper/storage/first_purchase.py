@@ -185,6 +185,7 @@ class GrantPurchase(msgspec.Struct, frozen=True, kw_only=True):
     purchase: Purchase
     transaction_hash: str
     confirmed: bool
+    is_followed: bool
     wish: SpendRequest | None
     now_ms: int
 
@@ -196,7 +197,7 @@ class GrantPurchase(msgspec.Struct, frozen=True, kw_only=True):
             attempt=claim.attempt,
             transaction_hash=self.transaction_hash,
             confirmed=int(self.confirmed),
-            follow_ms=next_look_ms(self.now_ms, self.now_ms, is_used_up=False),
+            follow_ms=next_look_ms(self.now_ms, self.now_ms, is_used_up=False) if self.is_followed else None,
             now_ms=self.now_ms,
         )
         if not granted:

@@ -263,16 +263,24 @@ class Purchases:
         return self._sealing.seal(plaintext, place("purchases", purchase_id, column))
 
     async def grant(
-        self, purchase: Purchase, transaction_hash: str, *, confirmed: bool, wish: SpendRequest | None, now_ms: int
+        self,
+        purchase: Purchase,
+        transaction_hash: str,
+        *,
+        confirmed: bool,
+        is_followed: bool = True,
+        wish: SpendRequest | None,
+        now_ms: int,
     ) -> SpendResult:
         """Grants the credits of a settled claim, once, and spends the first for `wish` in the same commit.
 
-        A claim that was granted or failed meanwhile is left as it is (the outcome says so).
+        A claim that was granted or failed meanwhile is left as it is. `is_followed`: its payment may be taken away.
         """
         grant = GrantPurchase(
             purchase=purchase,
             transaction_hash=transaction_hash,
             confirmed=confirmed,
+            is_followed=is_followed,
             wish=wish,
             now_ms=now_ms,
         )
@@ -288,10 +296,9 @@ class Purchases:
         follow_ms: int | None = None,
         is_followed_anew: bool = False,
     ) -> bool:
-        """Records that this attempt is proved not settled; False when it was decided otherwise meanwhile.
+        """Record that this attempt is proved not settled; False when it was decided otherwise meanwhile.
 
-        It is looked at again at `follow_ms`, where that is given; one that was open again before only where it
-        `is_followed_anew`.
+        It is looked at again at `follow_ms`; one that was open again before only where it `is_followed_anew`.
         """
         statement = _Q.fail_purchase(
             id=purchase.id,
@@ -321,6 +328,11 @@ class Purchases:
         await self._database.run(rows_of(_Q.mark_untold(id=purchase.id, attempt=purchase.attempt, now_ms=now_ms)))
         return now_ms
 
+    async def name(self, purchase: Purchase, transaction_hash: str) -> None:
+        """Keep the transaction that a facilitator named for a claim which it did not settle for sure."""
+        statement = _Q.name_claim(id=purchase.id, attempt=purchase.attempt, transaction_hash=transaction_hash)
+        await self._database.run(rows_of(statement))
+
     async def park(self, purchase: Purchase, failure: str, now_ms: int) -> None:
         """Leaves a claim to the operator."""
         statement = _Q.park_purchase(id=purchase.id, attempt=purchase.attempt, failure=failure, now_ms=now_ms)
@@ -332,9 +344,9 @@ class Purchases:
         known = {"id": purchase.id, "transaction_hash": named, "follow_ms": follow_ms}
         await self._database.run(rows_of(_Q.confirm_purchase(**known, now_ms=now_ms)))
 
-    async def void(self, purchase: Purchase, now_ms: int) -> None:
-        """Voids the credits not yet used of a settlement that proved failed; its revenue was none."""
-        await self._database.run(_void(purchase.id, now_ms))
+    async def void(self, purchase: Purchase, now_ms: int, *, is_followed: bool = True) -> None:
+        """Void the credits not yet used of a settlement that proved failed; `is_followed`: that may be taken back."""
+        await self._database.run(_void(purchase.id, now_ms, is_followed=is_followed))
 
     async def revive(self, purchase: Purchase, transaction_hash: str, now_ms: int) -> None:
         """Gives back what `void` took, because the payment was made after all."""
@@ -349,10 +361,7 @@ class Purchases:
         return bool(await self._database.run(rows_of(statement)))
 
     async def end_calls(self, ended: dict[str, int], now_ms: int) -> None:
-        """Writes how these calls ended (call id -> status), and what no spend took along.
-
-        Raises: StorageError; what was not written is kept.
-        """
+        """Write how these calls ended (by id), and what no spend took along. Raises: StorageError; it is kept."""
         for call_id, status in ended.items():
             self.ledger.end(call_id, status)
         await self.ledger.flush_ended(now_ms)
@@ -445,8 +454,9 @@ def _follow(looks: Sequence[Look]) -> Unit[None]:
         )
 
 
-def _void(purchase_id: str, now_ms: int) -> Unit[None]:
-    for row in (yield _Q.void_unpaid(id=purchase_id, follow_ms=now_ms + FIRST_LOOK_MS, now_ms=now_ms)):
+def _void(purchase_id: str, now_ms: int, *, is_followed: bool) -> Unit[None]:
+    follow_ms = now_ms + FIRST_LOOK_MS if is_followed else None
+    for row in (yield _Q.void_unpaid(id=purchase_id, follow_ms=follow_ms, now_ms=now_ms)):
         yield _Q.close_credits(number=row["number"])
         yield _Q.add_revenue(gate_id=row["gate_id"], revenue_micro=-int(row["value_micro"]))
 

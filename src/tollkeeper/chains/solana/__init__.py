@@ -10,6 +10,7 @@ Whether a payment is good is decided in `core.solana`.
 from __future__ import annotations
 
 from tollkeeper.chains.solana.chain import (
+    BLOCKHASH_UNKNOWN,
     LAMPORTS_PER_SIGNATURE,
     RENT_EXEMPT_LAMPORTS,
     STATUSES_MAX,
@@ -21,30 +22,21 @@ from tollkeeper.chains.solana.chain import (
 from tollkeeper.chains.solana.lifetimes import (
     BLOCKHASH_LIFETIME_BLOCKS,
     LAG_BLOCKS,
-    SLOTS_PER_SECOND_MAX,
     Lifetime,
-    blocks_behind,
-    has_all,
-    has_ended,
     has_expired,
-    known_end,
 )
 
 __all__ = [
     "BLOCKHASH_LIFETIME_BLOCKS",
+    "BLOCKHASH_UNKNOWN",
     "LAG_BLOCKS",
     "LAMPORTS_PER_SIGNATURE",
     "RENT_EXEMPT_LAMPORTS",
-    "SLOTS_PER_SECOND_MAX",
     "STATUSES_MAX",
     "Lifetime",
     "Simulation",
     "SolanaChain",
     "SolanaConfig",
-    "blocks_behind",
     "fee_lamports",
-    "has_all",
-    "has_ended",
     "has_expired",
-    "known_end",
 ]

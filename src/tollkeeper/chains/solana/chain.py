@@ -265,11 +265,6 @@ class SolanaChain:
         knowing = await self._knowing(transfer)
         return simulation if knowing is None else await knowing._simulated(transfer)  # noqa: SLF001 - of this class
 
-    async def takes(self, transfer: SolanaTransfer) -> bool:
-        """Is its blockhash recent? One that no node knows yet is waited for, as for `state`. Raises: RpcUnavailable."""
-        (recent,) = await self.rpc.ask([_recent(transfer)])
-        return read_flag(recent) or await self._knowing(transfer) is not None
-
     async def _knowing(self, transfer: SolanaTransfer) -> SolanaChain | None:
         """This chain as a node shows it that takes the blockhash; None where none does. Raises: RpcUnavailable.
 

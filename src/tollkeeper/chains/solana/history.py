@@ -40,13 +40,10 @@ _HEAD_ALONE: Final = {"transactionDetails": "none", "rewards": False, "maxSuppor
 
 
 class Unseen(NamedTuple):
-    """What a node is asked together with the list of its blocks, and whether its answers show nothing of something.
-
-    `is_so` is told the answers and the last slot that matters.
-    """
+    """What a node is asked together with the list of its blocks, and whether its answers show nothing of something."""
 
     calls: Sequence[Call]
-    is_so: Callable[[Sequence[Answer], int], bool]
+    is_so: Callable[[Sequence[Answer]], bool]
 
 
 class Block(NamedTuple):
@@ -138,7 +135,7 @@ def no_status_of(signatures: Sequence[str]) -> Unseen:
     """Nothing became of any of these transactions. At most 256."""
     statuses: Call = ("getSignatureStatuses", [list(signatures), {"searchTransactionHistory": True}])
     nothing = [None] * len(signatures)
-    return Unseen([statuses], lambda answers, _: read_list(answers[0], signatures) == nothing)
+    return Unseen([statuses], lambda answers: read_list(answers[0], signatures) == nothing)
 
 
 async def _lists_all_and_shows_nothing(chain: SolanaChain, slots: range, count: int, unseen: Unseen) -> bool:
@@ -151,7 +148,7 @@ async def _lists_all_and_shows_nothing(chain: SolanaChain, slots: range, count: 
         return True
     blocks: Call = ("getBlocks", [slots.start, slots.stop - 1, _FINALIZED])
     *shown, listed = await chain.rpc.ask([*unseen.calls, blocks])
-    if not unseen.is_so(shown, slots.stop - 1):
+    if not unseen.is_so(shown):
         return False
     has_all = isinstance(listed, list) and len(listed) == count
     if not has_all:

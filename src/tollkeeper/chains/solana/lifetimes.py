@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.chains.solana.answers import number_or_none, read_height, read_number, read_slot, read_value
+from tollkeeper.chains.solana.answers import read_height, read_number, read_slot, read_value
 from tollkeeper.chains.solana.history import Block, Unseen, has_every_block, no_status_of
 from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
 
@@ -28,8 +28,6 @@ BLOCKHASH_LIFETIME_BLOCKS: Final = 150
 LAG_BLOCKS: Final = 32
 # Twice as many as a cluster has: what is looked for in too many slots is found all the same.
 SLOTS_PER_SECOND_MAX: Final = 5
-# Who names a newest block that is older by our clock has fallen behind by more than `LAG_BLOCKS` allow for.
-_LAG_SECONDS_MAX: Final = 20
 _CONFIRMED: Final = {"commitment": "confirmed"}
 _FINALIZED: Final = {"commitment": "finalized"}
 _ENDS: Final[list[Call]] = [("getEpochInfo", [_FINALIZED]), ("getFirstAvailableBlock", [])]
@@ -74,44 +72,14 @@ async def has_expired(
         if not is_over or not await chain.shows_nothing(signature, max(newest, read_slot(recent))):
             return False
         if doubted_since is None:
-            return await has_all(chain, lifetime, newest, no_status_of([signature]))
+            slots = range(lifetime.first_slot, newest + 1)
+            unseen = no_status_of([signature])
+            return await has_every_block(chain, slots, lambda block: block.height > lifetime.last_height, unseen=unseen)
         slots = range(first_slot, newest + 1)
         unseen = no_status_of([signature])
         return await _has_all_since(chain, lifetime.first_slot, slots, times[1], doubted_since, unseen=unseen)
 
     return bool(await chain.agreed(judge, lambda has_expired: not has_expired and doubted_since is None))
-
-
-async def blocks_behind(chain: SolanaChain, slot: int, now_seconds: int) -> int:
-    """So many blocks more than to this newest slot of the nodes there may be; 0 where it is not old, or none tells.
-
-    A clock that is ahead of the blocks' only makes them more. Raises: RpcUnavailable.
-    """
-    (answer,) = await chain.rpc.ask([("getBlockTime", [slot])])
-    made_seconds = number_or_none(answer)
-    behind = 0 if made_seconds is None else now_seconds - made_seconds
-    return behind * SLOTS_PER_SECOND_MAX if behind > _LAG_SECONDS_MAX else 0
-
-
-async def has_ended(chain: SolanaChain, lifetime: Lifetime) -> bool:
-    """Is every block of this lifetime finalized, and does the node still have all of them? Raises: RpcUnavailable.
-
-    What no later question finds was then never executed, where it is asked of who knows of those blocks.
-    """
-
-    async def judge(chain: SolanaChain) -> bool:
-        return await known_end(chain, lifetime) is not None
-
-    return bool(await chain.agreed(judge, lambda has_ended: not has_ended))
-
-
-async def known_end(chain: SolanaChain, lifetime: Lifetime) -> int | None:
-    """The newest finalized slot as one node shows it, where the lifetime has ended there; else None.
-
-    Raises: RpcUnavailable.
-    """
-    final_slot, *ends = await chain.rpc.ask([("getSlot", [_FINALIZED]), *_ENDS])
-    return read_number(final_slot) if _has_ended(ends, lifetime) else None
 
 
 def _has_ended(ends: Sequence[Answer], lifetime: Lifetime) -> bool:
@@ -123,15 +91,6 @@ def _read_ends(ends: Sequence[Answer]) -> tuple[int, int]:
     """The height, and the first slot that the node has. Raises: RpcUnavailable."""
     height, first_slot = ends
     return read_height(height), read_number(first_slot)
-
-
-async def has_all(chain: SolanaChain, lifetime: Lifetime, newest: int, unseen: Unseen) -> bool:
-    """Does the node have every block of this lifetime, which ended before this finalized slot?
-
-    `unseen`: as in `has_every_block`. Raises: RpcUnavailable.
-    """
-    slots = range(lifetime.first_slot, newest + 1)
-    return await has_every_block(chain, slots, lambda block: block.height > lifetime.last_height, unseen=unseen)
 
 
 async def _has_all_since(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from tollkeeper.chains.receipts import Verdict, require_agreement
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.chains.solana.answers import read_number
-from tollkeeper.chains.solana.history import Unseen
 from tollkeeper.core import ed25519
 from tollkeeper.core.base58 import encode, encode_key, parse_key
 from tollkeeper.core.errors import ApiError
@@ -26,7 +25,6 @@ from tollkeeper.core.wire import SolanaPayload
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
-    from tollkeeper.chains.rpc import Answer, Call
     from tollkeeper.chains.solana.chain import SolanaChain
     from tollkeeper.core.solana import SolanaAsset
     from tollkeeper.core.solana.message import SolanaTransaction
@@ -138,34 +136,6 @@ async def signatures_of(
         if len(entries) < size or entries[-1].slot < slots.start:
             return
         size, before = _PAGE, {"before": entries[-1].signature}
-
-
-def nothing_else_listed(
-    address: str, names: Sequence[str], first_slot: int, *, commitment: str, known_slot: int, first: int = _PAGE
-) -> Unseen:
-    """Nothing was executed with this account from this slot on but these, which `signatures_of` came to.
-
-    They are asked for again, all of them at once: whoever answers has listed each page to where the next one begins.
-    More than fit into one answer are not asked for again.
-    """
-    where, known = _where(commitment, known_slot), frozenset(names)
-    size = first if len(names) < first else _PAGE
-    ends = names[size - 1 :: size]
-    pages = [{"limit": size, **where}, *({"limit": size, "before": end, **where} for end in ends)]
-    if len(pages) > _PAGES_MAX:
-        return Unseen([], lambda _answers, _last_slot: True)
-    calls: list[Call] = [("getSignaturesForAddress", [address, options]) for options in pages]
-
-    def is_so(answers: Sequence[Answer], last_slot: int) -> bool:
-        listed = [_entries(answer) for answer in answers]
-        if any(end not in {one.signature for one in page} for end, page in zip(ends, listed, strict=False)):
-            return False  # there are more by now
-        last = listed[-1]
-        is_whole = len(last) < size or last[-1].slot < first_slot
-        wanted = range(first_slot, last_slot + 1)
-        return is_whole and all(one.signature in known for page in listed for one in page if one.slot in wanted)
-
-    return Unseen(calls, is_so)
 
 
 def _where(commitment: str, known_slot: int) -> dict[str, Any]:

@@ -8,10 +8,9 @@ prove them; how deep they lie is the node's word. What follows is decided by the
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from tollkeeper.chains.receipts import Verdict
@@ -19,23 +18,17 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana.answers import FINAL, read_height, read_list, read_sighting, read_token, read_value
 from tollkeeper.chains.solana.payments import (
     asset_of,
-    nothing_else_listed,
     payments_in,
-    require_name,
     signatures_of,
-    transaction_bytes,
 )
-from tollkeeper.core.solana.message import MalformedTransaction, read_transaction
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from tollkeeper.chains.receipts import Sighting
-    from tollkeeper.chains.rpc import Answer, Call
+    from tollkeeper.chains.rpc import Call
     from tollkeeper.chains.solana.chain import SolanaChain
-    from tollkeeper.chains.solana.history import Unseen
     from tollkeeper.core.reconciliation import ChainPayment
-    from tollkeeper.core.wire import PaymentKey
 
 _READ_AT_ONCE: Final = 50
 _MESSAGES_MAX: Final = 20_000
@@ -148,78 +141,14 @@ class Searches:
             yield
 
 
-class UseReader:
-    """Of one network."""
+async def read_use(chain: SolanaChain, signature: str, *, is_final_needed: bool = False) -> Use | None:
+    """Read the payment in this transaction and how it stands; None where there is none. Raises: RpcUnavailable.
 
-    def __init__(self, chain: SolanaChain, like: UseReader | None = None) -> None:
-        """`like`: one of the same network, of other nodes perhaps."""
-        self._chain = chain
-        # What each transaction's message is never changes, whoever shows it; a payer's are looked through again for
-        # each of his payments.
-        self._messages: OrderedDict[str, str] = OrderedDict() if like is None else like._messages  # noqa: SLF001 - of this class
-
-    async def read(self, signature: str, *, is_final_needed: bool = False) -> Use | None:
-        """The payment in this transaction and how it stands; None where there is none. Raises: RpcUnavailable.
-
-        `is_final_needed`: it is deep only where it is final, whatever else is configured.
-        """
-        seeing = self._chain.see([signature], is_final_needed=is_final_needed)
-        (answer,), (sighting,) = await asyncio.gather(self._read([signature]), seeing)
-        if answer is None or sighting.verdict is Verdict.ABSENT:
-            return None
-        payments = payments_in(asset_of(self._chain), signature, answer, {})
-        return Use(payments[0], sighting) if payments else None
-
-    async def find(self, key: PaymentKey, first_slot: int) -> str | None:
-        """The payment's transaction among those of its payer from this slot on; None where it is not there.
-
-        Raises: RpcUnavailable.
-        """
-        found, _ = await self._look_for(key, first_slot, 0)
-        return found
-
-    async def unseen(self, key: PaymentKey, first_slot: int, known_slot: int) -> Unseen | None:
-        """How who knows of that slot says of the payment that it is not there; None where it is.
-
-        Raises: RpcUnavailable.
-        """
-        found, names = await self._look_for(key, first_slot, known_slot)
-        if found is not None:
-            return None
-        return nothing_else_listed(
-            key.payer, names, first_slot, commitment="confirmed", known_slot=known_slot, first=_LISTED_FIRST
-        )
-
-    async def _look_for(self, key: PaymentKey, first_slot: int, known_slot: int) -> tuple[str | None, list[str]]:
-        """The payment's transaction, and all that were listed. Raises: RpcUnavailable."""
-        slots = range(first_slot, 2**63)
-        listed = signatures_of(
-            self._chain, key.payer, slots, commitment="confirmed", first=_LISTED_FIRST, known_slot=known_slot
-        )
-        names = [one.signature async for one in listed]
-        # Of its own, because another search may forget some of them meanwhile.
-        known = {name: self._messages[name] for name in names if name in self._messages}
-        unread = [name for name in names if name not in known]
-        for start in range(0, len(unread), _READ_AT_ONCE):
-            some = unread[start : start + _READ_AT_ONCE]
-            for name, answer in zip(some, await self._read(some), strict=True):
-                known[name] = _message_hash(name, answer)
-                if known[name]:  # what cannot be read proves nothing, so it may be shown otherwise
-                    self._messages[name] = known[name]
-        found = next((name for name in names if known[name] == key.nonce), None)
-        while len(self._messages) > _MESSAGES_MAX:
-            self._messages.popitem(last=False)
-        return found, names
-
-    async def _read(self, signatures: Sequence[str]) -> list[Answer]:
-        return await self._chain.rpc.ask([("getTransaction", [one, _WHOLE]) for one in signatures])
-
-
-def _message_hash(name: str, answer: Any) -> str:  # noqa: ANN401 - JSON
-    """Empty for a transaction that no payment can be. Raises: RpcUnavailable where the node does not show it."""
-    try:
-        transaction = read_transaction(transaction_bytes(answer))
-    except MalformedTransaction:
-        return ""
-    require_name(transaction, name)
-    return transaction.message.hash
+    `is_final_needed`: it is deep only where it is final, whatever else is configured.
+    """
+    seeing = chain.see([signature], is_final_needed=is_final_needed)
+    (answer,), (sighting,) = await asyncio.gather(chain.rpc.ask([("getTransaction", [signature, _WHOLE])]), seeing)
+    if answer is None or sighting.verdict is Verdict.ABSENT:
+        return None
+    payments = payments_in(asset_of(chain), signature, answer, {})
+    return Use(payments[0], sighting) if payments else None

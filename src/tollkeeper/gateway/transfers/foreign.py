@@ -17,7 +17,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.errors import Code
 from tollkeeper.core.verification import Reason, code_of_reason
 from tollkeeper.core.wallets import shown_address
-from tollkeeper.gateway.findings import Owed, Seen
+from tollkeeper.gateway.evidence.port import EvidenceOutcome, ExpectedTransfer
 from tollkeeper.gateway.hub_client import Settlement, asked_of
 from tollkeeper.gateway.transfers.request import refused_transfer
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.tenders import Tender
     from tollkeeper.core.wire import Payment, Requirements
-    from tollkeeper.gateway.chain_proofs import ChainProofs
+    from tollkeeper.gateway.evidence.nodes import EvidenceNodes
     from tollkeeper.gateway.hub_client import HubClient, Supported
     from tollkeeper.gateway.transfers.request import TransferRequest
 
@@ -40,7 +40,7 @@ class ForeignTransfers:
 
     hub: HubClient
     supported: Callable[[], Supported]
-    proofs: ChainProofs
+    evidence: EvidenceNodes
     clock_ms: Callable[[], int]
 
     async def make(
@@ -50,40 +50,33 @@ class ForeignTransfers:
 
         Raises: the refusal.
         """
-        owed = Owed(paid.key, transfer.pay_to, paid.value, paid.valid_before, self.clock_ms())
-        network, senders = paid.key.network, self.supported().senders_on(paid.key.network)
-        try:
-            if self.proofs.covers(network) and (made := await self._made_before(payment, paid, owed)):
-                return _told(payment, paid, made), made
-        except RpcUnavailable as error:
-            _LOG.info("chain_not_seen", reason=str(error))
-            return None, ""
+        network, supported = paid.key.network, self.supported()
+        expected = ExpectedTransfer(
+            paid.key, transfer.pay_to, paid.value, paid.valid_before, self.clock_ms(), supported.senders_on(network)
+        )
+        if self.evidence.covers(network):
+            try:
+                finding = await self.evidence.before(expected, payment)
+            except RpcUnavailable as error:
+                _LOG.info("chain_not_seen", reason=str(error))
+                return None, ""
+            # Whoever names a transfer that he did not sign is not told that it is a success.
+            if finding.outcome is EvidenceOutcome.PAID and paid.is_signed_by_key:
+                return _told(payment, paid, finding.transaction), finding.transaction
+            if finding.is_used and finding.may_change:
+                return None, finding.transaction
+            if not finding.is_unused:
+                raise refused_transfer(finding.reason or Reason.NONCE_USED, finding.transaction, _ADVICE)
         asking = self.hub.settle(
             self.hub.settle_request(asked_of(payment, terms), key="", confirm=transfer.confirm, purchase_data={})
         )
-        confirms = self.supported().confirms
-        answer = await self.proofs.settle(owed, asking, senders, trusted=not transfer.confirm, confirms=confirms)
+        answer = await self.evidence.settle(expected, asking, trusted=not transfer.confirm, confirms=supported.confirms)
         if answer.outcome is Settlement.SUCCESS:
             return _told(payment, paid, answer.transaction), answer.transaction
         is_used = code_of_reason(answer.reason) is Code.NONCE_ALREADY_USED  # by whom, it need not say
         if answer.outcome is Settlement.FAILED or is_used:
             raise refused_transfer(answer.reason, answer.transaction, _ADVICE)
         return None, answer.transaction
-
-    async def _made_before(self, payment: Payment, paid: Tender, owed: Owed) -> str:
-        """Return the transaction by which the facilitator made it before, "" where the payment is unused and good.
-
-        Whoever names a transfer that he did not sign is not told that it is a success. Raises: the refusal;
-        RpcUnavailable.
-        """
-        found = await self.proofs.find(owed, "", self.supported().senders_on(owed.key.network))
-        if found.seen is Seen.PAID and paid.is_signed_by_key:
-            return found.transaction
-        if found.seen is Seen.NOTHING:
-            found = await self.proofs.use_before(owed, payment)
-        if found.seen is not Seen.NOTHING:
-            raise refused_transfer(found.reason or Reason.NONCE_USED, found.transaction, _ADVICE)
-        return ""
 
 
 def _told(payment: Payment, paid: Tender, transaction: str) -> dict[str, Any]:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tollkeeper.core.challenge import Challenge
     from tollkeeper.core.tenders import Asset, Tender
     from tollkeeper.core.wire import Requirements
+    from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
     from tollkeeper.gateway.hub_client import Supported
-    from tollkeeper.gateway.token_accounts import TokenAccounts
 
 API_VERSION: Final = "v1"
 _OWN_KEY: Final = "Idempotency-Key"

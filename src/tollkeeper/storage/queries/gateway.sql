@@ -305,6 +305,9 @@ SELECT untold_ms FROM purchases WHERE id = :id AND attempt = :attempt AND untold
 -- name: mark_untold
 UPDATE purchases SET untold_ms = :now_ms WHERE id = :id AND attempt = :attempt AND state = 'CLAIMED';
 
+-- name: name_claim
+UPDATE purchases SET transaction_hash = :transaction_hash WHERE id = :id AND attempt = :attempt AND state = 'CLAIMED';
+
 -- name: park_purchase
 UPDATE purchases SET state = 'PARKED', failure = :failure, updated_ms = :now_ms
 WHERE id = :id AND attempt = :attempt AND state = 'CLAIMED'

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.tenders import Asset
 
 WAIT_SECONDS: Final = 2.0
-_LOG = structlog.get_logger("tollkeeper.gateway.token_accounts")
+_LOG = structlog.get_logger("tollkeeper.gateway.evidence.token_accounts")
 
 
 @runtime_checkable

@@ -1,0 +1,88 @@
+"""What an EVM chain shows of a payment (contract 4.3, 4.4): `authorizationState`, and one log query by payer and nonce.
+
+The token remembers every used nonce for ever, so that an unused one is FAILED a minute after its end, at a block as
+deep as the amount needs. The log of a used one names its transaction, whose receipt must show the very transfer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.chains.receipts import Expected, Verdict
+from tollkeeper.core.settling import EXPIRY_MARGIN_SECONDS
+from tollkeeper.core.verification import Reason
+from tollkeeper.gateway.evidence.port import EvidenceOutcome, Finding, alike, require_asset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.chains.blocks import Block
+    from tollkeeper.chains.evm import EvmChain
+    from tollkeeper.chains.vouching import View
+    from tollkeeper.core.wire import Payment
+    from tollkeeper.gateway.evidence.port import ExpectedTransfer
+
+# An authorization is not used long before somebody is asked to carry it out: it was verified first. The clock that
+# showed when that was may have been ahead of the chain's.
+_BEFORE_ASKED_SECONDS: Final = 86_400
+# A node that does not show the log of a use for so long keeps no such logs.
+_UNEXPLAINED_MS: Final = 3_600_000
+_UNUSED: Final = Finding(EvidenceOutcome.UNKNOWN, may_change=True)
+
+
+class EvmEvidence:
+    """Of one network."""
+
+    def __init__(self, chain: EvmChain, clock_ms: Callable[[], int]) -> None:  # noqa: ARG002 - the chain has its own
+        self._chain = chain
+
+    async def of(self, expected: ExpectedTransfer) -> Finding:
+        """Ask as many nodes as an outcome needs."""
+        require_asset(self._chain, expected)
+        depth_blocks = self._chain.config.depths.of(expected.value)
+        return alike(
+            await self._chain.agreed(
+                lambda view: _found(view, expected, depth_blocks), lambda finding: finding == _UNUSED
+            )
+        )
+
+    async def before(self, expected: ExpectedTransfer, payment: Payment) -> Finding:  # noqa: ARG002 - its key says all
+        """The same: whatever `of` finds but an unused authorization refuses the payment."""
+        return await self.of(expected)
+
+
+async def _found(view: View, expected: ExpectedTransfer, depth_blocks: int) -> Finding:
+    """Return what these nodes show. Raises: RpcUnavailable."""
+    # Of the latest block, because many nodes know no older state: what is unused there was unused before.
+    key, reader = expected.key, view.authorizations
+    standing = await reader.standing(key.payer, key.nonce, (), depth_blocks=1)
+    is_over = _is_after(standing.block, expected)
+    if is_over and depth_blocks > 1:  # after so deep a block it cannot be used on any branch
+        is_over = _is_after(await reader.block(depth_blocks), expected)
+    if not standing.is_used:
+        return Finding(EvidenceOutcome.FAILED, reason=Reason.VALID_BEFORE) if is_over else _UNUSED
+    now_seconds = standing.block.timestamp_seconds
+    use = await reader.find_use(
+        key.payer, key.nonce, min(expected.asked_ms // 1000, now_seconds) - _BEFORE_ASKED_SECONDS
+    )
+    if use is None:
+        is_new = not is_over and now_seconds * 1000 < expected.asked_ms + _UNEXPLAINED_MS
+        return Finding(EvidenceOutcome.UNKNOWN, reason=Reason.NONCE_USED, may_change=is_new)
+    transaction = use.transaction_hash
+    receipt = Expected(transaction, key.asset, key.payer, expected.pay_to, expected.value, key.nonce, depth_blocks)
+    (sighting,) = await view.receipts.look([receipt])
+    if not sighting.deep:
+        return Finding(EvidenceOutcome.UNKNOWN, transaction, Reason.NONCE_USED, may_change=True)
+    if use.is_cancellation:
+        return Finding(EvidenceOutcome.FAILED, transaction, Reason.NONCE_USED)
+    sender = await reader.sender_of(transaction)
+    is_theirs = expected.senders.sent(sender, is_named=transaction == expected.named.lower())
+    if sighting.verdict is Verdict.TRANSFERRED and is_theirs:
+        return Finding(EvidenceOutcome.PAID, transaction)
+    return Finding(EvidenceOutcome.UNKNOWN, transaction, Reason.NONCE_USED)
+
+
+def _is_after(block: Block, expected: ExpectedTransfer) -> bool:
+    """Say whether no block after this one can carry the payment out."""
+    end = expected.valid_before
+    return end is not None and block.timestamp_seconds >= end + EXPIRY_MARGIN_SECONDS

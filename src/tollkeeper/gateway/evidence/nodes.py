@@ -1,0 +1,131 @@
+"""The nodes of a gateway whose facilitator is not ours, and when its answer is enough (contract 4.3, 4.4).
+
+Such a facilitator knows neither keys nor status. Without `confirm` its success counts once the chain shows it, unless
+the gate trusts it; a refusal counts where its reason comes before anything is sent. Whatever else it says is looked
+for on the chain. Nothing is written down here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.verification import BEFORE_SENDING
+from tollkeeper.gateway.evidence.families import evidence_of
+from tollkeeper.gateway.evidence.port import NOT_SEEN, EvidenceOutcome, Finding
+from tollkeeper.gateway.hub_client import SettleAnswer, Settlement
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from tollkeeper.core.tenders import Asset
+    from tollkeeper.core.wire import Payment
+    from tollkeeper.gateway.evidence.families import AnyChain
+    from tollkeeper.gateway.evidence.port import ExpectedTransfer
+    from tollkeeper.gateway.hub_client import Supported
+
+OPEN_AGAIN_SECONDS: Final = 30.0
+RETRY_SECONDS: Final = 2.0
+_LOOK_AGAIN_SECONDS: Final = 0.25
+_WAIT_SECONDS: Final = 30.0
+_LOG = structlog.get_logger("tollkeeper.gateway.evidence")
+
+
+class EvidenceNodes:
+    """The nodes by network. Without nodes they cover nothing. `asked`: every node was asked once who it is."""
+
+    def __init__(self, chains: Mapping[str, AnyChain], clock_ms: Callable[[], int]) -> None:
+        self._chains = chains
+        self._evidence = {name: evidence_of(chain, clock_ms) for name, chain in chains.items()}
+        self.asked = asyncio.Event()
+
+    def covers(self, network: str) -> bool:
+        """Say whether a node is configured for the network."""
+        return network in self._chains
+
+    def problem(self, network: str) -> str:
+        """Why the network's node cannot be asked now; empty when it can."""
+        return "" if self._chains[network].asset is not None else self._chains[network].problem
+
+    @property
+    def is_open(self) -> bool:
+        """Every node has said who it is."""
+        return all(chain.asset is not None for chain in self._chains.values())
+
+    def adopt(self, supported: Supported) -> Supported:
+        """Give what the facilitator settles the names that the tokens themselves sign with (contract 5.3)."""
+        assets = {name: self._adopted(name, asset) for name, asset in supported.assets.items()}
+        return supported if assets == supported.assets else replace(supported, assets=assets)
+
+    def _adopted(self, network: str, asset: Asset) -> Asset:
+        chain = self._chains.get(network)
+        own = chain.asset if chain is not None else None
+        return asset if own is None or own.address != asset.address else asset.known_as(own)
+
+    async def _open(self) -> None:
+        for name, chain in self._chains.items():
+            try:
+                await chain.open()
+            except RpcUnavailable as error:
+                _LOG.warning("network_not_reachable", network=name, reason=str(error))
+            except Exception:  # noqa: BLE001 - logged; it is asked again, and so are the others
+                _LOG.exception("network_not_opened", network=name)
+
+    async def keep_open(self) -> None:
+        """Ask every node who it is, and again from time to time, until cancelled."""
+        while True:
+            await self._open()
+            self.asked.set()
+            await asyncio.sleep(OPEN_AGAIN_SECONDS if self.is_open else RETRY_SECONDS)
+
+    async def aclose(self) -> None:
+        """End the connections."""
+        for chain in self._chains.values():
+            await chain.close()
+
+    async def of(self, expected: ExpectedTransfer) -> Finding:
+        """Ask what became of a payment on a network that is covered. Raises: RpcUnavailable."""
+        return await self._evidence[expected.key.network].of(expected)
+
+    async def before(self, expected: ExpectedTransfer, payment: Payment) -> Finding:
+        """Ask the same before a facilitator is asked to make it (`Evidence.before`). Raises: RpcUnavailable."""
+        return await self._evidence[expected.key.network].before(expected, payment)
+
+    async def settle(
+        self, expected: ExpectedTransfer, asking: Awaitable[SettleAnswer], *, trusted: bool, confirms: bool
+    ) -> SettleAnswer:
+        """Wait for the facilitator's answer and until the chain agrees; PENDING where it does not in time.
+
+        `trusted`: its success counts before it is seen. `confirms`: it has waited for the chain itself. Without a node
+        nothing can be seen: its success counts, and a failure that may follow a sending is PENDING.
+        """
+        answer = await asking
+        is_success, covers = answer.outcome is Settlement.SUCCESS, self.covers(expected.key.network)
+        if is_before_sending(answer) or (is_success and (trusted or confirms or not covers)):
+            return answer
+        named, loop = replace(expected, named=answer.transaction), asyncio.get_running_loop()
+        deadline = loop.time() + _WAIT_SECONDS
+        while covers:
+            finding = await self._look(named)
+            if finding.outcome is not EvidenceOutcome.UNKNOWN:
+                return finding.answer
+            if not (is_success and finding.may_change and loop.time() < deadline):
+                break
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        return SettleAnswer(Settlement.PENDING, answer.transaction, answer.reason or NOT_SEEN)
+
+    async def _look(self, expected: ExpectedTransfer) -> Finding:
+        try:
+            return await self.of(expected)
+        except RpcUnavailable as error:
+            _LOG.info("chain_not_seen", reason=str(error))
+            return Finding(EvidenceOutcome.UNKNOWN, may_change=True)
+
+
+def is_before_sending(answer: SettleAnswer) -> bool:
+    """Say whether it is a refusal that no transaction can have preceded."""
+    return answer.outcome is Settlement.FAILED and not answer.transaction and answer.reason in BEFORE_SENDING
