@@ -24,6 +24,7 @@ import structlog
 
 from tollkeeper.core.configuration import LogFormat, LogLevel
 from tollkeeper.core.keyring import Secret
+from tollkeeper.core.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
@@ -97,6 +98,15 @@ def redact_event(_logger: object, _method: str, event: MutableMapping[str, Any])
     """The structlog processor that every line passes last."""
     names = (*(name for name in _FIRST if name in event), *(name for name in event if name not in _FIRST))
     return {name: REDACTED if is_secret_name(name) else redact(event[name]) for name in names}
+
+
+def printable_event(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    """The structlog processor of lines that go to a terminal; a traceback keeps its line ends."""
+    shown: dict[str, Any] = {}
+    for name, value in event.items():
+        kept = "\n" if name in {"exception", "stack"} else ""
+        shown[printable(name)] = printable(value, kept) if isinstance(value, str) else value
+    return shown
 
 
 class Lines(logging.StreamHandler[TextIO]):
@@ -196,10 +206,13 @@ def configure_logs(level: LogLevel, form: LogFormat, stream: TextIO | None = Non
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer()
+    renderers: tuple[structlog.typing.Processor, ...] = (
+        (structlog.processors.JSONRenderer(),)
         if as_json
-        else structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback)
+        else (
+            printable_event,
+            structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback),
+        )
     )
     handler = Lines(stream, is_json=as_json)
     handler.setFormatter(
@@ -209,7 +222,7 @@ def configure_logs(level: LogLevel, form: LogFormat, stream: TextIO | None = Non
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
                 redact_event,
-                renderer,
+                *renderers,
             ],
         )
     )

@@ -15,6 +15,7 @@ from typing import Any
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import Running, configured, running
 from tests.gateway.recording_target import RecordingTarget, recording_target
+from tests.ports import free_port
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
@@ -49,8 +50,10 @@ class Site:
 
     @contextmanager
     def serving(self, port: int = 0, under: tuple[str, ...] = ()) -> Iterator[Program]:
+        port = port or free_port()
+        environ = {"TOLLKEEPER_PUBLIC_URL": f"http://127.0.0.1:{port}", **self.environ}  # our clients log in there only
         arguments = ("serve", "--config", self.config, "--port", str(port))
-        with running(*arguments, environ=self.environ, under=under) as process:
+        with running(*arguments, environ=environ, under=under) as process:
             try:
                 said = process.wait_for_event("serving", START_SECONDS)
                 yield Program(self, process, said["url"])

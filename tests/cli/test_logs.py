@@ -109,6 +109,27 @@ def test_a_traceback_shows_no_local_variables(written: io.StringIO) -> None:
     assert CANARY not in written.getvalue()
 
 
+def fail(text: str) -> None:
+    raise ValueError(text)
+
+
+@pytest.mark.parametrize("form", [LogFormat.TEXT, LogFormat.JSON])
+@pytest.mark.usefixtures("written")
+def test_nothing_that_others_sent_moves_a_terminal(form: LogFormat) -> None:
+    stream, hostile = io.StringIO(), "\x1b]0;owned\x07\x9b2J\r\nforged line\u202e\x00"
+    configure_logs(LogLevel.INFO, form, stream)
+    logger = structlog.get_logger()
+    logger.info(hostile, path=hostile, details={hostile: [hostile]}, **{hostile: 1})
+    logging.getLogger("library").warning("asked for %s", hostile)
+    try:
+        fail(hostile)
+    except ValueError:
+        logger.exception("failed")
+    assert [one for one in stream.getvalue() if not (one.isprintable() or one == "\n")] == []
+    lines = stream.getvalue().splitlines()
+    assert not any(line.startswith("forged") for line in lines[:2])
+
+
 def test_depth_is_bounded(written: io.StringIO) -> None:
     deep: list[Any] = []
     deep.append(deep)

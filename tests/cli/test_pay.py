@@ -126,7 +126,7 @@ def test_what_cannot_be_paid_is_refused_before_anything_is_signed(
     ("url", "why"),
     [
         ("http://127.0.0.1:9/x", "127.0.0.1:9 cannot be reached (Connection refused)"),
-        ("http://nope.invalid/x", "the name nope.invalid cannot be resolved"),
+        ("https://nope.invalid/x", "the name nope.invalid cannot be resolved"),
         ("https://{there}/x", "it does not speak TLS as it should"),
     ],
 )

@@ -17,6 +17,7 @@ from yarl import URL
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import configured, running
+from tests.ports import free_port
 from tests.storage.s3_server import access_to, s3_server
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -42,9 +43,15 @@ async def pass_through(home: Path, chain: ChainUnderTest, size_mib: int, **more:
     """Upload a file of that size and download it; the process never holds more than it may."""
     configured(home, chain.url)
     (home / "keys" / "signer.key").write_text(derive_wallets().relayer.private_key_hex + "\n")
-    environ = {"TOLLKEEPER_ASSET_NAME_BASE_SEPOLIA": chain.token_name, "TOLLKEEPER_LOG_FORMAT": "json", **more}
+    port = str(free_port())
+    environ = {
+        "TOLLKEEPER_ASSET_NAME_BASE_SEPOLIA": chain.token_name,
+        "TOLLKEEPER_LOG_FORMAT": "json",
+        "TOLLKEEPER_PUBLIC_URL": f"http://127.0.0.1:{port}",
+        **more,
+    }
     with running(
-        "serve", "--config", home / "tollkeeper.toml", "--port", "0", environ=environ, is_forked=False
+        "serve", "--config", home / "tollkeeper.toml", "--port", port, environ=environ, is_forked=False
     ) as program:
         url, pid = program.wait_for_event("serving")["url"], program.process.pid
         forget_peak(pid)

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tollkeeper.cli.output import EXIT_FAILED, refuse, say
+from tollkeeper.cli.output import EXIT_FAILED, refuse, say, tell, write
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -58,7 +58,7 @@ def create_command(  # noqa: PLR0913 - one for each option
         remedy = ": name its owner's wallet by --key-file" if key is None and "AUTH_REQUIRED" in str(error) else ""
         refuse(f"{error}{remedy}", code=EXIT_FAILED)
     token = f"\nmanagementToken (shown once): {made['managementToken']}" if "managementToken" in made else ""
-    if (problem := _printed(f"{made['accessUrl']}{token}\n".encode())) is not None:  # no other answer tells the token
+    if (problem := write(f"{made['accessUrl']}{token}\n".encode())) is not None:  # no other answer tells the token
         refuse(f"{made['accessUrl']} was made, and could not be printed: {problem}{token}", code=EXIT_FAILED)
     for warning in made.get("warnings", ()):
         say(f"warning: {warning['message']}", typer.colors.YELLOW, sys.stderr)
@@ -89,7 +89,7 @@ def replace_command(
         gate = asyncio.run(replace_file(gateway.rstrip("/"), key, link, file))
     except (RefusedError, OSError) as error:
         refuse(str(error), code=EXIT_FAILED)
-    typer.echo(f"{gate['accessUrl']} sells {gate['fileName']}, {gate['fileSize']} bytes, sha256 {gate['sha256']}")
+    tell(f"{gate['accessUrl']} sells {gate['fileName']}, {gate['fileSize']} bytes, sha256 {gate['sha256']}")
 
 
 def pay_command(  # noqa: PLR0913 - one for each option
@@ -142,14 +142,14 @@ def pay_command(  # noqa: PLR0913 - one for each option
     keys = buyer_keys() if key_file is None else (_read_wallet_key(key_file),)
     wish = Wish(url, keys, most_micro, chosen, rpc_url, method, body, headers, credit_token)
     try:
-        called = asyncio.run(_until_ended(pay(wish, lambda said: typer.echo(said, err=True))))
+        called = asyncio.run(_until_ended(pay(wish, partial(tell, err=True))))
     except RefusedError as error:
         refuse(str(error), code=EXIT_FAILED)
     # Before the body, which may find no room: the token is told by no other answer.
-    typer.echo(f"status {called.status}", err=True)
+    tell(f"status {called.status}", err=True)
     for name, value in called.told:
-        typer.echo(f"{name} {value}", err=True)
-    if (problem := _printed(called.body)) is not None:
+        tell(f"{name} {value}", err=True)
+    if (problem := write(called.body)) is not None:
         refuse(f"the answer's body was not printed: {problem}", code=EXIT_FAILED)
     sys.exit(0 if called.status < 400 else EXIT_FAILED)
 
@@ -171,19 +171,6 @@ async def _until_ended(paying: Coroutine[Any, Any, Called]) -> Called:
         return await task
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
-
-
-def _printed(data: bytes) -> str | None:
-    """Prints to standard output; returns what is wrong where that does not take it."""
-    if sys.stdout is None:
-        return "standard output is closed"
-    try:
-        sys.stdout.buffer.write(data)
-        sys.stdout.flush()
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter tries again at its end
-        return str(error.strerror)
-    return None
 
 
 def _read_wallet_key(path: Path) -> WalletKey:

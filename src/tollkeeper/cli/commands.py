@@ -17,7 +17,7 @@ import typer
 from tollkeeper import __version__
 from tollkeeper.cli.clients import create_command, pay_command, replace_command
 from tollkeeper.cli.main import serve
-from tollkeeper.cli.output import EXIT_CONFIGURATION, EXIT_FAILED, refuse, say
+from tollkeeper.cli.output import EXIT_CONFIGURATION, EXIT_FAILED, refuse, say, tell
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.settings import FILE_NAME, Role, load_settings, typed_command
 
@@ -57,7 +57,7 @@ ForRole = Annotated[Role, typer.Option("--for", help="Whose: of serve, of gatewa
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature of a callback
     if wanted:
-        typer.echo(f"tollkeeper {__version__}")
+        tell(f"tollkeeper {__version__}")
         raise typer.Exit
 
 
@@ -136,9 +136,9 @@ def init_command(
     if rpc_url is None:
         steps.append(f"write the URL of a {choices.network.name} node into {made.config_path}, at rpc_url")
     steps += [f"{typed_command()} {step} --config {made.config_path}" for step in ("config check", "serve")]
-    typer.echo(f"{made.config_path} and its keys are written. Keep a copy of the keys in a safe place.\n\nNext:")
+    tell(f"{made.config_path} and its keys are written. Keep a copy of the keys in a safe place.\n\nNext:")
     for number, step in enumerate(steps, start=1):
-        typer.echo(f"  {number}. {step}")
+        tell(f"  {number}. {step}")
 
 
 @config_app.command("check")
@@ -152,15 +152,15 @@ def config_check_command(config: Config = None, role: ForRole = Role.SERVE) -> N
     report = check_configuration(role, config)
     width = max(len(name) for name, _ in report.values)
     for name, value in report.values:
-        typer.echo(f"{name:<{width}}  {value}")
-    typer.echo()
+        tell(f"{name:<{width}}  {value}")
+    tell()
     for finding in report.warnings:
         say(f"warning: {finding}", typer.colors.YELLOW, sys.stdout)
     for finding in report.errors:
         say(f"error: {finding}", typer.colors.RED, sys.stdout)
     if report.errors:
         sys.exit(EXIT_CONFIGURATION)
-    typer.echo(f"`tollkeeper {role.value}` can start with this.")
+    tell(f"`tollkeeper {role.value}` can start with this.")
 
 
 @database_app.command("migrate")
@@ -178,8 +178,8 @@ def migrate_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
     missing = pending(settings.database_url)
     asyncio.run(open_own_database(settings).close())
     for migration in missing:
-        typer.echo(f"applied {migration.version:04}_{migration.name}")
-    typer.echo("the schema is up to date")
+        tell(f"applied {migration.version:04}_{migration.name}")
+    tell("the schema is up to date")
 
 
 @database_app.command("check")
@@ -225,16 +225,14 @@ def check_command(
     for difference in differences:
         say(str(difference), typer.colors.RED, sys.stdout)
     if differences:
-        typer.echo(f"{len(differences)} difference{'s' if len(differences) > 1 else ''}")
+        tell(f"{len(differences)} difference{'s' if len(differences) > 1 else ''}")
     if problem:
         refuse(problem, code=EXIT_FAILED)
     for name, count in left.items():
         say(f"not compared with the chain: {name}, {count} payments", typer.colors.YELLOW, sys.stdout)
     if differences:
         sys.exit(EXIT_FAILED)
-    typer.echo(
-        ("books and chain agree" if chain else "the books agree") + (" where they were compared" if left else "")
-    )
+    tell(("books and chain agree" if chain else "the books agree") + (" where they were compared" if left else ""))
 
 
 @contracts_app.callback()
@@ -269,7 +267,7 @@ def deploy_command(
     except DeploymentFailed as error:
         refuse(str(error), code=EXIT_FAILED)
     for line in lines:
-        typer.echo(line)
+        tell(line)
 
 
 @keys_app.command("list")
@@ -281,7 +279,7 @@ def list_keys_command(config: Config = None, role: ForRole = Role.SERVE) -> None
     from tollkeeper.serving.rotating import list_keys
 
     for line in list_keys(load_settings(role, config)):
-        typer.echo(line)
+        tell(line)
 
 
 @keys_app.command("rotate")
@@ -305,7 +303,7 @@ def rotate_command(
 
     settings = load_settings(role, config)
     try:
-        asyncio.run(rotate(settings, typer.echo, revokes_tokens=revoke_tokens))
+        asyncio.run(rotate(settings, tell, revokes_tokens=revoke_tokens))
     except OSError as error:
         refuse(f"the rotation stopped ({error}): run it again when that is mended", code=EXIT_FAILED)
 
@@ -324,7 +322,7 @@ def revoke_command(
 
     from tollkeeper.serving.rotating import revoke_tokens
 
-    asyncio.run(revoke_tokens(load_settings(role, config), key, typer.echo))
+    asyncio.run(revoke_tokens(load_settings(role, config), key, tell))
 
 
 @payments_app.command("honour")
@@ -353,11 +351,11 @@ def honour_command(
         refuse(answer["error"], code=EXIT_FAILED)
     done = answer["done"]
     if done["isRepeated"]:
-        typer.echo("This payment was honoured before, and nothing was granted now. What is left:")
-    typer.echo(f"{done['credits']} credits of {done['slug']} for {done['payer']}, who paid {done['paid']} USDC")
-    typer.echo(f"purchase      {done['purchaseId']}")
-    typer.echo(f"credit token  {done['creditToken']}")
-    typer.echo("Hand the credit token to the buyer: X-Credit-Token on each call. The payment header does not count.")
+        tell("This payment was honoured before, and nothing was granted now. What is left:")
+    tell(f"{done['credits']} credits of {done['slug']} for {done['payer']}, who paid {done['paid']} USDC")
+    tell(f"purchase      {done['purchaseId']}")
+    tell(f"credit token  {done['creditToken']}")
+    tell("Hand the credit token to the buyer: X-Credit-Token on each call. The payment header does not count.")
 
 
 @app.command("sandbox")

@@ -19,14 +19,16 @@ import aiohttp
 
 from tollkeeper.client.payments import (
     authorization_for,
+    check_terms,
     latest_blockhash,
     payment_for,
     solana_payment_for,
     solana_terms,
 )
-from tollkeeper.client.requests import RefusedError, open_session, reason_of, why
+from tollkeeper.client.requests import RefusedError, open_session, reason_of, require_unheard, why
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.networks import Family, Network, normalise
+from tollkeeper.core.printable import printable
 from tollkeeper.core.usdc import format_usdc
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ _PENDING_SECONDS: Final = 90
 _RETRY_SECONDS_MAX: Final = 10
 _NONCE_SIZE_BYTES: Final = 32
 _CREDITS_IN: Final = "x-credit-token"
+_RECEIPTS: Final = ("x-payment-response", "payment-response")
 _PROOF: Final = {"x-payment": "X-Payment", _CREDITS_IN: "X-Credit-Token"}
 _KEPT: Final = (("credits left", "x-credits-remaining"), ("credit token", _CREDITS_IN))
 _MEMO_SIZE_BYTES: Final = 16
@@ -93,7 +96,8 @@ class Called:
         paid = [(name, str(receipt[name])) for name in ("transaction", "network", "payer") if receipt.get(name)]
         headers = {**({} if self.token is None else {_CREDITS_IN: self.token}), **self.headers}
         kept = [(name, headers[key]) for name, key in _KEPT if key in headers]
-        return [*paid, *kept, *([("refused", self.reason)] if self.reason else [])]
+        said = [*paid, *kept, *([("refused", self.reason)] if self.reason else [])]
+        return [(name, printable(value)) for name, value in said]
 
 
 async def pay(wish: Wish, tell: Callable[[str], None]) -> Called:
@@ -101,6 +105,7 @@ async def pay(wish: Wish, tell: Callable[[str], None]) -> Called:
 
     `tell` is told what is paid, what it waits for, and how to go on where the outcome is not known.
     """
+    require_unheard(wish.url)
     async with open_session(_TARGET_SECONDS) as session:
         if handed := _handed(wish):
             others = {name: value for name, value in wish.headers.items() if name.lower() not in _PROOF}
@@ -110,6 +115,9 @@ async def pay(wish: Wish, tell: Callable[[str], None]) -> Called:
             asking["X-Credit-Token"] = wish.credit_token
         unpaid = await _call(session, wish, asking)
         if unpaid.status != 402:
+            return unpaid
+        if any(name in unpaid.headers for name in _RECEIPTS):
+            tell("the 402 carries a receipt: a payment was taken for it, and no other one is signed")
             return unpaid
         requirements, key = choose(_object(unpaid.body), wish)
         payment = await _sign(session, requirements, key, wish)
@@ -221,6 +229,7 @@ def _amount(shown: object) -> int:
 
 async def _sign(session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, wish: Wish) -> str:
     try:
+        check_terms(requirements, key.address)
         return await _SIGNERS[key.family](session, requirements, key, wish)
     except (ApiError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise RefusedError(f"what the 402 asks cannot be signed: {error}") from error

@@ -15,9 +15,13 @@ import aiohttp
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import DownloadColumn, Progress, TaskID
+from yarl import URL
 
-from tollkeeper.client.requests import RefusedError, ask, open_session
+from tollkeeper.client.requests import RefusedError, ask, open_session, require_unheard
 from tollkeeper.core.downloads import DEFAULT_TYPE, clean_name
+from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.siwe import login_chains, read_message
+from tollkeeper.core.wallets import parse_wallet
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -32,11 +36,35 @@ _PAGE: Final = 100
 
 async def log_in(session: aiohttp.ClientSession, base_url: str, key: WalletKey) -> str:
     """An access token of the gateway or hub at `base_url` (specification 5.3). Raises: RefusedError."""
+    base = require_unheard(base_url)
     asked = await ask(session, "GET", f"{base_url}/api/v1/auth/message?walletAddress={key.address}", has="message")
+    _check_message(asked["message"], base, key)
     proof = {"message": asked["message"], "signature": key.sign_text(asked["message"])}
     answer = await ask(session, "POST", f"{base_url}/api/v1/auth/login", has="accessToken", json=proof)
     token: str = answer["accessToken"]
     return token
+
+
+def _check_message(text: object, base: URL, key: WalletKey) -> None:
+    """Refuse to sign what is no login of this wallet at the server that was asked, but might be one elsewhere.
+
+    Raises: RefusedError.
+    """
+    try:
+        message = read_message(str(text))
+        is_here = URL(message.public_url) == base.origin()
+    except ValueError as error:
+        raise RefusedError(
+            f"{base} asks to sign something else than a login message ({error}), and nothing was signed"
+        ) from None
+    if not is_here:
+        raise RefusedError(
+            f"{base} asks to sign a login at {message.public_url}, and nothing was signed: a login is good there. If "
+            "both are yours, use that URL, or set public_url"
+        )
+    chains = {login_chains([network])[key.family] for network in NETWORKS.values()}
+    if message.wallet != parse_wallet(key.address) or message.chain not in chains:
+        raise RefusedError(f"{base} asks to sign a login of another wallet or chain, and nothing was signed")
 
 
 async def make_paygate(
@@ -46,6 +74,7 @@ async def make_paygate(
 
     Raises: RefusedError, OSError.
     """
+    require_unheard(gateway_url)
     async with open_session() as session:
         token = None if key is None else await log_in(session, gateway_url, key)
         if isinstance(what, str):

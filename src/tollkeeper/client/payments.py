@@ -5,11 +5,13 @@ Clocks, nonces and blockhashes are given. Whether the requirements are acceptabl
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.client.requests import RefusedError, ask
 from tollkeeper.core.evm import (
+    ZERO_ADDRESS,
     Authorization,
     authorization_digest,
     checksum_address,
@@ -17,8 +19,9 @@ from tollkeeper.core.evm import (
     parse_address,
     sign_digest,
 )
-from tollkeeper.core.networks import normalise
+from tollkeeper.core.networks import Family, normalise
 from tollkeeper.core.solana.paying import Terms, sign_payment
+from tollkeeper.core.wallets import parse_address_of, parse_wallet
 from tollkeeper.core.wire import EvmPayload, Payment, encode_payment_header
 
 if TYPE_CHECKING:
@@ -26,8 +29,33 @@ if TYPE_CHECKING:
 
     import aiohttp
 
+_TOKEN_NAMES: Final = frozenset({"USDC", "USD Coin"})  # as Circle deployed it, and as the specification writes it
+_DOMAIN_VERSION: Final = "2"
+_MEMO: Final = re.compile(r"[0-9A-Za-z._:-]{1,64}", re.ASCII)
 _CLOCK_SKEW_SECONDS: Final = 60
 _SIGNED_FOR_SECONDS: Final = 600  # at most: whoever refuses a payment now could carry it out until its end
+
+
+def check_terms(requirements: Mapping[str, Any], payer: str) -> None:
+    """Refuse requirements that are not an ordinary payment of USDC to somebody else, to the letter.
+
+    Whether network, asset and amount are those that the buyer wants is decided by who calls.
+    Raises: ApiError, AttributeError, KeyError, TypeError, ValueError.
+    """
+    network, extra, seconds = (
+        normalise(requirements["network"]),
+        requirements["extra"],
+        requirements["maxTimeoutSeconds"],
+    )
+    pay_to = parse_address_of(network.family, requirements["payTo"], field="payTo")
+    if pay_to in {parse_wallet(payer), parse_wallet(network.usdc.address), ZERO_ADDRESS}:
+        raise ValueError("payTo is the payer, the token or nobody")
+    if type(seconds) is not int or seconds <= 0:
+        raise ValueError("maxTimeoutSeconds is no number of seconds")
+    if network.family is Family.EVM and (extra["name"] not in _TOKEN_NAMES or extra["version"] != _DOMAIN_VERSION):
+        raise ValueError("extra names another token than USDC")
+    if network.family is Family.SOLANA and extra.get("memo") and _MEMO.fullmatch(extra["memo"]) is None:
+        raise ValueError("extra.memo is more than a reference, and a payment's memo is published as its payer's")
 
 
 def authorization_for(requirements: Mapping[str, Any], payer: str, nonce: bytes, now_seconds: int) -> Authorization:

@@ -7,6 +7,10 @@ from typing import Any, Final
 
 import aiohttp
 import msgspec
+from yarl import URL
+
+from tollkeeper.core.configuration import is_loopback
+from tollkeeper.core.printable import printable
 
 _WAIT_SECONDS: Final = 60
 
@@ -19,6 +23,23 @@ def open_session(wait_seconds: float = _WAIT_SECONDS) -> aiohttp.ClientSession:
     """A session for these requests: no limit to the length of an upload, but to every silence."""
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=_WAIT_SECONDS, sock_read=wait_seconds)
     return aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
+
+
+def require_unheard(url: str) -> URL:
+    """Refuse to sign for a URL whose answers others on the way could have written: http beyond this machine.
+
+    Raises: RefusedError.
+    """
+    try:
+        parsed = URL(url)
+    except ValueError as error:
+        raise RefusedError(f"{url} is no URL: {error}") from None
+    if parsed.scheme != "https" and not is_loopback(parsed.host or ""):
+        raise RefusedError(
+            f"{url}: whoever is on the way could change what this asks you to sign, and nothing was signed. Use https; "
+            "http is for this machine alone"
+        )
+    return parsed
 
 
 async def ask(
@@ -62,4 +83,4 @@ def reason_of(body: object) -> str:
     details = said.get("details")
     supported = details.get("supported") if isinstance(details, dict) else None
     instead = f" ({', '.join(map(str, supported))})" if isinstance(supported, list) else ""
-    return f"{said.get('code')}: {said.get('message')}{instead}"
+    return printable(f"{said.get('code')}: {said.get('message')}{instead}")

@@ -16,6 +16,7 @@ from tollkeeper.core import configuration as text_of
 from tollkeeper.core.configuration import LogFormat, LogLevel
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.keyring import parse_private_key
+from tollkeeper.core.printable import printable
 from tollkeeper.logs import configure_logs
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.evm_engine import EngineName
@@ -85,7 +86,7 @@ def run_sandbox(options: Options, *, print_json: bool) -> None:
 
 def say(text: str) -> None:
     """Write to standard output at once: whoever waits for the line may read a pipe."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(printable(text, "\n") + "\n")
     sys.stdout.flush()
 
 
