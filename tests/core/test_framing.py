@@ -100,10 +100,11 @@ def test_a_header_that_decides_something_may_stand_once(name: bytes) -> None:
     "name",
     (
         b"x_payment x-payment_network payment_signature x_credit-token x_credit_token content_length "
-        b"transfer_encoding x_forwarded_for proxy_authorization x_payer "
+        b"transfer_encoding x_forwarded_for proxy_authorization x_payer x.payer x~payer x!payer x|purchase*id "
+        b"x.paygate.slug x+payment x^credit`token payment#signature x_paygate.body "
     ).split(),
 )
-def test_an_underscore_in_place_of_a_hyphen_is_refused_where_it_matters(name: bytes) -> None:
+def test_what_some_servers_read_as_one_of_our_headers_is_refused(name: bytes) -> None:
     refusal_of([(name, b"1")])
 
 
@@ -188,8 +189,6 @@ def test_a_path_is_taken_as_it_is(target: bytes) -> None:
         ("HEAD", 200, "1.1", [(b"transfer-encoding", b"chunked")], ResponseFraming(BodyEnd.NONE, None)),
         ("GET", 204, "1.1", [(b"content-length", b"5")], ResponseFraming(BodyEnd.NONE, 5)),
         ("GET", 304, "1.1", [(b"content-length", b"5")], ResponseFraming(BodyEnd.NONE, 5)),
-        ("GET", 100, "1.1", [], ResponseFraming(BodyEnd.NONE, None)),
-        ("GET", 103, "1.1", [(b"link", b"x"), (b"content-length", b"0")], ResponseFraming(BodyEnd.NONE, None)),
     ],
 )
 def test_a_response_head_says_how_the_body_ends(
@@ -221,8 +220,7 @@ def test_a_response_head_says_how_the_body_ends(
         (200, "1.1", [(b"transfer-encoding", b"gzip")]),
         (200, "1.1", [(b"transfer-encoding", b"chunked"), (b"transfer-encoding", b"chunked")]),
         (200, "1.0", [(b"transfer-encoding", b"chunked")]),
-        (103, "1.1", [(b"content-length", b"3")]),
-        (103, "1.1", [(b"transfer-encoding", b"chunked")]),
+        (103, "1.1", []),
     ],
 )
 def test_a_response_head_with_two_readings_is_refused(status: int, version: str, headers: list[Header]) -> None:

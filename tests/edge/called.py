@@ -56,7 +56,7 @@ class Relayed:
 
     def on_answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
         self.answered.append(head.status)
-        lines, has_date = response_lines(head.headers)
+        lines, _, has_date = response_lines(head.headers)
         if isinstance(body, list):
             self.call.answer_parts(head.status, lines, body, size_bytes, has_date=has_date)
         else:

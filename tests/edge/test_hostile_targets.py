@@ -236,6 +236,28 @@ ANSWERED: dict[str, tuple[Behaviour, str, int, bytes]] = {
         200,
         b"x",
     ),
+    **{
+        f"sends 103 with {line.decode()}": (
+            answers(b"HTTP/1.1 103 E\r\nLink: x\r\n%b\r\n\r\n" % line + sized(b"x")),
+            "GET",
+            200,
+            b"x",
+        )
+        for line in (
+            b"Connection: close",
+            b"Transfer-Encoding: chunked",
+            b"Content-Length: 11",
+            b"Content_Length: 11",
+            b"Upgrade: h2c",
+            b"Content-Length: 1\r\nTransfer-Encoding: gzip",
+        )
+    },
+    "sends 1xx byte by byte": (
+        byte_by_byte(b"HTTP/1.1 103 E\r\nContent-Length: 3\r\n\r\nHTTP/1.0 102 P\r\n\r\n" + sized(b"x")),
+        "GET",
+        200,
+        b"x",
+    ),
     "sends ten 1xx": (answers(b"HTTP/1.1 100 C\r\n\r\n" * 10 + sized(b"x")), "GET", 200, b"x"),
     "redirects": (
         answers(b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n"),

@@ -1,7 +1,8 @@
 """Which headers cross the gateway, and the head that is sent to a target (contract 4.7, security A-37 to A-39).
 
-Pure. A header is judged by its name in one spelling (lower case, "_" read as "-"), because a target may read
-`X_Payment` as `X-Payment`. Knows header names, not payments; opens no connection (`tollkeeper.edge.forwarding`).
+Pure. A header is judged by its name in one spelling (lower case, every sign read as "-"), because a target may read
+`X_Payment` or `X.Payment` as `X-Payment`: CGI, PHP and their kind do. Knows header names, not payments; opens no
+connection (`tollkeeper.edge.forwarding`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 from unicodedata import category, normalize
 from urllib.parse import unquote_to_bytes
 
@@ -73,9 +74,9 @@ _ABOUT_THE_ANSWER: Final = frozenset(
         b"cache-control",
         b"cdn-cache-control",
         b"content-length",
+        b"edge-control",
         b"expires",
         b"pragma",
-        b"surrogate-control",
         b"via",
         b"x-content-type-options",
         b"x-request-id",
@@ -100,13 +101,33 @@ _ABOUT_THE_ORIGIN: Final = frozenset(
     }
 )
 _RESPONSE_DROPPED: Final = _ABOUT_THE_ANSWER | _ABOUT_THE_ORIGIN
-_RESPONSE_DROPPED_PREFIXES: Final = (*_PAYMENT_PREFIXES, b"access-control-", b"x-paygate")  # CORS is the gateway's own
+# What a server or cache in front of the gateway would obey: hand out its own file, ask elsewhere, keep the answer.
+_TO_WHOM_STANDS_IN_FRONT: Final = (
+    b"surrogate-",
+    b"x-accel-",
+    b"x-archive-files",
+    b"x-lighttpd-",
+    b"x-litespeed-",
+    b"x-reproxy-",
+    b"x-sendfile",
+)
+_OF_A_CACHE_IN_FRONT: Final = b"-cdn-cache-control"
+# CORS is the gateway's own.
+_RESPONSE_DROPPED_PREFIXES: Final = (
+    *_PAYMENT_PREFIXES,
+    *_TO_WHOM_STANDS_IN_FRONT,
+    b"access-control-",
+    b"x-paygate",
+)
 
 _ON_EVERY_ANSWER: Final = (
     b"cache-control: private, no-store\r\nvary: X-Payment, Authorization\r\nx-content-type-options: nosniff\r\n"
 )
 _NO_SCRIPTS: Final = b"content-security-policy: sandbox\r\n"
 
+_ONE_SPELLING: Final = (
+    bytes(ord(sign) if sign.isalnum() else ord("-") for sign in map(str.lower, map(chr, range(128)))) + b"-" * 128
+)
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _FORBIDDEN_IN_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _QUERY = re.compile(rb"[\x21\x22\x24-\x7e]*")  # printable, without "#"
@@ -141,7 +162,7 @@ def name_rules(name: bytes) -> NameRules:
 
 
 def _judge_name(name: bytes) -> NameRules:
-    normal = name.lower().replace(b"_", b"-")
+    normal = name.translate(_ONE_SPELLING)
     is_payment = normal in _PAYMENT or normal.startswith(_PAYMENT_PREFIXES)
     is_hop_by_hop = normal in _HOP_BY_HOP
     is_protected = is_payment or normal in _CREDENTIALS
@@ -154,7 +175,8 @@ def _judge_name(name: bytes) -> NameRules:
         is_dropped=is_hop_by_hop
         or is_payment
         or normal in _RESPONSE_DROPPED
-        or normal.startswith(_RESPONSE_DROPPED_PREFIXES),
+        or normal.startswith(_RESPONSE_DROPPED_PREFIXES)
+        or normal.endswith(_OF_A_CACHE_IN_FRONT),
     )
 
 
@@ -192,7 +214,7 @@ def caller_lines(headers: Iterable[Header], withheld: frozenset[bytes] = frozens
     """The caller's part of the head that a target is sent: end-to-end headers, in lines, without those `withheld`.
 
     What `Connection` names is not end-to-end, wherever it stands. `withheld` are names that the gateway sets itself at
-    this gate, lower case and with "-" for "_". Raises INVALID_PARAMETER for a header that cannot stand in a head.
+    this gate, in the one spelling. Raises INVALID_PARAMETER for a header that cannot stand in a head.
     """
     named: set[bytes] = set()
     kept: list[tuple[bytes, bytes, bytes]] = []
@@ -243,8 +265,16 @@ def encode_request_head(method: str, path_and_query: bytes, headers: Iterable[He
     return b"".join(lines)
 
 
-def response_lines(headers: Sequence[Header]) -> tuple[bytes, bool]:
-    """What a caller gets of a target's head, in lines without `Content-Length`, and whether a `Date` is among them.
+class AnswerLines(NamedTuple):
+    """The lines of an answer's head that a caller gets; `names` are those of the target's headers among them."""
+
+    lines: bytes
+    names: list[bytes]
+    has_date: bool
+
+
+def response_lines(headers: Sequence[Header]) -> AnswerLines:
+    """Return what a caller gets of a target's head, without `Content-Length`.
 
     Drops what speaks for the origin as a whole (cookies, service workers, HSTS), what speaks of payment and what lets a
     cache keep the answer (security A-38, A-39). CORS is dropped too: the gateway answers it, and two answers are none
@@ -262,8 +292,9 @@ def response_lines(headers: Sequence[Header]) -> tuple[bytes, bool]:
         kept = [line for line in kept if line[0] not in named]
     lines = b"".join([b"%b: %b\r\n" % (name, value) for _, name, value in kept])
     scripts = _may_run_scripts([value for normal, _, value in kept if normal == b"content-type"])
-    has_date = b"date" in [normal for normal, _, _ in kept]
-    return lines + (_ON_EVERY_ANSWER + _NO_SCRIPTS if scripts else _ON_EVERY_ANSWER), has_date
+    names = [normal for normal, _, _ in kept]
+    lines += _ON_EVERY_ANSWER + _NO_SCRIPTS if scripts else _ON_EVERY_ANSWER
+    return AnswerLines(lines, names, b"date" in names)
 
 
 def _cannot_be_forwarded() -> ApiError:

@@ -72,7 +72,7 @@ def check_request_head(method: bytes, target: bytes, version: str, headers: Sequ
         if standing is _Standing.FREE:
             continue
         if standing is _Standing.NEVER:
-            raise _refused("a header is spelled with an underscore in place of a hyphen")
+            raise _refused("a header has a name that some servers read as another one, which is the gateway's")
         if name in seen:
             raise _refused(f"the header {name.decode('ascii')} is there twice")
         seen.add(name)
@@ -94,18 +94,19 @@ def request_body_bytes(headers: Sequence[Header]) -> int | None:
 
 
 def judge_response_head(method: str, status: int, version: str, headers: Sequence[Header]) -> ResponseFraming:
-    """How the body of a target's response to `method` ends. Raises FramingError for a head that is refused."""
+    """Return how the body of a target's response to `method` ends; informational ones are skipped before.
+
+    Raises FramingError for a head that is refused.
+    """
     if version not in VERSIONS:
         raise FramingError("the HTTP version is not supported")
-    if not 100 <= status <= 599 or status == 101:
+    if not 100 <= status <= 599:
         raise FramingError("the status is not one of HTTP's")
+    if status < 200:
+        raise FramingError("an informational response is not written as one")
     declared, chunked = _response_lengths(headers)
     if chunked and (version == "1.0" or declared is not None):
         raise FramingError("a body has one length only")
-    if status < 200:
-        if chunked or declared:
-            raise FramingError("an informational response has a body")
-        return ResponseFraming(BodyEnd.NONE, None)
     if method == "HEAD" or status in (204, 304):
         return ResponseFraming(BodyEnd.NONE, declared)
     if chunked:

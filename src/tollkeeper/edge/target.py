@@ -29,6 +29,8 @@ from tollkeeper.edge.unread import rest_of
 # Of a head, and of what stands between two parts of a body (chunk extensions) or after it (trailers).
 HEAD_SIZE_BYTES: Final = 64 * 1024
 INFORMATIONAL_MAX: Final = 10
+_INFORMATIONAL: Final = (b"HTTP/1.1 1", b"HTTP/1.0 1")  # how such a response begins
+_SWITCHING: Final = (b"HTTP/1.1 101", b"HTTP/1.0 101")
 _MUCH_SIZE_BYTES: Final = 64 * 1024  # where so much of a body comes at once there is mostly more
 
 log = structlog.get_logger("tollkeeper.edge")
@@ -63,6 +65,7 @@ class TargetConnection(asyncio.Protocol):
         "_informational",
         "_is_in_record",
         "_is_plain",
+        "_lead",
         "_left_bytes",
         "_method",
         "_on_idle",
@@ -109,6 +112,7 @@ class TargetConnection(asyncio.Protocol):
         self._method = method
         self._headers: list[Header] = []
         self._head_bytes = self._chatter = self._informational = 0
+        self._lead: bytes | None = b""  # of what came before the response's own head; None once that has begun
         self._framing: ResponseFraming | None = None
         self._left_bytes = 0  # to come of a body of known length: taken past the parser
         self._request_sent = self._heard = self._complete = self._reusable = False
@@ -183,18 +187,12 @@ class TargetConnection(asyncio.Protocol):
             self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
-        """A head is complete: informational, or the response's own. Raises FramingError for one that is refused."""
+        """The response's own head is complete. Raises FramingError for one that is refused."""
         exchange, parser = self._exchange, self._parser
         if exchange is None or parser is None or self._complete:
             return
         status = parser.get_status_code()
         framing = judge_response_head(self._method, status, parser.get_http_version(), self._headers)
-        if status < 200:
-            self._informational += 1
-            if self._informational > INFORMATIONAL_MAX:
-                raise FramingError("too many informational responses")
-            self._headers = []
-            return
         self._framing = framing
         self._head_bytes = 0
         is_kept = parser.should_keep_alive() and keeps_alive(parser.get_http_version(), self._headers)
@@ -222,7 +220,7 @@ class TargetConnection(asyncio.Protocol):
             self._came.append(data)
 
     def on_message_complete(self) -> None:
-        """The end of an informational head or of the response."""
+        """The end of the response."""
         if self._framing is not None:
             self._complete = True
             if self._parser is not None and not self._parser.should_keep_alive():
@@ -262,6 +260,10 @@ class TargetConnection(asyncio.Protocol):
                 self.transport.abort()  # nobody asked: what follows would be taken for the next exchange's response
             return
         self._heard = True
+        if self._lead is not None:
+            data = self._without_informational(self._lead + data)
+            if not data:
+                return
         self._chatter += len(data)
         self._parse(parser, data)
         if self._left_bytes < 0 or (self._complete and self._left_bytes):  # parser and judge would disagree
@@ -272,6 +274,28 @@ class TargetConnection(asyncio.Protocol):
             self._parser = None  # what it waits for it will not see
         elif self._chatter > HEAD_SIZE_BYTES:
             self._fail(Code.UPSTREAM_INVALID, "the target's response is not valid HTTP: too much beside its body")
+
+    def _without_informational(self, data: bytes) -> bytes:
+        """Skip informational responses before the response's own, whatever their headers say (RFC 9110 15.2).
+
+        They have no body, though a header may speak of one. What has to wait for more is kept; then b"" is returned.
+        """
+        while any(start.startswith(data[: len(start)]) for start in _INFORMATIONAL):
+            end = data.find(b"\r\n\r\n")
+            if end < 0 and len(data) <= HEAD_SIZE_BYTES:
+                self._lead = data
+                return b""
+            self._informational += 1
+            if end < 0 or self._informational > INFORMATIONAL_MAX or data.startswith(_SWITCHING):
+                what = "switches protocols" if end >= 0 and data.startswith(_SWITCHING) else "has too much before it"
+                self._fail(Code.UPSTREAM_INVALID, f"the target's response is not valid HTTP: it {what}")
+                return b""
+            data = data[end + 4 :]
+            if not data:
+                self._lead = b""
+                return b""
+        self._lead = None
+        return data
 
     def _parse(self, parser: HttpResponseParser, data: bytes) -> None:
         try:

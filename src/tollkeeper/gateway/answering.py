@@ -76,7 +76,12 @@ class Answering(Charging):
 
     def _answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
         call, status = self.call, head.status
-        answered, has_date = heads.answer_lines(head)
+        try:
+            answered, has_date = heads.answer_lines(head)
+        except ApiError:
+            if not isinstance(body, list):
+                body.close()
+            raise
         lines = answered + self.receipts
         if not isinstance(body, list):
             self.in_task(self._answer_from_disk(status, lines, body, has_date=has_date))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tollkeeper.api import clock_ms
+from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import (
     VIA,
     caller_lines,
@@ -41,15 +42,16 @@ _EXPOSED: Final = (
     b"X402-Version, Retry-After, RateLimit, RateLimit-Policy"
 )
 _PREFLIGHT_SECONDS: Final = 600
+PAYMENT_REQUIRED_STATUS: Final = 402
 _BODY_EXPECTED: Final = frozenset({"PATCH", "POST", "PUT"})
 NOTHING: Final[frozenset[bytes]] = frozenset()
 
 # Any page may call a PayGate: it is public, and no cookie of ours exists.
-OPEN_TO_PAGES: Final = header_lines(
-    [(b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", _EXPOSED)]
-)
+_ANY_PAGE: Final = b"access-control-allow-origin: *\r\n"
+_EXPOSE: Final = b"access-control-expose-headers: " + _EXPOSED
+_EXPOSED_NAMES: Final = frozenset(_EXPOSED.lower().split(b", "))
 # On every answer of the gateway's own. A target's answer has `private, no-store` already.
-CORS: Final = OPEN_TO_PAGES + b"cache-control: no-store\r\n"
+CORS: Final = _ANY_PAGE + _EXPOSE + b"\r\ncache-control: no-store\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +166,20 @@ def _buyer_lines(purchase_id: str, payer: str) -> bytes:
 
 
 def answer_lines(head: ResponseHead) -> tuple[bytes, bool]:
-    """Return what a target's head gives to its caller's, and whether a `Date` is among it."""
-    lines, has_date = response_lines(head.headers)
-    return lines + OPEN_TO_PAGES, has_date
+    """Return what a target's head gives to its caller's, and whether a `Date` is among it.
+
+    A page may read all of it, whatever the target thinks of pages. Raises: UPSTREAM_INVALID for a target's own 402, by
+    which a client would pay once more.
+    """
+    if head.status == PAYMENT_REQUIRED_STATUS:
+        raise ApiError(
+            Code.UPSTREAM_INVALID,
+            "the target itself asks for payment (402), which its PayGate cannot pass on",
+            details={"reason": "target_asks_for_payment"},
+        )
+    lines, names, has_date = response_lines(head.headers)
+    shown = b"".join([b", " + name for name in dict.fromkeys(names) if name not in _EXPOSED_NAMES])
+    return b"%b%b%b%b\r\n" % (lines, _ANY_PAGE, _EXPOSE, shown), has_date
 
 
 def receipt_lines(purchase: Purchase, remaining: int) -> bytes:
