@@ -8,6 +8,7 @@ import json
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,34 @@ async def test_who_knows_only_a_payment_s_name_spends_and_spoils_nothing(market:
     assert (await market.pay(gate, forged)).error_code == "CREDIT_TOKEN_REQUIRED"
     assert [(await market.pay(gate, payment)).status for _ in range(3)] == [200, 200, 402]
     assert len(market.target.requests) == 3
+
+
+async def credits_shown(market: Market, **headers: str) -> list[dict[str, Any]]:
+    """What is told of held credits."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    answer = await market.ask("GET", "/api/v1/credits", headers=named)
+    assert answer.status == 200, answer.body
+    found: list[dict[str, Any]] = answer.json()["data"]
+    return found
+
+
+@pytest.mark.parametrize("signature", ["0x" + "22" * 65, "0x12", "0x" + "11" * 96])
+async def test_who_knows_only_a_payment_s_name_is_told_nothing_of_its_credits(
+    market: Market, smart_wallet: str, signature: str
+) -> None:
+    """A payment's name is public: it stands on the chain. Its answer is that of a payment which bought nothing."""
+    gate = await market.gate(credits=3)
+    bearer = f"Bearer {await market.buyer.login(market.stack.gateway_url)}"
+    for payer in (market.buyer.wallet.address, smart_wallet):
+        payment = await market.payment(gate, lambda plain, payer=payer: replace(plain, payer=payer))  # type: ignore[misc]
+        forged = signed_otherwise(payment, signature)
+        before = await credits_shown(market, X_Payment=forged)
+        assert (await market.pay(gate, payment)).status == 200
+        assert await credits_shown(market, X_Payment=forged) == before == []
+        (told,) = await credits_shown(market, X_Payment=payment)
+        assert (told["granted"], told["remaining"]) == (3, 2)
+        is_own = payer == market.buyer.wallet.address
+        assert len(await credits_shown(market, X_Payment=forged, Authorization=bearer)) == is_own
 
 
 @pytest.mark.parametrize("listed", [True, False])

@@ -33,7 +33,7 @@ from tollkeeper.gateway import operations, schemas
 from tollkeeper.gateway.buying import DEFAULT_EXPOSURE, Buying
 from tollkeeper.gateway.calls_described import CALLS
 from tollkeeper.gateway.completer import Completer
-from tollkeeper.gateway.credits import credit_routes
+from tollkeeper.gateway.credits import Balances, credit_routes
 from tollkeeper.gateway.entrance import Access
 from tollkeeper.gateway.evidence.nodes import EvidenceNodes
 from tollkeeper.gateway.evidence.token_accounts import AccountChain, TokenAccounts
@@ -388,7 +388,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
         readyz,
         *auth_routes(gateway.auth),
         *paygate_routes(gateway.management, gateway.uploads),
-        *credit_routes(gateway.purchases, gateway.proofs, gateway.auth, gateway.config.token_keys),
+        *credit_routes(Balances(gateway.purchases, gateway.config.token_keys), gateway.proofs, gateway.auth),
         *stats_routes(gateway.reports),
         *transfer_routes(gateway.transfers),
     ]

@@ -1,10 +1,13 @@
 """The buyer's free look at held credits: GET /api/v1/credits (contract 2, 4.3).
 
-Shown to whoever presents the payment, its credit token, or a bearer of the payer; only the last is told the token.
+Shown to whoever presents the payment as its payer signed it, its credit token, or a bearer of the payer; only the last
+is told the token. A payment's name stands on the chain: with a signature of nobody's it tells as much as no purchase.
 """
 
 from __future__ import annotations
 
+import hmac
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from litestar import Request, Response
@@ -22,45 +25,62 @@ if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
     from tollkeeper.auth import Auth
+    from tollkeeper.gateway.buying import Presented
     from tollkeeper.gateway.proofs import Proofs
     from tollkeeper.storage.purchase_rows import Purchase
     from tollkeeper.storage.purchases import Purchases
 
 
-def credit_routes(
-    purchases: Purchases, proofs: Proofs, auth: Auth, token_keys: Sequence[bytes]
-) -> list[HTTPRouteHandler]:
+@dataclass(frozen=True, slots=True)
+class Balances:
+    """What is held, as it is told. `wallet` is everywhere whose bearer was sent, None for nobody's."""
+
+    purchases: Purchases
+    token_keys: Sequence[bytes]
+
+    async def by_token(self, token: str, wallet: str | None) -> list[dict[str, Any]]:
+        """The purchase whose credit token it is. Raises: CREDIT_TOKEN_REQUIRED."""
+        purchase_id = purchase_of_token(self.token_keys, token)
+        purchase = await self.purchases.by_id(purchase_id) if purchase_id else None
+        if purchase is None:
+            raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
+        return await self._one(purchase, wallet)
+
+    async def by_payment(self, paid: Presented, wallet: str | None) -> list[dict[str, Any]]:
+        """The purchase that the payment bought, where it is shown as its payer signed it."""
+        purchase = await self.purchases.by_payment(paid.key)
+        return [] if purchase is None or not _is_proof(paid, purchase, wallet) else await self._one(purchase, wallet)
+
+    async def by_wallet(self, wallet: str, limit: int, offset: int) -> tuple[list[dict[str, Any]], int]:
+        """A page of the wallet's purchases, and how many there are."""
+        mine, total = await self.purchases.of_payer(wallet, limit, offset)
+        return [_balance(purchase, slug, wallet, self.token_keys) for purchase, slug in mine], total
+
+    async def _one(self, purchase: Purchase, wallet: str | None) -> list[dict[str, Any]]:
+        if purchase.state is PurchaseState.FAILED:
+            return []
+        return [_balance(purchase, await self.purchases.slug_of(purchase.gate_id), wallet, self.token_keys)]
+
+
+def credit_routes(balances: Balances, proofs: Proofs, auth: Auth) -> list[HTTPRouteHandler]:
     """The route handler."""
 
     async def held(request: Request[Any, Any, Any], limit: int, offset: int) -> tuple[list[dict[str, Any]], int]:
         headers = request.headers
-        header = headers.get("x-payment")
+        header, token = headers.get("x-payment"), headers.get("x-credit-token")
         # Each is judged in any case: what is wrong is refused, and not passed over for a good token beside it.
         paid = None if header is None else proofs.read(header.encode("latin-1"))
         bearer = bearer_token(headers)
         wallet = None if bearer is None else (await auth.authenticate(bearer)).wallet
-        token = headers.get("x-credit-token")
         if token is not None:
-            purchase_id = purchase_of_token(token_keys, token)
-            purchase = await purchases.by_id(purchase_id) if purchase_id else None
-            if purchase is None:
-                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
-            return part_of(await _one(purchase, wallet), limit, offset)
-        if paid is not None:
-            purchase = await purchases.by_payment(paid.key)
-            return part_of([] if purchase is None else await _one(purchase, wallet), limit, offset)
-        if wallet is None:
+            found = await balances.by_token(token, wallet)
+        elif paid is not None:
+            found = await balances.by_payment(paid, wallet)
+        elif wallet is not None:
+            return await balances.by_wallet(wallet, limit, offset)
+        else:
             raise login_required()
-        mine, total = await purchases.of_payer(wallet, limit, offset)
-        return [_balance(purchase, slug, wallet, token_keys) for purchase, slug in mine], total
-
-    def part_of(found: list[dict[str, Any]], limit: int, offset: int) -> tuple[list[dict[str, Any]], int]:
         return found[offset : offset + limit], len(found)
-
-    async def _one(purchase: Purchase, wallet: str | None) -> list[dict[str, Any]]:
-        if purchase.state is PurchaseState.FAILED:
-            return []
-        return [_balance(purchase, await purchases.slug_of(purchase.gate_id), wallet, token_keys)]
 
     @route(operations.CREDITS)
     async def credits_held(request: Request[Any, Any, Any]) -> Response[bytes]:
@@ -71,6 +91,12 @@ def credit_routes(
         return unless_known(request, {"data": data, "pagination": page}, {"Cache-Control": "no-store"})
 
     return [credits_held]
+
+
+def _is_proof(paid: Presented, purchase: Purchase, wallet: str | None) -> bool:
+    """Tell whether the payment was signed by its payer. A contract wallet's was judged when these very bytes bought."""
+    is_bought_by = hmac.compare_digest(paid.header_hash, purchase.header_hash)
+    return paid.tender.is_signed_by_key or is_bought_by or wallet == purchase.payer
 
 
 def _balance(purchase: Purchase, slug: str, wallet: str | None, token_keys: Sequence[bytes]) -> dict[str, Any]:
