@@ -110,3 +110,70 @@ async def test_a_header_that_a_target_may_read_as_the_gateways_is_refused_and_us
     assert (refused.status, refused.error_code) == (400, "INVALID_PARAMETER")
     assert len(market.target.requests) == 1
     assert (await market.pay(gate, payment)).headers["x-credits-remaining"] == "1"
+
+
+async def test_a_callers_parameter_does_not_override_the_owners(market: Market) -> None:
+    gate = await market.gate(targetUrl=market.target.url + "/t?key=OWNERS&plan=basic", credits=9, headerAuthMode="hmac")
+    gate["accessUrl"] += "?city=Oslo&plan=pro&PLAN[]=pro&k%65y=mine&limit=10"
+    _, answer = await market.buy(gate)
+    assert answer.status == 200
+    assert market.target.requests[-1].path == "/t?key=OWNERS&plan=basic&city=Oslo&limit=10"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_redirect_within_what_is_sold_leads_through_the_gate(
+    market: Market,
+    stream: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    gate = await market.gate(
+        targetUrl=market.target.url + "/items?key=OWNERS-KEY", credits=5, allowSubpaths=True, stream=stream
+    )
+    to = market.target.url.encode() + b"/items/?key=OWNERS-KEY&a=b"
+    market.target.answer = says(b"Location: " + to, b"Content-Location: 7", status=b"307 Temporary Redirect")
+    payment = await market.payment(gate)
+    redirected = await market.pay(gate, payment)
+    assert (redirected.status, redirected.headers["location"]) == (307, gate["accessUrl"] + "/?a=b")
+    assert redirected.headers["content-location"] == market.target.url + "/7"
+    market.target.answer = answer_ok
+    followed = await market.ask("GET", redirected.headers["location"], headers={"X-Payment": payment})
+    assert (followed.status, followed.headers["x-credits-remaining"]) == (200, "3")
+    assert market.target.requests[-1].path == "/items/?key=OWNERS-KEY&a=b"
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"Location: /login?key=OWNERS-KEY", "owner"),
+        (b"Location: https://x.example/?t=sk-live-12345", "owner"),
+        (b"Refresh: 0;url=/login?key=OWNERS-KEY", "owner"),
+        (b"Content-Location: /v2/items?key=OWNERS-KEY", "owner"),
+        (b"Location: /items", "leads back"),
+        (b"Location: ?key=OWNERS-KEY", "leads back"),
+        (b"Refresh: 5", "leads back"),
+        (b"Location: http://[", "cannot be read"),
+    ],
+)
+@pytest.mark.parametrize("on_failure", ["consume", "restore"])
+async def test_a_location_that_shows_the_owners_secrets_or_leads_nowhere_else_is_a_502(
+    market: Market, line: bytes, why: str, on_failure: str
+) -> None:
+    gate = await market.gate(
+        targetUrl=market.target.url + "/items?key=OWNERS-KEY",
+        credits=5,
+        targetHeaders={"X-Api-Key": "sk-live-12345"},
+        onFailure=on_failure,
+    )
+    market.target.answer = says(line, status=b"302 Found")
+    _, answer = await market.buy(gate)
+    assert (answer.status, answer.error_code) == (502, "UPSTREAM_INVALID")
+    assert why in answer.json()["error"]["message"]
+    assert b"OWNERS-KEY" not in answer.body
+    assert answer.headers["x-credits-remaining"] == ("4" if on_failure == "consume" else "5")
+
+
+async def test_a_redirect_elsewhere_is_passed_with_its_whole_address(market: Market) -> None:
+    gate = await market.gate(targetUrl=market.target.url + "/items", credits=5)
+    market.target.answer = says(b"Location: /v2/items", status=b"302 Found")
+    payment = await market.payment(gate)
+    answer = await market.pay(gate, payment)
+    assert (answer.status, answer.headers["location"]) == (302, market.target.url + "/v2/items")

@@ -309,7 +309,7 @@ def _may_run_scripts(content_types: list[bytes]) -> bool:
     return b"/" not in media_type or b"ml" in media_type or b"svg" in media_type or media_type.startswith(b"multipart/")
 
 
-def _is_plain(subpath: bytes) -> bool:
+def is_plain_subpath(subpath: bytes) -> bool:
     """Can every reader only understand this path in one way, however often it undoes escapes and whatever it folds?"""
     if not (subpath.startswith(b"/") and _SUBPATH.fullmatch(subpath)) or _SUBPATH_ESCAPES.search(subpath):
         return False
@@ -331,7 +331,7 @@ def _is_plain(subpath: bytes) -> bool:
 
 
 def _check_subpath(subpath: bytes) -> bytes:
-    if not _is_plain(subpath):
+    if not is_plain_subpath(subpath):
         raise ApiError(
             Code.INVALID_PARAMETER,
             "the path below the slug contains a part that could be read in two ways",

@@ -77,7 +77,7 @@ class Answering(Charging):
     def _answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
         call, status = self.call, head.status
         try:
-            answered, has_date = heads.answer_lines(head)
+            answered, has_date = heads.answer_lines(self.call, self.opened, self.asked, head)
         except ApiError:
             if not isinstance(body, list):
                 body.close()
@@ -100,7 +100,7 @@ class Answering(Charging):
 
     async def _answer_as_it_comes(self, head: ResponseHead, parts: AsyncIterator[bytes]) -> None:
         """Reads as fast as the client does. Too late for a 502: what breaks off is cut, and the credit consumed."""
-        answered, has_date = heads.answer_lines(head)
+        answered, has_date = heads.answer_lines(self.call, self.opened, self.asked, head)
         self.call.start(head.status, answered + self.receipts, head.framing.declared_bytes, has_date=has_date)
         try:
             async for data in parts:

@@ -12,9 +12,9 @@ from tollkeeper.core.challenge import profile_of
 from tollkeeper.core.errors import ApiError, Code, failed_check, invalid, payment_error
 from tollkeeper.core.forwarding import caller_lines, request_target
 from tollkeeper.core.networks import normalise
+from tollkeeper.core.parameters import without
 from tollkeeper.core.paygate_fields import CreditBinding, OnFailure
 from tollkeeper.core.tenders import with_advice
-from tollkeeper.gateway.heads import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.edge.call import BodySink, BodySource, InboundCall
     from tollkeeper.gateway.gates import OpenGate
+    from tollkeeper.gateway.heads import GateWire
     from tollkeeper.gateway.steps import ExhaustedError
     from tollkeeper.storage.purchase_rows import Purchase, SpendResult
 
@@ -113,15 +114,29 @@ def too_large(limit_bytes: int) -> ApiError:
 class Asked:
     """What the gateway makes of a request's head.
 
-    `lines` are the caller's header lines for the target without those `withheld`, None until they were judged.
+    `path` and `lines` (of headers) are what a target is sent of it, made for the gate whose `wire` this is.
     """
 
     slug: str
     query: bytes
     subpath: bytes
     has_proof: bool
-    lines: bytes | None = None
-    withheld: frozenset[bytes] = NOTHING
+    wire: GateWire | None = None
+    path: bytes = b""
+    lines: bytes = b""
+
+    def fit(self, call: InboundCall, opened: OpenGate) -> None:
+        """Make `path` and `lines` for this gate, unless they are. Raises: INVALID_PARAMETER."""
+        wire, target = opened.wire, opened.target
+        if self.wire is wire:
+            return
+        assert target is not None  # noqa: S101 - a file PayGate sends nothing
+        self.path = wire.path
+        if self.query or self.subpath:
+            query = without(self.query, wire.own_parameters) if wire.own_parameters else self.query
+            self.path = request_target(target, self.subpath, query)
+        self.lines = caller_lines(call.head.headers, wire.withheld)
+        self.wire = wire
 
 
 def asked_by(call: InboundCall) -> Asked:
@@ -139,18 +154,13 @@ def check_forwardable(call: InboundCall, asked: Asked, opened: OpenGate) -> None
     NOT_FOUND for a path below a slug that has none, INVALID_PARAMETER for one that could be read in two ways and for
     whatever else cannot be sent on; a WebSocket too.
     """
-    target, wire = opened.target, opened.wire
+    target = opened.target
     if b"upgrade" in call.head.header:
         _check_upgrade(call)
     if asked.subpath and (target is None or not opened.gate.allow_subpaths):
         raise ApiError(Code.NOT_FOUND, "this PayGate has no paths below its slug")
-    if target is None:
-        return
-    if asked.lines is None or asked.withheld is not wire.withheld:
-        if asked.query or asked.subpath:
-            request_target(target, asked.subpath, asked.query)
-        asked.lines = caller_lines(call.head.headers, wire.withheld)
-        asked.withheld = wire.withheld
+    if target is not None:
+        asked.fit(call, opened)
 
 
 def _check_upgrade(call: InboundCall) -> None:

@@ -15,13 +15,13 @@ from tollkeeper.api import clock_ms
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import (
     VIA,
-    caller_lines,
     gateway_headers,
     header_lines,
     name_rules,
     request_target,
     response_lines,
 )
+from tollkeeper.core.locations import LOCATION_NAMES, Locations
 from tollkeeper.core.target_signing import NONCE_SIZE_BYTES, SIGNATURE_NAMES, HmacSecret, SignedCall, signature_lines
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.core.wire import encode_header
@@ -58,28 +58,32 @@ CORS: Final = _ANY_PAGE + _EXPOSE + b"\r\ncache-control: no-store\r\n"
 class GateWire:
     """`path` (with the target's own query) and `lines` of the head that a gate's target is sent.
 
-    `withheld` are the caller's headers whose names the gateway sets at this gate; `secrets` sign, where there are some.
+    `withheld` are the caller's headers whose names the gateway sets at this gate, `own_parameters` the names in the
+    target's own query; `secrets` sign, where there are some; `locations` says what callers are told of where its
+    answers lead. A file PayGate, which has no target, has none.
     """
 
     path: bytes = b""
     lines: bytes = b""
     withheld: frozenset[bytes] = NOTHING
     secrets: tuple[HmacSecret, ...] = field(default=(), repr=False)
+    own_parameters: frozenset[str] = frozenset()
+    locations: Locations | None = None
 
 
 def gate_wire(gate: PayGate, target: TargetUrl, public_url: str) -> GateWire:
     """What every call of this gate sends: the target's host, the gateway's own marks, the owner's headers."""
-    public = urlsplit(public_url)
+    public, access_url = urlsplit(public_url), f"{public_url}/{gate.slug}"
+    values = [value for _, value in gate.target_headers]
+    locations = Locations.of(target, access_url, values, allow_subpaths=gate.allow_subpaths)
     own = gateway_headers(
         slug=gate.slug, payer="", purchase_id="", request_id="", client="", scheme=public.scheme, host=public.netloc
     )
     lines = header_lines([(b"host", target.authority.encode("ascii")), *own, (b"via", VIA)])
     path = request_target(target, b"", b"")
-    if not gate.secrets and not gate.target_headers:
-        return GateWire(path, lines)
     owners = [(name.encode(), value.encode()) for name, value in gate.target_headers]
     withheld = frozenset(name_rules(name).normal for name, _ in owners) | (SIGNATURE_NAMES if gate.secrets else NOTHING)
-    return GateWire(path, lines + header_lines(owners), withheld, gate.secrets)
+    return GateWire(path, lines + header_lines(owners), withheld, gate.secrets, locations.own_names, locations)
 
 
 def preflight_lines(gate: PayGate, call: InboundCall) -> bytes:
@@ -110,11 +114,7 @@ def target_head(
 
     `client` is the caller's address, `length` the body's, None where nobody knows it.
     """
-    assert opened.target is not None  # noqa: S101 - a file PayGate sends nothing
-    if asked.withheld is not opened.wire.withheld:  # judged for the gate as it was when the call came
-        lines = caller_lines(call.head.headers, opened.wire.withheld)
-    else:
-        lines = asked.lines or b""
+    asked.fit(call, opened)
     if length is None:
         framing = b"transfer-encoding: chunked\r\n"
     elif length or call.method in _BODY_EXPECTED:
@@ -123,9 +123,9 @@ def target_head(
         framing = b""
     return b"%b %b HTTP/1.1\r\n%b%b%bx-request-id: %b\r\nx-forwarded-for: %b\r\n%b%b\r\n" % (
         call.method.encode(),
-        request_target(opened.target, asked.subpath, asked.query) if asked.query or asked.subpath else opened.wire.path,
+        asked.path,
         opened.wire.lines,
-        lines,
+        asked.lines,
         _buyer_lines(purchase.id, purchase.payer),
         call.request_id.encode(),
         client.encode(),
@@ -145,10 +145,10 @@ def signature_of(
     """The header lines that sign the request to the target of a gate that wants it."""
     target = opened.target
     assert target is not None  # noqa: S101 - a file PayGate signs nothing
-    path = request_target(target, asked.subpath, asked.query)
+    asked.fit(call, opened)
     signed = SignedCall(
         method=call.method,
-        target_uri=f"{target.scheme}://{target.authority}{path.decode('ascii')}",
+        target_uri=f"{target.scheme}://{target.authority}{asked.path.decode('ascii')}",
         body=body,
         payer=shown_address(purchase.payer),
         purchase_id=purchase.id,
@@ -165,11 +165,11 @@ def _buyer_lines(purchase_id: str, payer: str) -> bytes:
     return header_lines([(b"x-payer", shown_address(payer).encode()), (b"x-purchase-id", purchase_id.encode())])
 
 
-def answer_lines(head: ResponseHead) -> tuple[bytes, bool]:
+def answer_lines(call: InboundCall, opened: OpenGate, asked: Asked, head: ResponseHead) -> tuple[bytes, bool]:
     """Return what a target's head gives to its caller's, and whether a `Date` is among it.
 
     A page may read all of it, whatever the target thinks of pages. Raises: UPSTREAM_INVALID for a target's own 402, by
-    which a client would pay once more.
+    which a client would pay once more, and for a location that cannot be told (`core.locations`).
     """
     if head.status == PAYMENT_REQUIRED_STATUS:
         raise ApiError(
@@ -177,7 +177,10 @@ def answer_lines(head: ResponseHead) -> tuple[bytes, bool]:
             "the target itself asks for payment (402), which its PayGate cannot pass on",
             details={"reason": "target_asks_for_payment"},
         )
-    lines, names, has_date = response_lines(head.headers)
+    headers, locations = head.headers, opened.wire.locations
+    if locations is not None and any(name in LOCATION_NAMES for name, _ in headers):
+        headers = locations.told(headers, call.method, head.status, asked.path)
+    lines, names, has_date = response_lines(headers)
     shown = b"".join([b", " + name for name in dict.fromkeys(names) if name not in _EXPOSED_NAMES])
     return b"%b%b%b%b\r\n" % (lines, _ANY_PAGE, _EXPOSE, shown), has_date
 
