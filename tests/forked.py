@@ -42,10 +42,9 @@ _ENVIRONMENT: Final = light_environment(os.environ)  # before the first test cha
 _IMPORTED: Final = (
     "tollkeeper.cli.commands",
     "tollkeeper.serving.checking",
-    "tollkeeper.serving.hands",
     "tollkeeper.serving.process",
     "tollkeeper.serving.reconciling",
-    "tollkeeper.serving.rotating",
+    "tollkeeper.serving.key_rotation",
     "tests.gateway.gateway_process",
     "tests.hub.hub_process",
 )

@@ -61,6 +61,9 @@ def test_a_ring_that_lacks_the_key_of_what_is_stored_is_told_and_no_fault(config
     assert finished("db", "migrate", "--config", config).returncode == 0
     former = finished("keys", "list", "--config", config).stdout.split()[0]
     assert finished("keys", "rotate", "--config", config).returncode == 0
+    with running("serve", "--config", config, "--port", "0") as process:
+        process.wait_for_event("values_resealed")
+    assert finished("keys", "retire", former, "--config", config).returncode == 0
     ring = config.parent / "keys" / "encryption.keys"
     kept = ring.read_text()
     ring.write_text("other:" + "5e" * 32 + "\n")

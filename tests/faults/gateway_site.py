@@ -27,6 +27,7 @@ from tests.gateway.composed import settings_for
 from tests.gateway.foreign_on_evm import ForeignOnEvm, run_foreign
 from tests.gateway.gateway_process import GatewayProcess, gateway_keys, gateway_settings
 from tests.gateway.hostile_hub import HostileHub, run_hostile_hub
+from tests.gateway.ordering import honour_payment
 from tests.gateway.recording_target import RecordingTarget, recording_target
 from tests.hub.faulty_database import Kind
 from tests.hub.hub_process import HubProcess, TestProcess
@@ -36,7 +37,6 @@ from tollkeeper.core.wire import EvmPayload, decode_payment_header
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet, derive_wallet
-from tollkeeper.serving.hands import honour_payment
 from tollkeeper.serving.reconciling import compare_with_chain
 
 PAYEE: Final = "0x" + "77" * 20

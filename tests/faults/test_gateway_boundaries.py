@@ -321,7 +321,6 @@ async def honour_through(site: GatewaySite, case: Case, signed: Signed, transact
 
 # What a process waits for once, as it starts, and what besides sales it waits for from time to time.
 STARTING: Final = (
-    "units_before",
     "retired_token_keys",
     "interrupt_calls",
     "cut_all_uploads",

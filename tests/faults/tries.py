@@ -35,6 +35,7 @@ from tests.faults.gateway_site import for_long
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.gateway_process import gateway_keys
 from tests.gateway.hostile_hub import Forward, HostileHub, cut, lose_answer, pass_on, run_hostile_hub, says
+from tests.gateway.ordering import honour_payment
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.hub_under_test import hub_config, new_hub, new_payment, run_hub, serving
 from tests.ports import free_port
@@ -46,7 +47,6 @@ from tollkeeper.hub.app import create_app
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet
-from tollkeeper.serving.hands import honour_payment
 from tollkeeper.settings import NetworkSettings, Role
 
 T = TypeVar("T")

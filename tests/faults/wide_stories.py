@@ -35,6 +35,7 @@ from tests.faults.stories import Act, EvmStory, Sale, SolanaStory, way_to
 from tests.faults.striking import Victim
 from tests.gateway.gateway_process import gateway_settings
 from tests.gateway.hostile_hub import HostileHub, run_hostile_hub
+from tests.gateway.ordering import honour_payment
 from tests.hub.hub_under_test import NETWORK, new_payment, settle_body
 from tests.ports import free_port
 from tollkeeper.core.batches import Via
@@ -44,7 +45,6 @@ from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.sandbox.wallets import TestWallet, derive_wallet, fee_payers_of
-from tollkeeper.serving.hands import honour_payment
 
 THIEF: Final = "0x" + "98" * 20
 DEPTH_MAX: Final = 6

@@ -19,6 +19,7 @@ import pytest
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.hostile_hub import Forward, HostileHub, run_hostile_hub, says
+from tests.gateway.ordering import honour_payment
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.test_files import DAY_MS, form_of, swept
 from tests.gateway.test_honouring import relay
@@ -28,7 +29,6 @@ from tests.ports import free_port
 from tollkeeper.gateway import asking
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.serving.hands import honour_payment
 from tollkeeper.settings import FileSettings, Role
 from tollkeeper.storage import paygates
 from tollkeeper.storage.files import LocalFiles

@@ -25,6 +25,7 @@ from tests.faults.aftermath import assert_nothing_lost, authorization_in
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.foreign_on_evm import PAYEE
 from tests.gateway.hostile_hub import Forward, HostileHub, Settling, cut, lose_answer, pass_on, run_hostile_hub, says
+from tests.gateway.ordering import honour_payment
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.hub_under_test import new_payment
 from tollkeeper.core.evm import transfer_calldata
@@ -35,7 +36,6 @@ from tollkeeper.hub.app import Hub
 from tollkeeper.hub.reorganisations import ReorganisationWatch
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.serving.hands import honour_payment
 from tollkeeper.serving.reconciling import compare_with_chain
 from tollkeeper.settings import NetworkSettings, Role
 from tollkeeper.storage.purchases import Purchase, Purchases

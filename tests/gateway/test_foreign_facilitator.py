@@ -24,11 +24,11 @@ from tests.gateway.abroad import DEAD_NODE, SalesAbroad, Site
 from tests.gateway.foreign_facilitator import Settling
 from tests.gateway.foreign_on_evm import site_on_evm
 from tests.gateway.foreign_on_solana import site_on_solana
+from tests.gateway.ordering import honour_payment
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper.core.networks import Family
 from tollkeeper.sandbox.buyer import Answer
 from tollkeeper.sandbox.solana_node import SolanaNode
-from tollkeeper.serving.hands import honour_payment
 from tollkeeper.serving.reconciling import compare_with_chain
 from tollkeeper.settings import DepthSettings
 

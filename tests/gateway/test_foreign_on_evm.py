@@ -22,6 +22,7 @@ from tests.gateway import foreign_facilitator as ways
 from tests.gateway.composed import composed
 from tests.gateway.foreign_facilitator import Settling
 from tests.gateway.foreign_on_evm import ForeignOnEvm, SalesOnEvm, SiteOnEvm, run_foreign, site_on_evm
+from tests.gateway.ordering import honour_payment
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.chaos import run_chaos
 from tollkeeper.api import clock_ms
@@ -37,7 +38,6 @@ from tollkeeper.gateway.evidence.port import EvidenceOutcome, ExpectedTransfer
 from tollkeeper.gateway.hub_client import Senders
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.serving.hands import honour_payment
 from tollkeeper.serving.inspection import inspect_books
 from tollkeeper.settings import DepthSettings, Role
 from tollkeeper.storage.invariants import parked

@@ -26,6 +26,7 @@ from tests.gateway.foreign_on_solana import (
     sends_and_names_another,
     site_on_solana,
 )
+from tests.gateway.ordering import honour_payment
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import header_of
 from tollkeeper.chains.rpc import RpcUnavailable
@@ -39,7 +40,6 @@ from tollkeeper.gateway.evidence.solana import SolanaEvidence
 from tollkeeper.gateway.hub_client import Senders
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, LAMPORTS_PER_SOL, RECENT_SLOTS
 from tollkeeper.sandbox.solana_node import SolanaNode
-from tollkeeper.serving.hands import honour_payment
 from tollkeeper.serving.inspection import inspect_books
 from tollkeeper.settings import DepthSettings
 

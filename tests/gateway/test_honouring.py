@@ -37,6 +37,7 @@ from tests.gateway import foreign_facilitator as foreign_ways
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.foreign_on_evm import run_foreign
 from tests.gateway.hostile_hub import Forward, pass_on, run_hostile_hub
+from tests.gateway.ordering import honour_payment
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import SolanaMarket, mainnet_market
 from tests.hub.chaos import run_chaos
@@ -50,7 +51,7 @@ from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets, fee_payers_of
-from tollkeeper.serving.hands import honour_payment
+from tollkeeper.serving import StartError
 from tollkeeper.serving.inspection import inspect_books
 from tollkeeper.serving.reconciling import compare_with_chain
 from tollkeeper.settings import DepthSettings, NetworkSettings, Role
@@ -317,7 +318,7 @@ async def test_what_was_sold_in_the_usual_way_is_not_honoured(shop: Honour) -> N
     assert "was claimed at another PayGate, by purchase pur_" in elsewhere["error"]
 
 
-async def test_without_a_server_the_command_writes_itself(
+async def test_without_a_server_nothing_is_honoured_and_the_command_says_so(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:
     database = tmp_path / "tollkeeper.db"
@@ -329,10 +330,38 @@ async def test_without_a_server_the_command_writes_itself(
             payment = await shop.payment(gate)
             assert stat.S_IMODE((tmp_path / "tollkeeper.db.control").stat().st_mode) == 0o600
         assert not (tmp_path / "tollkeeper.db.control").exists()
-        done = (await shop.honour(gate, relay(embedded_chain, payment)))["done"]
+        transaction = relay(embedded_chain, payment)
+        with pytest.raises(StartError, match=r"no server runs on .*, and it carries orders out: start it"):
+            await shop.honour(gate, transaction)
         async with composed(embedded_chain.url, database) as url:
+            done = (await shop.honour(gate, transaction))["done"]
             token = {"X-Credit-Token": done["creditToken"]}
             assert (await buyer.ask("GET", f"{url}/{gate['slug']}", headers=token)).status == 200
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "[]",
+        "{}",
+        '{"order": "nothing"}',
+        '{"order": "honour", "gate": 1}',
+        '{"order": "revoke"}',
+        "9" * 70_000,
+    ],
+)
+async def test_an_order_that_cannot_be_read_does_nothing_and_is_told_so(
+    shop: Honour, text: str, tmp_path: Path
+) -> None:
+    reader, writer = await asyncio.open_unix_connection(tmp_path / "tollkeeper.db.control")
+    writer.write(text.encode() + b"\n")
+    told = await reader.read()
+    writer.close()
+    assert told in {b"", b'{"error": "the order cannot be read"}\n'}
+    assert (told == b"") == (len(text) > 65_536)
+    assert "no PayGate" in (await shop.honour({"slug": "nothing"}, "0x" + "ab" * 32))["error"]
 
 
 @asynccontextmanager

@@ -31,6 +31,7 @@ from tests.gateway.hostile_hub import (
     says,
     settles_but_says,
 )
+from tests.gateway.ordering import honour_payment
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper import api
 from tollkeeper.core.limits import READINESS_WAIT_SECONDS
@@ -38,7 +39,6 @@ from tollkeeper.core.sealing import KeyRing
 from tollkeeper.gateway import app, asking, completer, waiting
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.serving.hands import honour_payment
 from tollkeeper.settings import Role
 from tollkeeper.storage.purchase_rows import Purchase
 from tollkeeper.storage.purchases import Purchases

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,9 @@ from tollkeeper.cli.main import serve
 from tollkeeper.cli.output import EXIT_CONFIGURATION, EXIT_FAILED, refuse, say, tell
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.settings import FILE_NAME, Role, load_settings, typed_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 app = typer.Typer(
     name="tollkeeper",
@@ -276,53 +279,58 @@ def list_keys_command(config: Config = None, role: ForRole = Role.SERVE) -> None
 
     Example: tollkeeper keys list --for gateway
     """
-    from tollkeeper.serving.rotating import list_keys
+    from tollkeeper.serving.key_rotation import list_keys
 
     for line in list_keys(load_settings(role, config)):
         tell(line)
 
 
 @keys_app.command("rotate")
-def rotate_command(
-    *,
-    config: Config = None,
-    role: ForRole = Role.SERVE,
-    revoke_tokens: Annotated[
-        bool, typer.Option("--revoke-tokens", help="The key in use leaked: its credit tokens and links end.")
-    ] = False,
-) -> None:
-    """Make a new encryption key, seal everything stored under it, and retire the former one. Servers go on serving.
-
-    Where it was cut off, run it again: it goes on.
+def rotate_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
+    """Put a new encryption key first into the key file. A restart of the server then uses it.
 
     Example: tollkeeper keys rotate --config /etc/tollkeeper/tollkeeper.toml
     """
-    import asyncio
+    from tollkeeper.serving.key_rotation import rotate
 
-    from tollkeeper.serving.rotating import rotate
+    _change_key_file(lambda: rotate(load_settings(role, config)))
 
-    settings = load_settings(role, config)
+
+KeyId = Annotated[str, typer.Argument(help="The id of a key, as `keys list` shows it.")]
+
+
+@keys_app.command("retire")
+def retire_command(key: KeyId, config: Config = None, role: ForRole = Role.SERVE) -> None:
+    """Take a former key out of the key file, once nothing that is stored is sealed under it.
+
+    Example: tollkeeper keys retire e-1f2e3d4c
+    """
+    from tollkeeper.serving.key_rotation import retire
+
+    _change_key_file(lambda: retire(load_settings(role, config), key))
+
+
+def _change_key_file(change: Callable[[], list[str]]) -> None:
     try:
-        asyncio.run(rotate(settings, tell, revokes_tokens=revoke_tokens))
+        lines = change()
     except OSError as error:
-        refuse(f"the rotation stopped ({error}): run it again when that is mended", code=EXIT_FAILED)
+        refuse(f"the key file cannot be changed ({error}): nothing is lost, run it again when that is mended")
+    for line in lines:
+        tell(line)
 
 
 @keys_app.command("revoke")
-def revoke_command(
-    key: Annotated[str, typer.Argument(help="The id of a retired key, as `keys list` shows it.")],
-    config: Config = None,
-    role: ForRole = Role.SERVE,
-) -> None:
-    """End the credit tokens and links that a retired key made, because it leaked. Servers go on serving.
+def revoke_command(key: KeyId, config: Config = None, role: ForRole = Role.SERVE) -> None:
+    """End the credit tokens and links that a retired key made, because it leaked. The running server does it.
 
     Example: tollkeeper keys revoke e-1f2e3d4c
     """
     import asyncio
 
-    from tollkeeper.serving.rotating import revoke_tokens
+    from tollkeeper.serving.key_rotation import revoke
 
-    asyncio.run(revoke_tokens(load_settings(role, config), key, tell))
+    for line in asyncio.run(revoke(load_settings(role, config), key)):
+        tell(line)
 
 
 @payments_app.command("honour")
@@ -333,7 +341,7 @@ def honour_command(
     config: Config = None,
     role: ForRole = Role.SERVE,
 ) -> None:
-    """Grant, once, what a payment bought that somebody else carried out; the chain must show it.
+    """Grant, once, what a payment bought that somebody else carried out; the chain must show it. The server does it.
 
     Run again for the same transaction, it grants nothing more and prints the same credit token.
 
@@ -341,12 +349,12 @@ def honour_command(
     """
     import asyncio
 
-    from tollkeeper.serving.hands import honour_payment
+    from tollkeeper.serving.admin.socket import give_order
 
     if role is Role.HUB:
         raise typer.BadParameter("--for: a hub keeps no purchases, its gateway does")
-    order = {"gate": gate, "transaction": transaction, "nonce": nonce}
-    answer = asyncio.run(honour_payment(load_settings(role, config), order))
+    order = {"order": "honour", "gate": gate, "transaction": transaction, "nonce": nonce}
+    answer = asyncio.run(give_order(load_settings(role, config).database_url, order))
     if "error" in answer:
         refuse(answer["error"], code=EXIT_FAILED)
     done = answer["done"]

@@ -83,8 +83,8 @@ class GatewayConfig:
     """The gateway's settings. `public_url` is without a slash at its end.
 
     `hub_url` is the hub's public URL, where buyers are told to follow a payment. `token_keys` make credit tokens: the
-    first one now, the others before; they may change while it runs, as what `sealing` seals with. `clients` tells whose
-    request came through a proxy. `listening_port` is refused to targets at this machine's addresses.
+    first one now, the others before; one that is revoked is taken out while it runs. `clients` tells whose request came
+    through a proxy. `listening_port` is refused to targets at this machine's addresses.
     `proves_payments`: its hub is another program, which may be no hub of ours, so nodes of its own are asked.
     """
 

@@ -23,13 +23,13 @@ from tollkeeper.gateway.transports import AsgiTransport, HttpTransport
 from tollkeeper.hub.gateway_signature import COVERED, LABEL
 from tollkeeper.serving import inspection, reconciling
 from tollkeeper.serving.access import AccessLog, Application, Mounted
-from tollkeeper.serving.admin import serving_metrics
-from tollkeeper.serving.control import taking_orders
+from tollkeeper.serving.admin.socket import taking_orders
+from tollkeeper.serving.encryption_keys import EncryptionKeys
 from tollkeeper.serving.file_stores import file_store
 from tollkeeper.serving.inspection import INTERVAL_SECONDS as INSPECTION_SECONDS
 from tollkeeper.serving.inspection import keep_inspecting
-from tollkeeper.serving.live_keys import LiveKeys
 from tollkeeper.serving.measuring import Measured
+from tollkeeper.serving.metrics_listener import serving_metrics
 from tollkeeper.serving.nodes import chain_of, config_of
 from tollkeeper.serving.origins import OriginGuard
 from tollkeeper.serving.own_database import open_own_database
@@ -190,10 +190,11 @@ async def _open_gateway(
     transport: Transport,
 ) -> Gateway:
     from tollkeeper.gateway.app import Gateway, GatewayConfig
-    from tollkeeper.serving.orders import orders_of
+    from tollkeeper.serving.admin.commands import commands_of
 
-    keys = LiveKeys(_given(settings.encryption_keys), os.urandom)
-    await keys.settle(database)
+    keys = EncryptionKeys(_given(settings.encryption_keys), os.urandom)
+    await keys.open(database)
+    parts.push_async_callback(_end, asyncio.create_task(keys.move_stored(database)))
     config = GatewayConfig(
         public_url=settings.public_url.text,
         default_network=_given(settings.default_network).name,
@@ -236,7 +237,7 @@ async def _open_gateway(
     )
     parts.push_async_callback(gateway.aclose)
     await gateway.start()
-    await parts.enter_async_context(taking_orders(settings.database_url, orders_of(settings, database, keys)))
+    await parts.enter_async_context(taking_orders(settings.database_url, commands_of(settings, database, keys)))
     return gateway
 
 

@@ -1,12 +1,14 @@
 """Everything stored that is sealed, moved under another key while it is used; keys that were retired (contract 3.1).
 
 A page of rows is read, then each value that another key than the current one sealed is replaced, if it is still what
-was read. So a crash leaves each value under one of the ring's keys, and the work is gone on with from anywhere. What
-this module does not do: change the ring (`serving.live_keys`), or order the steps (`serving.rotating`).
+was read. So a crash leaves each value under one of the ring's keys, and the work is begun again. What this module does
+not do: say when (`serving.encryption_keys`), or change the ring (`serving.key_rotation`).
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,11 +62,24 @@ class Page:
 
 
 class Resealing:
-    """Moves what a database holds under the current key."""
+    """Moves what a database holds under the current key. `unopened`: values that did not open, and stay as they are."""
 
     def __init__(self, database: Database, sealing: Sealing) -> None:
         self._database = database
         self._sealing = sealing
+        self.unopened = 0
+
+    async def move_all(self) -> int:
+        """Move everything, a page at a time; how many values there were. Raises: StorageError."""
+        self.unopened = moved = 0
+        for table in SEALED_TABLES:
+            after: Mapping[str, Value] | None = table.first
+            while after is not None:
+                begun = time.monotonic()
+                page = await self.page(table, after)
+                moved, after = moved + page.moved, page.last
+                await asyncio.sleep(time.monotonic() - begun)  # half of the time is the callers'
+        return moved
 
     async def page(self, table: SealedTable, after: Mapping[str, Value]) -> Page:
         """Moves the rows that come after these keys, as many as one page has. Raises: StorageError."""
@@ -88,6 +103,7 @@ class Resealing:
             try:
                 sealed = self._sealing.seal(self._sealing.unseal(former, where), where)
             except SealError:
+                self.unopened += 1
                 continue
             moves.append(getattr(_Q, f"reseal_{table.name}_{column}")(**keys, sealed=sealed, former=former))
         return moves
@@ -109,22 +125,16 @@ def sealed_under(snapshot: Snapshot, key_ids: Sequence[str]) -> tuple[dict[str, 
     return counts, snapshot.read(_Q.count_sealed())[0]["total"] - sum(counts.values())
 
 
-def retire(sealing: Sealing, token_keys: Mapping[str, bytes], now_ms: int) -> Unit[None]:
-    """Keep what made the credit tokens of these keys, by key id."""
+def keep_retired(sealing: Sealing, token_keys: Mapping[str, bytes], now_ms: int) -> Unit[None]:
+    """Keep what made the credit tokens of these keys, by key id: they may be retired from then on."""
     for key_id, token_key in token_keys.items():
         sealed = sealing.seal(token_key, place("retired_keys", key_id, "token_key"))
         yield _Q.retire_key(id=key_id, token_key=sealed, now_ms=now_ms)
 
 
-def revoke(key_ids: Sequence[str]) -> Unit[None]:
-    """Forget what made the credit tokens of these keys."""
-    for key_id in key_ids:
-        yield _Q.forget_retired_keys(id=key_id)
-
-
-def units_before() -> Unit[None]:
-    """A unit that is done when every unit that its process began before is."""
-    yield _Q.nothing()
+def forget_retired(key_id: str) -> Unit[None]:
+    """Forget what made the credit tokens of this key."""
+    yield _Q.forget_retired_keys(id=key_id)
 
 
 def retired_ids(snapshot: Snapshot) -> list[str]:
@@ -132,16 +142,16 @@ def retired_ids(snapshot: Snapshot) -> list[str]:
     return [row["id"] for row in snapshot.read(_Q.retired_keys())]
 
 
-async def retired_token_keys(database: Database, sealing: Sealing) -> tuple[tuple[bytes, ...], tuple[str, ...]]:
-    """What made the credit tokens of retired keys, and the ids of those of which it does not open.
+async def retired_token_keys(database: Database, sealing: Sealing) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """What made the credit tokens of retired keys, by key id, and the ids of those of which it does not open.
 
     Raises: StorageError.
     """
-    opened: list[bytes] = []
+    opened: dict[str, bytes] = {}
     closed: list[str] = []
     for row in await database.read(_Q.retired_keys()):
         try:
-            opened.append(sealing.unseal(row["token_key"], place("retired_keys", row["id"], "token_key")))
+            opened[row["id"]] = sealing.unseal(row["token_key"], place("retired_keys", row["id"], "token_key"))
         except SealError:
             closed.append(row["id"])
-    return tuple(opened), tuple(closed)
+    return opened, tuple(closed)

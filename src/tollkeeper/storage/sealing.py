@@ -1,7 +1,6 @@
-"""What the stores of one process seal with: a ring of keys that may change while the process runs (contract 3.1).
+"""What the stores of one process seal with: a ring of keys, and where nonces come from (contract 3.1).
 
-Every store of a process is given the same one, so that all of them seal under a new key at once. What this module does
-not do: encrypt (`core.sealing`), or say when the ring changes (`serving.live_keys`).
+What this module does not do: encrypt (`core.sealing`).
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Sealing:
-    """`ring` is what holds now; whoever changes it makes sure that it opens what is stored."""
+    """`ring`: its current key seals, each of its keys opens."""
 
     def __init__(self, ring: KeyRing, random_bytes: Callable[[int], bytes]) -> None:
         self.ring = ring
         self._random = random_bytes
 
     def seal(self, plaintext: bytes, where: bytes) -> bytes:
-        """The value to store at that place, under the key that is current at this moment."""
+        """The value to store at that place, under the current key."""
         return sealing.seal(self.ring, plaintext, where, self._random(NONCE_SIZE_BYTES))
 
     def unseal(self, sealed: bytes, where: bytes) -> bytes:

@@ -83,7 +83,3 @@ DELETE FROM retired_keys WHERE id = :id;
 
 -- name: retired_keys
 SELECT id, token_key, retired_ms FROM retired_keys ORDER BY retired_ms, id;
-
--- Waits for the units that were begun before.
--- name: nothing
-SELECT 1 AS one;

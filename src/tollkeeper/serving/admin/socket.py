@@ -1,7 +1,6 @@
-"""What an operator's command asks of a running server: one order a connection, over a socket beside the database.
+"""One order a connection, over a Unix socket beside the database: the server takes them, a command gives them.
 
-One process writes a database, so a command that must write while the server runs hands its order over. Whoever may
-enter the database's directory may give orders: the socket has the database's own mode, 0600.
+Whoever may enter the database's directory may give orders: the socket has the database's own mode, 0600.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.errors import ApiError
+from tollkeeper.serving import StartError
 from tollkeeper.storage.opening import sqlite_path
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 _ORDER_SIZE_BYTES: Final = 64 * 1024
 _ANSWER_SECONDS: Final = 120
-_LOG = structlog.get_logger("tollkeeper.serving.control")
+_UNREADABLE: Final = {"error": "the order cannot be read"}
+_LOG = structlog.get_logger("tollkeeper.serving.admin")
 
 
 @contextmanager
@@ -53,32 +54,32 @@ def _remove(address: str) -> None:
     Path(address).unlink(missing_ok=True)
 
 
-async def answer_order(carry: Carry, order: dict[str, Any]) -> dict[str, Any]:
-    """What came of an order: `done`, or `error` with the reason, and whether to give it `again`."""
+async def _outcome(carry: Carry, text: bytes) -> dict[str, Any]:
+    """The answer to an order: `done`, or `error` with the reason."""
     try:
-        return {"done": await carry(order)}
+        order = json.loads(text)
+        return {"done": await carry(order)} if isinstance(order, dict) else _UNREADABLE
     except ApiError as refusal:
-        return {"error": refusal.message, "again": refusal.code is Code.UNAVAILABLE}
+        return {"error": refusal.message}
     except RpcUnavailable as error:
         return {"error": f"the chain cannot be asked: {error}"}
+    except ValueError:
+        return _UNREADABLE
+    except Exception:  # noqa: BLE001 - logged; the server goes on
+        _LOG.exception("order_failed")
+        return {"error": "the order failed: see the server's log"}
 
 
 @asynccontextmanager
 async def taking_orders(database_url: str, carry: Carry) -> AsyncIterator[None]:
-    """Takes orders until the block ends.
+    """Take orders until the block ends.
 
     The caller holds the database's lock, so a socket that is there already is a dead process's.
     """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            answer = await answer_order(carry, json.loads(await reader.readline()))
-        except (ValueError, OSError):
-            answer = {"error": "the order cannot be read"}
-        except Exception:  # noqa: BLE001 - logged; the server goes on
-            _LOG.exception("order_failed")
-            answer = {"error": "the order failed: see the server's log"}
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # a line that is too long, or a command that was ended
+            answer = await _outcome(carry, await reader.readline())
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
         writer.close()
@@ -92,18 +93,24 @@ async def taking_orders(database_url: str, carry: Carry) -> AsyncIterator[None]:
             _remove(address)
 
 
-async def give_order(database_url: str, order: dict[str, Any]) -> dict[str, Any] | None:
-    """The running server's answer; None where none runs. Raises: TimeoutError, OSError."""
-    with _address(database_url) as address:
-        try:
+async def give_order(database_url: str, order: dict[str, Any]) -> dict[str, Any]:
+    """The running server's answer: `done` or `error`. Raises: StartError where no server answers."""
+    path = sqlite_path(database_url)
+    try:
+        with _address(database_url) as address:
             reader, writer = await asyncio.open_unix_connection(address)
-        except (FileNotFoundError, ConnectionRefusedError):
-            return None
-    writer.write(json.dumps(order).encode() + b"\n")
-    async with asyncio.timeout(_ANSWER_SECONDS):
-        line = await reader.readline()
-    writer.close()
+    except OSError as error:  # FileNotFoundError, ConnectionRefusedError: nobody listens
+        msg = f"no server runs on {path} ({error.strerror}), and it carries orders out: start it, then ask again"
+        raise StartError(msg) from error
+    try:
+        writer.write(json.dumps(order).encode() + b"\n")
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            line = await reader.readline()
+    except (OSError, TimeoutError):
+        line = b""
+    finally:
+        writer.close()
     if not line.endswith(b"\n"):
-        return {"error": "the server ended before it answered: try again", "again": True}
+        raise StartError(f"the server on {path} did not answer: ask again, what it has done is not done twice")
     answer: dict[str, Any] = json.loads(line)
     return answer

@@ -1,0 +1,74 @@
+"""What a gateway's server does for an operator: honour a payment, and end the tokens of a key that leaked."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from tollkeeper.api import clock_ms, new_request_id
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.gateway.honouring import Honouring
+from tollkeeper.serving.nodes import chain_of
+from tollkeeper.storage.paygates import PayGates
+from tollkeeper.storage.purchases import Purchases
+
+if TYPE_CHECKING:
+    from tollkeeper.gateway.evidence.families import AnyChain
+    from tollkeeper.serving.admin.socket import Carry
+    from tollkeeper.serving.encryption_keys import EncryptionKeys
+    from tollkeeper.settings import Settings
+    from tollkeeper.storage.database import Database
+
+
+def commands_of(settings: Settings, database: Database, keys: EncryptionKeys) -> Carry:
+    """What carries out an order, named by its `order`, on this database."""
+    honouring = _honouring(settings, database, keys)
+
+    async def honour(order: dict[str, Any]) -> dict[str, Any]:
+        """Grant what a payment bought that somebody else carried out (contract 4.3)."""
+        nonce = order.get("nonce")
+        if not isinstance(nonce, str | None):
+            raise _unreadable()
+        return await honouring.honour(_text(order, "gate"), _text(order, "transaction"), nonce)
+
+    async def revoke(order: dict[str, Any]) -> dict[str, Any]:
+        """End the credit tokens and links that a retired key made."""
+        await keys.revoke(_text(order, "key"), database)
+        return {}
+
+    carry = {"honour": honour, "revoke": revoke}
+
+    async def carry_out(order: dict[str, Any]) -> dict[str, Any]:
+        if (name := order.get("order")) not in carry:
+            raise _unreadable()
+        return await carry[name](order)
+
+    return carry_out
+
+
+def _honouring(settings: Settings, database: Database, keys: EncryptionKeys) -> Honouring:
+    def chain_on(network: str) -> AnyChain | None:
+        found = settings.networks.get(network)
+        return chain_of(found, settings) if found is not None and found.rpc_urls else None
+
+    return Honouring(
+        PayGates(database, keys.sealing, os.urandom),
+        Purchases(database, keys.sealing),
+        chain_on,
+        keys.tokens,
+        clock_ms,
+        lambda: "pur_" + new_request_id(),
+        os.urandom,
+    )
+
+
+def _text(order: dict[str, Any], name: str) -> str:
+    """A text of the order. Raises: INVALID_PARAMETER."""
+    value = order.get(name)
+    if not isinstance(value, str):
+        raise _unreadable()
+    return value
+
+
+def _unreadable() -> ApiError:
+    return ApiError(Code.INVALID_PARAMETER, "the order cannot be read")

@@ -1,0 +1,90 @@
+"""The encryption keys of a running gateway: what seals, what makes credit tokens and links (contract 3.1, 4.3).
+
+A key is replaced by a restart: the new one is the first of the file, the former one stays behind it. From then on
+everything is sealed under the new one, what the former one sealed opens and is moved in the background, and what made
+its tokens is kept in the database. Once that is done the former key may be retired (`key_rotation`): its tokens stay
+good without it, until they are revoked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tollkeeper.api import clock_ms
+from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.storage.database import StorageError
+from tollkeeper.storage.resealing import Resealing, forget_retired, keep_retired, retired_token_keys
+from tollkeeper.storage.sealing import Sealing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.core.sealing import KeyRing
+    from tollkeeper.storage.database import Database
+
+_TOKEN_KEY_PURPOSE: Final = b"tollkeeper credit tokens"
+_AGAIN_SECONDS: Final = 60.0
+_LOG = structlog.get_logger("tollkeeper.serving")
+
+
+def token_key(key: bytes) -> bytes:
+    """What makes credit tokens and links while `key` seals: made from it, so that no key has two uses."""
+    return hmac.digest(key, _TOKEN_KEY_PURPOSE, hashlib.sha256)
+
+
+class EncryptionKeys:
+    """`sealing` is what the stores seal with; `tokens` makes credit tokens and links, by its first, and checks them."""
+
+    def __init__(self, ring: KeyRing, random_bytes: Callable[[int], bytes]) -> None:
+        self.sealing = Sealing(ring, random_bytes)
+        self._former = {name: token_key(key) for name, key in ring.keys.items() if name != ring.current}
+        self._retired: dict[str, bytes] = {}
+        self.tokens = [token_key(ring.keys[ring.current]), *self._former.values()]
+
+    async def open(self, database: Database) -> None:
+        """Learn what retired keys made. Raises: StorageError.
+
+        What the ring does not open is told, and everything else goes on: whoever put a backup in place may put its key
+        back yet. A key that is in use again is retired no more.
+        """
+        self._retired, closed = await retired_token_keys(database, self.sealing)
+        if closed:
+            _LOG.error("retired_keys_do_not_open", retired=closed)
+        current = self.sealing.ring.current
+        if current in (*self._retired, *closed):
+            await database.run(forget_retired(current))
+        self.tokens += [key for key in self._retired.values() if key not in self.tokens]
+
+    async def move_stored(self, database: Database) -> None:
+        """Move what former keys sealed under the current one, and keep what made their tokens."""
+        if not self._former:
+            return
+        resealing = Resealing(database, self.sealing)
+        while True:
+            try:
+                moved = await resealing.move_all()
+                await database.run(keep_retired(self.sealing, self._former, clock_ms()))
+            except StorageError as error:
+                _LOG.warning("values_not_resealed", reason=error.message)
+            except Exception:  # noqa: BLE001 - logged; the next round tries again
+                _LOG.exception("values_not_resealed")
+            else:
+                _LOG.info("values_resealed", values=moved, former=[*self._former])
+                if resealing.unopened:
+                    _LOG.error("values_do_not_open", values=resealing.unopened)
+                return
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def revoke(self, key_id: str, database: Database) -> None:
+        """End the tokens of a key that is retired. Raises: CONFLICT for the one in use; StorageError."""
+        if key_id == self.sealing.ring.current:
+            raise ApiError(Code.CONFLICT, f"{key_id} is the key in use")
+        await database.run(forget_retired(key_id))
+        made = self._retired.get(key_id) or self._former.get(key_id)
+        if made in self.tokens:
+            self.tokens.remove(made)
