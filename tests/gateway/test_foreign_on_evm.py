@@ -138,6 +138,22 @@ async def test_a_success_that_a_facilitator_tells_every_server_of_one_payment_bu
         assert site.foreign.chain.is_used(authorization.payer, authorization.nonce)
 
 
+async def test_a_facilitator_is_asked_for_the_value_that_was_authorized(abroad: SalesOnEvm) -> None:
+    """Many want the exact amount; a payment of more than the price is as good."""
+    site, gate = abroad.site, await abroad.gate()
+
+    async def exact(foreign: ForeignOnEvm, payload: EvmPayload) -> Any:
+        if foreign.settles[-1]["paymentRequirements"]["maxAmountRequired"] != str(payload.authorization.value):
+            return ways.failure("invalid_exact_evm_payload_authorization_value")
+        return await ways.honest(foreign, payload)
+
+    site.foreign.settling = exact
+    challenge = (await abroad.buyer.ask("GET", gate["accessUrl"])).json()
+    payment = abroad.buyer.sign(challenge, lambda wanted: replace(wanted, value=15_000))
+    assert (await abroad.pay(gate, payment)).status == 200
+    assert site.received_micro() == 15_000
+
+
 async def test_a_failure_that_may_follow_a_sending_is_looked_for_also_where_the_facilitator_confirms(
     site: SiteOnEvm,
 ) -> None:

@@ -50,11 +50,59 @@ async def test_a_hub_in_the_process_has_its_time_and_answers_for_no_task_that_is
         await asking
 
 
-async def test_a_redirect_is_an_answer_and_not_followed() -> None:
-    redirect = b"HTTP/1.1 307 Temporary Redirect\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n"
-    async with facilitator(serves(redirect)) as (transport, there):
-        assert await transport.request("POST", "/settle", {}, b"{}", 5) == (307, b"")
+def redirect(location: str) -> bytes:
+    return f"HTTP/1.1 308 Permanent Redirect\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode()
+
+
+def redirects(location: str) -> Behaviour:
+    """Sends whoever asks below its base path elsewhere, and answers there."""
+
+    async def behave(connection: Connection) -> None:
+        while True:
+            await connection.request()
+            is_first = connection.target.heads[-1].split(b" ")[1].startswith(b"/base/")
+            await connection.send(redirect(location) if is_first else sized(b"{}"))
+
+    return behave
+
+
+@pytest.mark.parametrize("location", ["/supported/", "../supported?a=b"])
+async def test_a_get_follows_a_redirect_on_the_same_host(location: str) -> None:
+    async with facilitator(redirects(location)) as (transport, there):
+        assert await transport.request("GET", "/supported", {}, b"", 5) == (200, b"{}")
+        assert [head.split(b" ")[1] for head in there.heads] == [
+            b"/base/supported",
+            b"/" + location.lstrip("./").encode(),
+        ]
+
+
+@pytest.mark.parametrize("path", ["/settle", "/verify", "/transfer"])
+async def test_a_redirect_of_a_payment_is_named_and_never_followed(path: str) -> None:
+    async with facilitator(redirects("/elsewhere")) as (transport, there):
+        with pytest.raises(HubUnreachableError, match=r"POST .* is redirected to http://127\.0\.0\.1:\d+/elsewhere"):
+            await transport.request("POST", path, {}, b"{}", 5)
         assert len(there.heads) == 1
+
+
+@pytest.mark.parametrize("location", ["https://127.0.0.1/base/supported", "http://127.0.0.1:1/", "//other.example/x"])
+async def test_a_redirect_to_another_host_is_named_and_not_followed(location: str) -> None:
+    async with facilitator(serves(redirect(location))) as (transport, there):
+        with pytest.raises(HubUnreachableError, match=r"is redirected to http.*set hub_url"):
+            await transport.request("GET", "/supported", {}, b"", 5)
+        assert len(there.heads) == 1
+
+
+async def test_a_redirect_without_end_is_not_followed_for_ever() -> None:
+    async with facilitator(serves(redirect("/base/supported"))) as (transport, there):
+        with pytest.raises(HubUnreachableError, match="is redirected to"):
+            await transport.request("GET", "/supported", {}, b"", 5)
+        assert len(there.heads) < 6
+
+
+async def test_what_names_no_place_is_an_answer() -> None:
+    nowhere = b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n"
+    async with facilitator(serves(nowhere)) as (transport, _):
+        assert await transport.request("GET", "/supported", {}, b"", 5) == (302, b"")
 
 
 @pytest.mark.parametrize(

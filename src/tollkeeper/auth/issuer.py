@@ -125,16 +125,12 @@ class Auth:
         _, session = await self._in_force(bearer)
         return session
 
-    async def check_not_ended(self, session: store.Session, bearer: str) -> None:
-        """For what took longer than an access token lives: that its login was not ended since it was authenticated.
+    async def check_guest(self, bearer: str) -> None:
+        """Ask a login's own issuer, where that is another one, whether it was ended since it was authenticated.
 
-        Of a login that began elsewhere nothing is known any more once its token is over: then it holds as it was.
-        Raises: INVALID_TOKEN, UNAVAILABLE.
+        Nothing is known of it any more once its token is over: then it holds as it was. Raises: INVALID_TOKEN,
+        UNAVAILABLE.
         """
-        if session.issuer is None:
-            if await store.read_session(self._database, session.session_id) is None:
-                raise tokens.invalid_token()
-            return
         if not tokens.is_over(bearer, self._now_ms()):
             await self.authenticate(bearer)
 

@@ -373,7 +373,9 @@ class Attempt:
             require_valid_now(self.presented.payment, arrived_ms // 1000)
         except ApiError as late:
             raise await parts.refusals.of_own(late, tender) from None
-        asked = asked_of(self.presented.payment, opened.settled_by(tender, terms.price_micro))
+        # A facilitator that is not ours may want the exact amount: it is asked for the value that was authorized.
+        amount_micro = terms.price_micro if parts.supported().is_ours else tender.value
+        asked = asked_of(self.presented.payment, opened.settled_by(tender, amount_micro))
         verdict, refusal = await parts.hub.verify(asked), None
         if not verdict.is_valid:
             refusal = await parts.refusals.of(verdict, tender, opened.asset_on(network).no_wallet(terms.pay_to))

@@ -80,14 +80,14 @@ class OpenGate:
             Code.UNAVAILABLE, f"on {networks} nothing can be paid for now; send the same request again later"
         )
 
-    def settled_by(self, tender: Tender, price_micro: int) -> Requirements:
+    def settled_by(self, tender: Tender, amount_micro: int) -> Requirements:
         """The requirements that a payment is verified and settled against.
 
         A fee payer is the one that the payer named: a 402 of before the facilitator changed it is as good.
         """
         shown = self.offers[tender.key.network].requirements
         extra = {**shown.extra, "feePayer": tender.fee_payer} if tender.fee_payer else shown.extra
-        return replace(shown, amount=price_micro, extra=extra)
+        return replace(shown, amount=amount_micro, extra=extra)
 
 
 def not_found() -> ApiError:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.storage.authority import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -64,13 +65,21 @@ class Ownership:
         session = await self._auth.authenticate(bearer)
         return Caller(wallet=session.wallet, login=(session, bearer))
 
-    async def check_not_ended(self, caller: Caller) -> None:
-        """For a caller who was judged before a long upload: the age that his access token has by now says nothing.
+    async def authority(
+        self, caller: Caller, judge: Callable[[PayGate, bytes | None], object] = lambda _gate, _token_hash: None
+    ) -> Authority:
+        """Make what is judged of the caller in the commit of a change: his login, and `judge` of the gate as it stands.
 
-        A management token is judged by the gate that it is for. Raises: INVALID_TOKEN where the login was ended.
+        A login that began at another issuer is asked about now, because only that issuer knows whether it goes on. The
+        age that an access token has behind a long upload says nothing. Raises: INVALID_TOKEN, UNAVAILABLE.
         """
-        if caller.login is not None:
-            await self._auth.check_not_ended(*caller.login)
+        if caller.login is None:
+            return Authority(None, judge)
+        session, bearer = caller.login
+        if session.issuer is None:
+            return Authority(session.session_id, judge)
+        await self._auth.check_guest(bearer)
+        return Authority(None, judge)
 
     def require_known(self, caller: Caller) -> None:
         """For what nobody in particular may do only under "manage". Raises: AUTH_REQUIRED."""

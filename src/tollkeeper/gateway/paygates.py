@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.ownership import Caller, Ownership
     from tollkeeper.gateway.traffic import Traffic
     from tollkeeper.gateway.uploads import Uploads
+    from tollkeeper.storage.authority import Authority
     from tollkeeper.storage.creations import CreationKey
     from tollkeeper.storage.paygates import PayGates
 
@@ -124,7 +125,8 @@ class Management:
             return {**self._body(gate, Counters()), **shown}
 
         once = None if key is None else Once(key, lambda gate: json.dumps(answer(gate)).encode())
-        return answer(await self.store.create(new, caller.wallet, hashed, clock_ms(), secret, once))
+        by = await self.ownership.authority(caller)
+        return answer(await self.store.create(new, caller.wallet, hashed, clock_ms(), secret, once, by=by))
 
     def _new_secret(self) -> HmacSecret:
         return new_secret(self.random_bytes(SECRET_SIZE_BYTES + KEY_ID_SIZE_BYTES))
@@ -231,10 +233,10 @@ class Management:
         if "targetUrl" in body:
             await self.resolver.check_target(wanted.target_url)
         warned = await self._warned(wanted.recipients, gate.recipients)
-        secret = self._new_secret()
+        secret, by = self._new_secret(), await self._authority(caller)
         try:
             changed = await self.store.update(
-                gate_id, lambda current: updated(current, body, now_ms, forbidden, file), secret
+                gate_id, lambda current: updated(current, body, now_ms, forbidden, file), secret, by=by
             )
         finally:
             self.gates.forget(gate.slug)  # also where the answer was lost: the commit may stand
@@ -243,10 +245,10 @@ class Management:
 
     async def replace_secret(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
         """A new secret to sign with, shown once; requests carry the former one's signature too for a day."""
-        gate, _ = await self.managed(bearer, gate_id)
-        secret = self._new_secret()
+        gate, caller = await self.managed(bearer, gate_id)
+        secret, by = self._new_secret(), await self._authority(caller)
         try:
-            await self.store.replace_secret(gate_id, secret, clock_ms())
+            await self.store.replace_secret(gate_id, secret, clock_ms(), by=by)
         finally:
             self.gates.forget(gate.slug)
         return _shown(secret)
@@ -256,19 +258,21 @@ class Management:
         gate, token_hash = await self._found(gate_id)
         caller = await self.ownership.caller(bearer)
         wallet = self.ownership.may_claim(caller, gate, token_hash, token)
+        by = await self.ownership.authority(caller, partial(self.ownership.may_claim, caller, token=token))
         try:
-            claimed = await self.store.claim(gate_id, wallet, clock_ms())
+            claimed = await self.store.claim(gate_id, wallet, clock_ms(), by=by)
         finally:
             self.gates.forget(gate.slug)
         return self._body(claimed, await self._counters(claimed))
 
     async def delete(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
         """Ends a gate; its slug answers 404 from then on."""
-        gate, _ = await self.managed(bearer, gate_id)
+        gate, caller = await self.managed(bearer, gate_id)
+        by = await self._authority(caller)
         # Before the rest is void, too: that takes seconds where much was sold.
         forget = partial(self.gates.forget, gate.slug)
         try:
-            outstanding = await self.store.delete(gate_id, clock_ms(), forget)
+            outstanding = await self.store.delete(gate_id, clock_ms(), forget, by=by)
         finally:
             forget()
         return {"success": True, "message": "the PayGate is deleted", "outstandingCredits": outstanding}
@@ -289,6 +293,9 @@ class Management:
         gate, token_hash = await self._found(gate_id)
         self.ownership.may_manage(caller, gate, token_hash)
         return gate
+
+    async def _authority(self, caller: Caller) -> Authority:
+        return await self.ownership.authority(caller, partial(self.ownership.may_manage, caller))
 
     async def _counters(self, gate: PayGate) -> Counters:
         written = await self.store.counters(gate.id)
@@ -327,7 +334,6 @@ async def _create(management: Management, uploads: Uploads, request: HttpRequest
     if form.file is None:
         raise missing("file")
     async with uploads.kept_if_sold(form.file):
-        await management.ownership.check_not_ended(caller)
         return await management.create(caller, form.fields, form.file, key=key)
 
 
@@ -339,7 +345,6 @@ async def _update(management: Management, uploads: Uploads, request: HttpRequest
     caller, gate = await management.may_send_form(bearer, gate_id)
     form = await uploads.read(request.headers, request.stream(), partial(management.check_before_file, gate=gate))
     async with uploads.kept_if_sold(form.file):
-        await management.ownership.check_not_ended(caller)
         return await management.update(caller, gate_id, form.fields, form.file)
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urljoin
+
+import structlog
 
 from tollkeeper.api import CORRELATION_ID, new_request_id
-from tollkeeper.core.addresses import FIELD, TargetUrl, check_target_url
+from tollkeeper.core.addresses import FIELD, TargetUrl, check_target_url, parse_target_url
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.forwarding import Header, encode_request_head
 from tollkeeper.edge.addresses import Resolver
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
     from litestar.types import ASGIApp
 
 ANSWER_SIZE_BYTES: Final = 1024 * 1024
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_HOPS_MAX: Final = 3
+_NAMED_LENGTH: Final = 300
+_LOG = structlog.get_logger("tollkeeper.gateway.transports")
 
 
 class HttpTransport:
@@ -34,20 +41,34 @@ class HttpTransport:
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, timeout_seconds: float
     ) -> tuple[int, bytes]:
-        """See `hub_client.Transport`. Redirects are not followed: a payment goes where the operator said.
+        """See `hub_client.Transport`. A payment goes where the operator said: only a GET follows a redirect.
 
-        An answer that names another request is none: something sent that one twice. Only our hub repeats the name.
+        It does so on the same host. An answer that names another request is none: something sent that one twice. Only
+        our hub repeats the name.
         """
         try:
             base = self._reachable()[1]
             lines = _lines(base, headers)
-            whole = base.path.rstrip("/").encode() + path.encode()
-            head, content = await self.exchange(method, whole, lines, body, timeout_seconds)
+            asked = f"{base.scheme}://{base.authority}{base.path.rstrip('/')}{path}"
+            for _ in range(_HOPS_MAX):
+                there = parse_target_url(asked)
+                if there.authority != base.authority or there.scheme != base.scheme:
+                    break
+                whole = f"{there.path}?{there.query}" if there.query else there.path
+                head, content = await self.exchange(method, whole.encode(), lines, body, timeout_seconds)
+                if (elsewhere := _redirection(head)) is None:
+                    return head.status, content
+                asked = urljoin(asked, elsewhere)
+                if method != "GET":
+                    break
         except ApiError as error:
             # Its words are those of the connections to targets.
             reason = error.message.replace(FIELD, "hub_url").replace("the target", "the hub")
             raise HubUnreachableError(reason) from error
-        return head.status, content
+        place = ascii(asked[:_NAMED_LENGTH])[1:-1]
+        reason = f"{method} {path} is redirected to {place}: set hub_url to where the facilitator is"
+        _LOG.error("facilitator_redirects", reason=reason)
+        raise HubUnreachableError(reason)
 
     async def exchange(
         self, method: str, path_and_query: bytes, lines: Iterable[Header], body: bytes, timeout_seconds: float
@@ -81,6 +102,14 @@ class HttpTransport:
         """Closes the connections."""
         if self._way is not None:
             self._way[0].close()
+
+
+def _redirection(head: ResponseHead) -> str | None:
+    """The place that an answer sends its caller to; None where it is no redirect."""
+    if head.status not in _REDIRECTS:
+        return None
+    places = [value.decode("latin-1") for key, value in head.headers if key.lower() == b"location"]
+    return places[0] if places else None
 
 
 def _lines(base: TargetUrl, headers: Mapping[str, str]) -> list[Header]:

@@ -121,6 +121,11 @@ async def read_session(database: Database, session_id: str) -> Session | None:
     return _session(rows[0]) if rows else None
 
 
+def is_in_force(session_id: str) -> Unit[bool]:
+    """Say within a unit whether that login was not ended."""
+    return bool((yield _QUERIES.read_session(id=session_id)))
+
+
 async def read_user(database: Database, user_id: int) -> User | None:
     """The user of that id."""
     rows = await database.read(_QUERIES.read_user(id=user_id))

@@ -7,7 +7,7 @@ another address. Purchases and credits are in `storage.purchases`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.core.target_signing import HmacSecret
+    from tollkeeper.storage.authority import Authority
     from tollkeeper.storage.database import Database, Row, Unit
     from tollkeeper.storage.sealing import Sealing
 
+T = TypeVar("T")
 _Q = load_queries("gateway.sql")
 _ENCODE: Final = msgspec.json.Encoder().encode
 _DECODE_ACCEPTS: Final = msgspec.json.Decoder(tuple[Recipient, ...]).decode
@@ -45,6 +47,11 @@ class Once:
 
     key: CreationKey
     answer: Callable[[PayGate], bytes]
+
+
+def _after(first: Unit[None], then: Unit[T]) -> Unit[T]:
+    yield from first
+    return (yield from then)
 
 
 class PayGates:
@@ -66,12 +73,17 @@ class PayGates:
         now_ms: int,
         secret: HmacSecret | None = None,
         once: Once | None = None,
+        *,
+        by: Authority | None = None,
     ) -> PayGate:
         """Stores a new gate under a slug of its own, with its secret where it signs; and its answer, if it has a key.
 
-        Raises: CONFLICT when the owner's slug was ever taken; CreatedBeforeError where the key was used before.
+        `by`: whose login it needs, None for nobody's. Raises: CONFLICT when the owner's slug was ever taken;
+        CreatedBeforeError where the key was used before; INVALID_TOKEN.
         """
         creating = self._create(new, owner_wallet, management_hash, now_ms, secret)
+        if by is not None:
+            creating = _after(by.require_login(), creating)
         return await self._database.run(creating if once is None else self._create_once(creating, once, now_ms))
 
     async def created_before(self, key: CreationKey, now_ms: int) -> bytes | None:
@@ -208,14 +220,27 @@ class PayGates:
         return [self._gate(row) for row in rows], total[0]["total"]
 
     async def update(
-        self, gate_id: int, change: Callable[[PayGate], PayGate], spare: HmacSecret | None = None
+        self,
+        gate_id: int,
+        change: Callable[[PayGate], PayGate],
+        spare: HmacSecret | None = None,
+        *,
+        by: Authority | None = None,
     ) -> PayGate:
         """Applies a pure change to the gate as it stands, in one transaction; what `change` raises changes nothing.
 
-        A gate that signs from now on and has no secret gets `spare`, which the result then has.
-        Raises: NOT_FOUND.
+        A gate that signs from now on and has no secret gets `spare`, which the result then has. `by`: who asks, as of
+        all changes; None for the program itself. Raises: NOT_FOUND, and what `by` refuses.
         """
-        return await self._database.run(self._update_and_keep(gate_id, change, spare))
+        return await self._database.run(self._behind(gate_id, by, self._update_and_keep(gate_id, change, spare)))
+
+    def _behind(self, gate_id: int, by: Authority | None, changing: Unit[T]) -> Unit[T]:
+        """Change the gate where `by` may, as it stands in this very transaction."""
+        if by is not None:
+            yield from by.require_login()
+            for row in (yield _Q.paygate_by_id(id=gate_id)):  # of none the change says so itself
+                by.judge(self._gate(row), row["management_hash"])
+        return (yield from changing)
 
     def _update_and_keep(
         self, gate_id: int, change: Callable[[PayGate], PayGate], spare: HmacSecret | None
@@ -229,9 +254,11 @@ class PayGates:
             return replace(gate, secrets=(spare,))
         return gate
 
-    async def replace_secret(self, gate_id: int, secret: HmacSecret, now_ms: int) -> None:
+    async def replace_secret(
+        self, gate_id: int, secret: HmacSecret, now_ms: int, *, by: Authority | None = None
+    ) -> None:
         """Gives a signing gate a new secret. Raises: NOT_FOUND; CONFLICT for one that does not sign, or too often."""
-        await self._database.run(self._replace_secret(gate_id, secret, now_ms))
+        await self._database.run(self._behind(gate_id, by, self._replace_secret(gate_id, secret, now_ms)))
 
     def _replace_secret(self, gate_id: int, secret: HmacSecret, now_ms: int) -> Unit[None]:
         def next_version(gate: PayGate) -> PayGate:
@@ -256,9 +283,9 @@ class PayGates:
         yield self._version(gate)
         return gate
 
-    async def claim(self, gate_id: int, owner_wallet: str, now_ms: int) -> PayGate:
+    async def claim(self, gate_id: int, owner_wallet: str, now_ms: int, *, by: Authority) -> PayGate:
         """Gives an ownerless gate to a wallet. Raises: NOT_FOUND, CONFLICT when it has an owner by now."""
-        return await self._database.run(self._claim(gate_id, owner_wallet, now_ms))
+        return await self._database.run(self._behind(gate_id, by, self._claim(gate_id, owner_wallet, now_ms)))
 
     def _claim(self, gate_id: int, owner_wallet: str, now_ms: int) -> Unit[PayGate]:
         changed = yield _Q.claim_paygate(id=gate_id, owner_wallet=owner_wallet, now_ms=now_ms)
@@ -271,13 +298,15 @@ class PayGates:
         yield self._version(gate)
         return gate
 
-    async def delete(self, gate_id: int, now_ms: int, deleted: Callable[[], None] | None = None) -> int:
+    async def delete(
+        self, gate_id: int, now_ms: int, deleted: Callable[[], None] | None = None, *, by: Authority | None = None
+    ) -> int:
         """Deletes a gate softly and voids its bought credits; returns how many those were. Raises: NOT_FOUND.
 
         From the first commit on none of them is taken but what is due (`spending`). Where much is yet to be void then,
         `deleted` is called; where this breaks off, `void_rest` goes on.
         """
-        voided, outstanding = await self._database.run(self._delete(gate_id, now_ms))
+        voided, outstanding = await self._database.run(self._behind(gate_id, by, self._delete(gate_id, now_ms)))
         if voided == VOIDED_AT_ONCE:
             if deleted is not None:
                 deleted()
