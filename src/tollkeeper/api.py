@@ -27,7 +27,7 @@ from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES as HEAD_MAX
 from tollkeeper.core.strict_json import parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
@@ -155,10 +155,10 @@ def _too_large() -> ApiError:
     return ApiError(Code.PAYLOAD_TOO_LARGE, "the request body is too large", details=details)
 
 
-def parse_json_object(data: bytes) -> dict[str, Any]:
+def parse_json_object(data: bytes, parse: Callable[[bytes], Any] = parse_json) -> dict[str, Any]:
     """A request body that must be a JSON object. Raises: INVALID_PARAMETER."""
     try:
-        body = parse_json(data)
+        body = parse(data)
     except ValueError as error:
         raise invalid("body", f"the request body is not valid JSON: {error}") from None
     if not isinstance(body, dict):

@@ -13,6 +13,7 @@ from tollkeeper.core.counterfactual import (
     Deployment,
     acceptance_answer,
     acceptance_question,
+    is_wrapped,
     read_settling_call,
     settling_call,
     unwrap,
@@ -72,6 +73,11 @@ MALFORMED = {
     "padding that is not zero": WRAPPED[:159] + b"\1" + WRAPPED[160:],
     "wrapped twice": wrap(Deployment(FACTORY, b"", WRAPPED)),
 }
+
+
+def test_a_wrapped_signature_is_told_from_every_other() -> None:
+    assert is_wrapped(WRAPPED)
+    assert not any(map(is_wrapped, [SIGNATURE, b"", *MALFORMED.values()]))
 
 
 @pytest.mark.parametrize("case", MALFORMED)

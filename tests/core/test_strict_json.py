@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tollkeeper.core.limits import JSON_DEPTH, JSON_INTEGER_DIGITS
-from tollkeeper.core.strict_json import NumberText, parse_json
+from tollkeeper.core.strict_json import NumberText, parse_json, parse_json_around
 
 SCALARS = st.none() | st.booleans() | st.integers(-(10**70), 10**70) | st.text(st.characters(exclude_categories=["Cs"]))
 VALUES = st.recursive(
@@ -235,3 +235,18 @@ def test_escaped_text_is_read_where_it_is_whole() -> None:
     assert parse_json(b'{"\\u0061":["\\ud83d\\ude00","\\u0000",1,null,{"b":true}]}') == {
         "a": ["\U0001f600", "\x00", 1, None, {"b": True}]
     }
+
+
+def test_around_what_is_ours_nothing_that_others_wrote_is_a_fault() -> None:
+    text = '{"mine": 5, "theirs": {"long": %s, "half": "\\ud83d", "share": 1.5}, "twice": 1, "twice": 2}' % ("9" * 100)
+    read = parse_json_around(text.encode())
+    assert (read["mine"], read["twice"]) == (5, NumberText("twice"))
+    assert read["theirs"] == {"long": NumberText("9" * 100), "half": "\ud83d", "share": NumberText("1.5")}
+    assert parse_json_around(b'{"a":1}') == {"a": 1}
+
+
+def test_around_what_is_ours_json_may_be_64_deep() -> None:
+    assert depth(parse_json_around(b"[" * 64 + b"]" * 64)) == 64
+    for text in (b"[" * 65 + b"]" * 65, b"[" * 100_000, b'{"a": NaN}', b"nul", b"\xff", b'{"a": 1} 2'):
+        with pytest.raises(ValueError):  # noqa: PT011 - of several readers
+            parse_json_around(text)

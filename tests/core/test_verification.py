@@ -43,6 +43,7 @@ from tollkeeper.core.verification import (
     requirement_checks,
     signature_check,
     time_checks,
+    with_usual_v,
 )
 from tollkeeper.core.wire import UINT256_MAX, Payment, PaymentKey, Requirements, SolanaPayload
 
@@ -271,6 +272,15 @@ def test_a_signature_that_the_token_would_refuse_is_refused(signature: bytes, wh
     check = signature_check(replace(PAYLOAD, signature=signature), BASE_SEPOLIA)
     assert (check.ok, check.reason) == (False, Reason.SIGNATURE)
     assert why in check.actual
+
+
+def test_a_v_of_0_or_1_is_27_or_28_and_nothing_else_of_a_signature_changes() -> None:
+    for recovery in (0, 1):
+        short = replace(PAYLOAD, signature=PAYLOAD.signature[:64] + bytes([recovery]))
+        assert with_usual_v(short).signature == PAYLOAD.signature[:64] + bytes([recovery + 27])
+    others = (PAYLOAD.signature, PAYLOAD.signature[:64] + b"\x02", PAYLOAD.signature[:63] + b"\x01", b"", bytes(66))
+    for signature in others:
+        assert with_usual_v(replace(PAYLOAD, signature=signature)).signature == signature
 
 
 @pytest.mark.parametrize(

@@ -126,14 +126,16 @@ class Generated:
         is_wrapped = draw.random() < (0.8 if authorization.payer in self.future_at else 0.1)
         if not is_wrapped:
             kind = "contract" if self.has_code[authorization.payer] else "key"
-            return self.asked(kind, authorization, signature, self.of_token(authorization, signature))
+            return self.asked(kind, authorization, signature, self.of_token(authorization, self.sent(signature)))
         kind, factory, deployment, wrapped = self.wrapped(authorization.payer, signature)
         if self.has_code[authorization.payer]:  # what is there is asked, and nothing is deployed
             call = self.of_token(authorization, signature)
         else:
             call = self.of_multicall(factory, deployment, authorization, signature)
         # Only what an allowed factory would make a wallet of is asked: a key behind a wrapper signs nothing.
-        is_allowed = kind == "wrapped" and (self.has_code[authorization.payer] or authorization.payer in self.future_at)
+        has_code = self.has_code[authorization.payer]
+        is_allowed = kind == "wrapped" and (has_code or authorization.payer in self.future_at)
+        is_allowed = is_allowed or (kind == "factory that is not listed" and has_code)  # the wrapper is taken off
         return self.asked(kind, authorization, wrapped, call if is_allowed else None)
 
     def wrapped(self, payer: str, inner: bytes) -> tuple[str, str, bytes, bytes]:
@@ -162,6 +164,11 @@ class Generated:
         ]
         kind, content = draw.choice(wrong)
         return kind, FACTORY, deployment, content + COUNTERFACTUAL_MARK
+
+    def sent(self, signature: bytes) -> bytes:
+        """As the hub sends it: a key's with a `v` of 0 or 1 as 27 or 28."""
+        is_short = len(signature) == 65 and signature[64] in {0, 1} and signature[:12] != bytes(12)
+        return signature[:64] + bytes([signature[64] + 27]) if is_short else signature
 
     def asked(self, kind: str, authorization: Authorization, signature: bytes, call: dict[str, str] | None) -> Asked:
         body = settle_body(self.chain, authorization, signature)

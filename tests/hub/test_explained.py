@@ -86,7 +86,6 @@ async def test_every_check_of_an_evm_payment_is_told_in_order(
                     good_on_evm(chain, plain.body)["signature"][0],
                     "no key could have made this signature",
                 ),
-                "simulation": (None, "ECRecover: invalid signature"),
             },
         ),
         "asset": (plain.requiring(asset=other), {"requirements.asset": (USDC_ADDRESS, other)}),
@@ -96,7 +95,11 @@ async def test_every_check_of_an_evm_payment_is_told_in_order(
         ),
     }
     body, wrong = bodies[case]
-    assert_told(await hub.post("/verify?explain=true", body), good_on_evm(chain, body), wrong)
+    good = good_on_evm(chain, body)
+    if "signature" in wrong:  # of what nobody signed no node is asked
+        names = list(good)
+        good = {name: good[name] for name in (*names[: names.index("assetCode")], "signature")}
+    assert_told(await hub.post("/verify?explain=true", body), good, wrong)
 
 
 async def test_an_expired_evm_payment_is_told_its_end_once(hub: HubUnderTest, embedded_chain: ChainUnderTest) -> None:

@@ -252,7 +252,7 @@ async def test_a_success_that_nobody_was_told_goes_to_the_same_purchase_whatever
         assert await hub.status(payment) == "success"
 
         async def asked(key: str, **changes: Any) -> Answer:
-            changed = payment.requiring(description="another text")
+            changed = payment.requiring(resource="https://gate.example/other")
             data = json.dumps(
                 {**changed, "confirm": True, "purchaseData": {**DATA, "title": "new", **changes}}
             ).encode()

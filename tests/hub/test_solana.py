@@ -513,7 +513,7 @@ async def test_a_transfer_moves_what_its_caller_says(world: SolanaHub) -> None:
         ({"recipient": None}, "MISSING_PARAMETER"),
         ({"amount": "3999"}, "PAYMENT_INVALID"),
         ({"amount": "4001"}, "INSUFFICIENT_AMOUNT"),
-        ({"amount": 4000}, "INVALID_AMOUNT"),
+        ({"amount": -1}, "INVALID_AMOUNT"),
         ({"recipient": OWNER}, "PAYMENT_INVALID"),
         ({"recipient": "0x209693bc6afc0c5328ba36faf03c514ef312287c"}, "INVALID_ADDRESS"),
         ({"asset": OWNER}, "PAYMENT_INVALID"),

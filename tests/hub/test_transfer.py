@@ -170,7 +170,8 @@ async def test_the_database_id_stands_in_for_the_hash_where_it_is_asked_for(
         ({"asset": "0x036Cbd53842c5426634e7929541eC2318f3dCF7e"}, "INVALID_ADDRESS"),
         ({"recipient": "somebody"}, "INVALID_ADDRESS"),
         ({"amount": "1.5"}, "INVALID_AMOUNT"),
-        ({"amount": 10000}, "INVALID_AMOUNT"),
+        ({"amount": -1}, "INVALID_AMOUNT"),
+        ({"amount": True}, "INVALID_AMOUNT"),
     ],
 )
 async def test_what_cannot_be_read_is_refused_by_its_code(

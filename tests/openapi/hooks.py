@@ -152,7 +152,7 @@ def _meant_body(case: schemathesis.Case[Any], name: str, body: dict[str, Any]) -
     paid = signed()
     if name in {"verify", "settle"}:
         required = body["paymentRequirements"]
-        if required["scheme"] != "exact" or "base" not in required["network"]:
+        if required.get("scheme") != "exact" or "base" not in required.get("network", ""):
             return body  # answered with a reason
         same = {"network": "base-sepolia", "asset": CHAIN.token, "payTo": KNOWN["payTo"], "maxAmountRequired": "1"}
         return {**body, "x402Version": 1, "paymentPayload": paid, "paymentRequirements": {**required, **same}}

@@ -275,10 +275,13 @@ class EvmChain:
         Raises: RpcUnavailable.
         """
         payload = await self.ready(payload)
-        code, word = await self.rpc.ask(self._wallet_calls(payload, asset))
-        if evm.is_counterfactual_signature(payload.signature):
-            return accepts_once_deployed(word)
-        return accepts_signature(word) if data_of(code) else None
+        ask_code, ask_wallet = self._wallet_calls(payload, asset)
+        deploys = evm.is_counterfactual_signature(payload.signature)
+        # Most who have not signed have no code, and anybody may ask: the dear question is asked of wallets alone.
+        if not deploys and not data_of(*await self.rpc.ask([ask_code])):
+            return None
+        (word,) = await self.rpc.ask([ask_wallet])
+        return accepts_once_deployed(word) if deploys else accepts_signature(word)
 
     async def state(
         self, payload: EvmPayload, asset: EvmAsset, sender: str, *, is_signed_by_key: bool

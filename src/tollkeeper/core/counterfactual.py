@@ -55,6 +55,17 @@ def unwrap(signature: bytes) -> Deployment:
     return found
 
 
+def is_wrapped(signature: bytes) -> bool:
+    """Tell a signature that ERC-6492 wraps, and that `unwrap` reads."""
+    if not is_counterfactual_signature(signature):
+        return False
+    try:
+        unwrap(signature)
+    except ValueError:
+        return False
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class SettlingCall:
     """What carries an authorization out. `deploys`: its payer's wallet first."""

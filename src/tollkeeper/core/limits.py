@@ -47,6 +47,7 @@ HEADERS_MAX: Final = 256
 PAYMENT_HEADER_SIZE_BYTES: Final = 8 * 1024
 JSON_BODY_SIZE_BYTES: Final = 64 * 1024
 JSON_DEPTH: Final = 8
+JSON_METADATA_DEPTH: Final = 64  # where sellers put schemas of their own beside what takes part (contract 5.1)
 JSON_INTEGER_DIGITS: Final = 80
 RESPONSE_MEMORY_SIZE_BYTES: Final = 1024 * 1024
 CALL_BODY_SIZE_BYTES: Final = 100 * 1024 * 1024  # of a call that is forwarded, unless the settings say otherwise

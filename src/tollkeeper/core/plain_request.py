@@ -16,7 +16,7 @@ from typing import Annotated, Final
 import msgspec
 
 from tollkeeper.core.evm import Authorization
-from tollkeeper.core.wire import UINT256_MAX, EvmPayload, Payment, Requirements, SolanaPayload
+from tollkeeper.core.wire import UINT256_MAX, EvmPayload, Payment, Requirements, SolanaPayload, taking_part
 
 # Of a request, beside those of `extra`.
 _EVM_MEMBERS: Final = 25
@@ -121,10 +121,8 @@ def read_plain_request(data: bytes) -> tuple[int, Payment, Requirements] | None:
             requirements.asset.lower() if is_evm else requirements.asset,
             requirements.pay_to.lower() if is_evm else requirements.pay_to,
             requirements.resource,
-            requirements.description,
-            requirements.mime_type,
-            requirements.max_timeout_seconds,
-            extra,
+            max_timeout_seconds=requirements.max_timeout_seconds,
+            extra=taking_part(extra),
         ),
     )
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from tollkeeper.core.limits import JSON_DEPTH, JSON_INTEGER_DIGITS
+from tollkeeper.core.limits import JSON_DEPTH, JSON_INTEGER_DIGITS, JSON_METADATA_DEPTH
 
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)  # also one without an end, so that it is linear
 _BRACKET: Final = re.compile(rb"[{}\[\]]")
@@ -37,9 +37,7 @@ def parse_json(data: bytes) -> Any:  # noqa: ANN401 - JSON is any of its types u
     """
     # Judged before parsing: the reader recurses on the C stack, which a raised recursion limit would let it overflow.
     # A document with few brackets cannot be deep, so that the common case pays for a count only.
-    if data.count(b"{") + data.count(b"[") > JSON_DEPTH and _is_too_deep(data):
-        msg = "JSON is nested too deeply"
-        raise ValueError(msg)
+    _require_depth(data, JSON_DEPTH)
     value = _read_plain(data)
     if value is not msgspec.UNSET:
         return value
@@ -47,6 +45,24 @@ def parse_json(data: bytes) -> Any:  # noqa: ANN401 - JSON is any of its types u
     if b"\\u" in data:
         _refuse_surrogates(value)
     return value
+
+
+def parse_json_around(data: bytes) -> Any:  # noqa: ANN401 - as parse_json
+    """The value of a document of which only some members are ours; whatever the others hold is nobody's fault.
+
+    The value of a key that came twice, and an integer that is too long, are a `NumberText`, which no reader takes.
+    Lone surrogates are left to who reads a text. Raises: ValueError for what is no JSON, or deeper than
+    JSON_METADATA_DEPTH.
+    """
+    _require_depth(data, JSON_METADATA_DEPTH)
+    value = _read_plain(data)
+    return _AROUND.decode(data.decode("utf-8")) if value is msgspec.UNSET else value
+
+
+def _require_depth(data: bytes, depth: int) -> None:
+    if data.count(b"{") + data.count(b"[") > depth and _is_too_deep(data, depth):
+        msg = "JSON is nested too deeply"
+        raise ValueError(msg)
 
 
 def _integer(digits: str) -> int:
@@ -69,6 +85,23 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
+def _integer_around(digits: str) -> int | NumberText:
+    return NumberText(digits) if len(digits) > JSON_INTEGER_DIGITS else int(digits)
+
+
+def _object_around(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        members[name] = NumberText("twice") if name in members else value
+    return members
+
+
+_AROUND: Final = json.JSONDecoder(
+    object_pairs_hook=_object_around,
+    parse_int=_integer_around,
+    parse_float=NumberText,
+    parse_constant=_constant,
+)
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_object, parse_int=_integer, parse_float=NumberText, parse_constant=_constant
 )
@@ -107,11 +140,11 @@ def _children(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _is_too_deep(data: bytes) -> bool:
+def _is_too_deep(data: bytes, most: int) -> bool:
     depth = 0
     for bracket in _BRACKET.findall(_STRING.sub(b"", data)):
         depth += 1 if bracket in b"{[" else -1
-        if depth > JSON_DEPTH:
+        if depth > most:
             return True
     return False
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from tollkeeper.core import verification
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.solana import SolanaAsset, has_memo, payer_checks, payment_key, read_transfer
-from tollkeeper.core.verification import Check, EvmAsset, require, signature_check, time_checks
+from tollkeeper.core.verification import Check, EvmAsset, require, signature_check, time_checks, with_usual_v
 from tollkeeper.core.wallets import family_of
 from tollkeeper.core.wire import EvmPayload, SolanaPayload
 
@@ -60,7 +60,7 @@ def tender_of(payment: Payment, asset: Asset) -> Tender:
         authorization.pay_to,
         authorization.valid_before,
         payload.signature,
-        is_signed_by_key=signature_check(payload, asset).ok,
+        is_signed_by_key=signature_check(with_usual_v(payload), asset).ok,
     )
 
 

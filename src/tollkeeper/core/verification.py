@@ -6,7 +6,7 @@ read there. `require` raises the first rule that fails; the hub's `explain` list
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
@@ -15,6 +15,7 @@ import msgspec
 from tollkeeper.core.counterfactual import unwrap
 from tollkeeper.core.errors import ApiError, Code, failed_check, payment_error
 from tollkeeper.core.evm import (
+    SIGNATURE_LENGTH,
     authorization_digest,
     domain_separator,
     is_counterfactual_signature,
@@ -337,6 +338,14 @@ def deployed_check(payload: EvmPayload, factories: Mapping[str, str]) -> Check:
         found += f", which cannot be called: {obstacle}"
         return Check("deployed", ok=False, reason=Reason.UNDEPLOYED, expected=expected, actual=found)
     return Check("deployed", obstacle is not None, Reason.COUNTERFACTUAL, expected, found)
+
+
+def with_usual_v(payload: EvmPayload) -> EvmPayload:
+    """The payload with a `v` of 0 or 1, as some libraries write it, as the 27 or 28 that the token takes."""
+    signature = payload.signature
+    if len(signature) != SIGNATURE_LENGTH or signature[-1] > 1:
+        return payload
+    return replace(payload, signature=signature[:-1] + bytes([signature[-1] + 27]))
 
 
 def signature_check(payload: EvmPayload, asset: EvmAsset) -> Check:

@@ -11,7 +11,7 @@ import binascii
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeGuard
 
 from tollkeeper.core.errors import ApiError, Code, failed_check, invalid, missing, payment_error
 from tollkeeper.core.evm import Authorization, checksum_address
@@ -22,6 +22,8 @@ from tollkeeper.core.strict_json import parse_json
 X402_VERSION: Final = 1
 SCHEME: Final = "exact"
 UINT256_MAX: Final = 2**256 - 1
+# Of `extra`: the token's EIP-712 domain; who pays a Solana transaction's fee, and what it must have for a memo.
+_EXTRA: Final = ("name", "version", "feePayer", "memo")
 # Base58 signatures and multi-signature wallets fit; nothing honest is longer.
 _TEXT_MAX: Final = 2048
 
@@ -148,7 +150,20 @@ def _text(body: dict[str, Any], name: str, path: str) -> str:
         raise invalid(f"{path}{name}", f"{path}{name} must be a string")
     if len(value) > _TEXT_MAX:
         raise invalid(f"{path}{name}", f"{path}{name} must have at most {_TEXT_MAX} characters")
+    if not is_text(value):
+        raise invalid(f"{path}{name}", f"{path}{name} must be text")
     return value
+
+
+def is_text(value: object) -> TypeGuard[str]:
+    """Tell a text that can be written as UTF-8: half of a surrogate pair, which JSON can spell, cannot."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _object(body: dict[str, Any], name: str, path: str = "") -> dict[str, Any]:
@@ -158,8 +173,10 @@ def _object(body: dict[str, Any], name: str, path: str = "") -> dict[str, Any]:
     return value
 
 
-def parse_uint256(value: object, name: str) -> int:
-    """A decimal uint256 given as a string. Raises: INVALID_AMOUNT."""
+def parse_uint256(value: object, name: str, *, number_too: bool = False) -> int:
+    """A decimal uint256 given as a string, or as a JSON integer too. Raises: INVALID_AMOUNT."""
+    if number_too and type(value) is int and value >= 0:  # a bool is no number here
+        value = str(value)
     if isinstance(value, str) and _UINT.fullmatch(value):
         number = int(value)
         if number <= UINT256_MAX:
@@ -284,14 +301,13 @@ def encode_header(body: dict[str, Any]) -> str:
 
 
 def parse_requirements(body: dict[str, Any]) -> Requirements:
-    """PaymentRequirements as a resource server sends them; only what a settlement needs is required.
+    """PaymentRequirements as a resource server sends them: what takes part in a settlement, and the resource.
 
-    Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_AMOUNT.
+    What else a seller says is not judged and not kept (contract 5.1). Raises: MISSING_PARAMETER, INVALID_PARAMETER,
+    INVALID_AMOUNT.
     """
     path = "paymentRequirements."
-    extra = body.get("extra")
-    if extra is not None and not isinstance(extra, dict):
-        raise invalid(f"{path}extra", f"{path}extra must be an object")
+    extra, resource = body.get("extra"), body.get("resource")
     timeout = body.get("maxTimeoutSeconds", 60)
     if type(timeout) is not int or timeout < 0:
         raise invalid(f"{path}maxTimeoutSeconds", f"{path}maxTimeoutSeconds must be a whole number of seconds")
@@ -301,21 +317,24 @@ def parse_requirements(body: dict[str, Any]) -> Requirements:
         amount=parse_uint256(_member(body, "maxAmountRequired", path), f"{path}maxAmountRequired"),
         asset=_lowered(_text(body, "asset", path)),
         pay_to=_lowered(_text(body, "payTo", path)),
-        resource=_optional_text(body, "resource", path),
-        description=_optional_text(body, "description", path),
-        mime_type=_optional_text(body, "mimeType", path),
+        resource=_kept(resource) if isinstance(resource, str) else "",
         max_timeout_seconds=timeout,
-        # Every member that a scheme of ours knows is a text; the rest means nothing here and is not kept.
-        extra={name: value for name, value in (extra or {}).items() if isinstance(value, str)},
+        extra=taking_part(extra) if isinstance(extra, dict) else {},
     )
+
+
+def taking_part(extra: dict[str, Any]) -> dict[str, str]:
+    """The members of `extra` that a scheme of ours knows: each is a text."""
+    return {name: _kept(extra[name]) for name in _EXTRA if isinstance(extra.get(name), str)}
+
+
+def _kept(text: str) -> str:
+    """As much of a seller's text as is kept."""
+    return text[:_TEXT_MAX].encode("utf-8", "replace").decode()
 
 
 def _lowered(address: str) -> str:
     return address.lower() if address.startswith(("0x", "0X")) else address
-
-
-def _optional_text(body: dict[str, Any], name: str, path: str) -> str:
-    return "" if body.get(name) is None else _text(body, name, path)
 
 
 def requirements_body(requirements: Requirements) -> dict[str, Any]:

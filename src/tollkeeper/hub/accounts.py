@@ -7,10 +7,11 @@ settlement is, is not decided here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.counterfactual import is_wrapped
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.networks import ALIASES
@@ -24,6 +25,7 @@ from tollkeeper.core.verification import (
     requirement_checks,
     signature_check,
     time_checks,
+    with_usual_v,
 )
 from tollkeeper.core.wire import SCHEME, EvmPayload, Requirements
 
@@ -95,11 +97,42 @@ class Account:
         yield from requirement_checks(asked.payment, asked.requirements, self._asset)
         if now_seconds is not None:
             yield from time_checks(payload, now_seconds)
-        yield deployed_check(payload, self.company.factories)
 
-    async def signed(self, payment: Payment) -> Check:
-        """The last rule that no simulation judges: did the payer sign? Raises: UNAVAILABLE."""
-        return await checked_signature(self, self._asset, payment.authorized)
+    async def authorized(self, payment: Payment) -> tuple[Payment, Check]:
+        """The payment with its signature as the token takes it; and the last rule that no simulation judges.
+
+        Is its payer there, or deployed by a factory of ours, and did it sign? A node is asked only where its key did
+        not. A payment must pass this before anything about it is told or begun: its identity says nothing of its
+        signature. A payer that has code beside a key that signed is left to the simulation. Raises: UNAVAILABLE.
+        """
+        payload, by_key = self._by_key(payment.authorized)
+        if by_key.ok:
+            return replace(payment, payload=payload), by_key
+        try:
+            payload = await self._unwrapped(payload)
+            deployed = deployed_check(payload, self.company.factories)
+            if not deployed.ok:
+                return payment, deployed
+            accepts = await self.chain.wallet_accepts(payload, self._asset)
+        except RpcUnavailable as error:
+            raise unavailable(str(error)) from error
+        return replace(payment, payload=payload), judged_signature(by_key, accepts)
+
+    def _by_key(self, payload: EvmPayload) -> tuple[EvmPayload, Check]:
+        """The payload with `v` as the token takes it, and whether the payer's key signed."""
+        spelled = with_usual_v(payload)
+        by_key = signature_check(spelled, self._asset)
+        # Of another signature, a wallet's own, every byte may have a meaning.
+        return (spelled, by_key) if by_key.ok else (payload, signature_check(payload, self._asset))
+
+    async def _unwrapped(self, payload: EvmPayload) -> EvmPayload:
+        """Without the wrapper of ERC-6492, where it names no factory of ours and the wallet is there.
+
+        Raises: RpcUnavailable.
+        """
+        if deployed_check(payload, self.company.factories).ok or not is_wrapped(payload.signature):
+            return payload
+        return await self.chain.ready(payload)
 
     def transfer_checks(self, asked: TransferAsked) -> Iterator[Check]:
         """What needs no node, in order: allow-listed asset, what the caller says of the transfer.
@@ -117,7 +150,6 @@ class Account:
         if asked.recipient is not None:
             is_signed = asked.recipient == authorization.pay_to
             yield Check("recipient", is_signed, Reason.RECIPIENT, authorization.pay_to, asked.recipient)
-        yield deployed_check(payload, self.company.factories)
 
     def own_requirements(self, asked: TransferAsked) -> Requirements:
         """The requirements that a transfer meets: its own terms."""
@@ -131,10 +163,15 @@ class Account:
         )
 
     async def live_checks(self, asked: Asked, now_seconds: int) -> list[Check]:
-        """What the chain says of a payment that kept the other rules. Raises: UNAVAILABLE."""
-        payload, asset = asked.payment.authorized, self._asset
-        if not deployed_check(payload, self.company.factories).ok:
-            return []  # asking its wallet, or the token about it, would be to call whatever the signature names
+        """What the chain says of a payment that kept the other rules: nothing where it is not signed.
+
+        Raises: UNAVAILABLE.
+        """
+        payment, signed = await self.authorized(asked.payment)
+        deployed = deployed_check(payment.authorized, self.company.factories)
+        if not signed.ok:
+            return [deployed, signed] if deployed.ok else [deployed]
+        payload, asset = payment.authorized, self._asset
         by_key = signature_check(payload, asset)
         try:
             facts, block = await self.chain.state(payload, asset, self.caller, is_signed_by_key=by_key.ok)
@@ -142,7 +179,7 @@ class Account:
             raise unavailable(str(error)) from error
         now_seconds = max(block.timestamp_seconds, now_seconds)
         late = [check for check in time_checks(payload, now_seconds) if not check.ok]
-        return [*late, *chain_checks(payload, by_key, facts)]
+        return [deployed, *late, *chain_checks(payload, by_key, facts)]
 
     async def used_by(self, payment: Payment) -> str:
         """The transaction that used the payment up, for the buyer to look at; empty where it is not found."""
@@ -201,21 +238,6 @@ def require_reachable(accounts: Mapping[str, AnyAccount], network: str) -> None:
     account = accounts.get(ALIASES.get(network, network))
     if account is not None and account.chain.asset is None and not account.chain.is_refused:
         raise unavailable("its node does not answer")
-
-
-async def checked_signature(account: Account, asset: EvmAsset, payload: EvmPayload) -> Check:
-    """Is the payment signed, by the payer's key or else by what its code says? A node is asked only in the second case.
-
-    A payment must pass this before anything about it is told or begun: its identity says nothing of its signature.
-    A payer that has code beside a key that signed is left to the simulation. Raises: UNAVAILABLE.
-    """
-    by_key = signature_check(payload, asset)
-    if by_key.ok:
-        return by_key
-    try:
-        return judged_signature(by_key, await account.chain.wallet_accepts(payload, asset))
-    except RpcUnavailable as error:
-        raise unavailable(str(error)) from error
 
 
 def nothing_moved(field: str) -> ApiError:

@@ -237,6 +237,8 @@ class Dispatcher:
         if scope["type"] != "http":
             return
         path = local_path(scope)
+        if path.startswith("//"):  # of a client that joins a URL that ends with a slash and a path
+            path = path[1:]
         if path.startswith(API_PREFIX + "/"):
             path = path[len(API_PREFIX) :]
         hot = self._hot.get(path)

@@ -22,17 +22,26 @@ from tollkeeper.api import (
     send_answer,
     send_unless_known,
 )
-from tollkeeper.core.errors import invalid
+from tollkeeper.core.errors import ApiError, invalid
 from tollkeeper.core.families import row_of
 from tollkeeper.core.networks import ALIASES, NETWORKS
+from tollkeeper.core.strict_json import parse_json_around
 from tollkeeper.core.transactions import Kind
 from tollkeeper.core.verification import Check, Reason, form_checks
-from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment
+from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment, is_text
 from tollkeeper.hub.accounts import AnyAccount, enabled_assets, require_reachable
 from tollkeeper.hub.callers import caller_of
 from tollkeeper.hub.gateway_signature import read_gateway_signature
 from tollkeeper.hub.orders import Order, refusal, requirements_hash
-from tollkeeper.hub.requests import Asked, Headers, parse_asked, parse_kind, parse_settle_options, read_plain
+from tollkeeper.hub.requests import (
+    Asked,
+    Headers,
+    parse_asked,
+    parse_kind,
+    parse_settle_options,
+    parse_versions,
+    read_plain,
+)
 from tollkeeper.hub.telling import Telling
 
 if TYPE_CHECKING:
@@ -82,7 +91,7 @@ class Facilitator:
         explain = is_explained(scope["query_string"])
         plain = read_plain(data)
         is_ours = plain is not None and plain.payment.scheme == SCHEME and plain.payment.network in NETWORKS
-        asked = plain if plain is not None and is_ours else _readable(parse_json_object(data), self._assets())
+        asked = plain if plain is not None and is_ours else _readable(read_object(data), self._assets())
         if isinstance(asked, Check):
             await send_answer(send, 200, envelope(_verdict(asked, None, [asked] if explain else None)))
             return
@@ -104,7 +113,7 @@ class Facilitator:
         """POST: settle the payment, once (contract 5.2)."""
         arrived, arrived_ms = asyncio.get_running_loop().time(), self._clock_ms()
         data = await read_body(receive_chunks(receive), scope["headers"])
-        body = parse_json_object(data)
+        body = read_object(data)
         headers = read_headers(scope)
         asked = _readable(body, self._assets())
         options = parse_settle_options(body, None if isinstance(asked, Check) else asked, headers)
@@ -118,7 +127,7 @@ class Facilitator:
         require_reachable(self._accounts, asked.payment.network)
         deadline = arrived + options.wait_seconds
         caller = caller_of(scope, options, signature, arrived_ms)
-        failed = await self._refusal(asked)
+        asked, failed = await self._judged(asked)
         purchase_data = self._purchase_data(options, signature)
         if failed is not None:
             records, hashed = self._settlements.records, requirements_hash(asked.requirements)
@@ -162,13 +171,16 @@ class Facilitator:
             _LOG.warning("purchase_data_names_another_gateway", gateways=sorted(signature.gateways))
         return None
 
-    async def _refusal(self, asked: Asked) -> Check | None:
-        """The first rule that the payment breaks, of those that no simulation judges. Raises: UNAVAILABLE."""
+    async def _judged(self, asked: Asked) -> tuple[Asked, Check | None]:
+        """The request with its payment as the token takes it, and the first rule that it breaks, if any.
+
+        Of those that no simulation judges. Raises: UNAVAILABLE.
+        """
         failed = next((check for check in self._static_checks(asked, None) if not check.ok), None)
         if failed is not None:
-            return failed
-        signed = await self._account(asked.payment).signed(asked.payment)
-        return None if signed.ok else signed
+            return asked, failed
+        payment, signed = await self._account(asked.payment).authorized(asked.payment)
+        return asked._replace(payment=payment), None if signed.ok else signed
 
     def _account(self, payment: Payment) -> AnyAccount:
         """Of a payment whose form was checked."""
@@ -229,6 +241,11 @@ def is_explained(query: bytes) -> bool:
     )
 
 
+def read_object(data: bytes) -> dict[str, Any]:
+    """A request's body, in which sellers may have put anything beside what takes part. Raises: INVALID_PARAMETER."""
+    return parse_json_object(data, parse_json_around)
+
+
 def read_headers(scope: HTTPScope) -> Headers:
     """The request's headers. Raises: INVALID_PARAMETER where one that must be single came twice."""
     headers: Headers = {}
@@ -240,7 +257,17 @@ def read_headers(scope: HTTPScope) -> Headers:
 
 
 def _readable(body: dict[str, Any], assets: Mapping[str, EvmAsset | SolanaAsset]) -> Asked | Check:
-    """The request; or, for a scheme or network that is not ours, that check: its payload may have any shape."""
+    """The request; or, for a version, scheme or network that is not ours, that check: the rest may have any shape."""
+    try:
+        return _of_our_kind(body, assets)
+    except ApiError:
+        other = next((version for version in parse_versions(body) if version != X402_VERSION), None)
+        if other is None:
+            raise
+        return Check("x402Version", ok=False, reason=Reason.X402_VERSION, expected=X402_VERSION, actual=other)
+
+
+def _of_our_kind(body: dict[str, Any], assets: Mapping[str, EvmAsset | SolanaAsset]) -> Asked | Check:
     scheme, network, _ = parse_kind(body)
     if scheme != SCHEME:
         return Check("scheme", ok=False, reason=Reason.SCHEME, expected=SCHEME, actual=scheme)
@@ -283,13 +310,16 @@ def settled_body(payment: Payment, amount: int, outcome: Outcome, *, use_db_id: 
 
 
 def _refused_unread(body: dict[str, Any], failed: Check) -> dict[str, Any]:
-    _, network, requirements = parse_kind(body)
+    payment, requirements = body["paymentPayload"], body.get("paymentRequirements")
+    named = requirements if isinstance(requirements, dict) else {}
+    network = payment.get("network") or named.get("network")
+    amount = named.get("maxAmountRequired") or named.get("amount")
     return {
         "success": False,
         "status": "failed",
         "transaction": "",
-        "network": network,
-        "amount": str(requirements.amount),
+        "network": network if is_text(network) else "",
+        "amount": amount if is_text(amount) and amount.isdecimal() else "0",
         "payer": None,
         "errorReason": failed.reason.value,
     }

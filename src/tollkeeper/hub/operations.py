@@ -93,11 +93,11 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "maxAmountRequired": BASE_UNITS,
             "asset": _SHORT,
             "payTo": _SHORT,
-            "resource": nullable(_SHORT),
-            "description": nullable(_SHORT),
-            "mimeType": nullable(_SHORT),
+            "resource": {},  # what takes no part is never a reason to refuse
+            "description": {},
+            "mimeType": {},
             "maxTimeoutSeconds": COUNT,
-            "extra": nullable(ANY_OBJECT),
+            "extra": {},
         },
         optional=["resource", "description", "mimeType", "maxTimeoutSeconds", "extra"],
     ),
@@ -150,6 +150,25 @@ SCHEMAS: Final[dict[str, Schema]] = {
     ),
 }
 
+
+def _asked(optional: Schema | None = None) -> Schema:
+    """What verify and settle take; of a version that is not ours the rest may look like anything."""
+    more = optional or {}
+    versions: Schema = {
+        "x402Version": {"type": "integer"},
+        "paymentPayload": record({"x402Version": {"type": "integer"}}),
+        "paymentRequirements": ANY_OBJECT,
+    }
+    other = {"properties": {"x402Version": {"not": {"const": 1}}}}
+    is_other = {"anyOf": [other, {"properties": {"paymentPayload": other}}]}
+    return {
+        "anyOf": [
+            record({**_ASKED, **more}, optional=[*more]),
+            record({**versions, **more}, optional=[*more]) | is_other,
+        ]
+    }
+
+
 SUPPORTED: Final = Operation(
     id="supported",
     method="get",
@@ -166,7 +185,7 @@ VERIFY: Final = Operation(
     tag=_TAG,
     summary="Would this payment settle now?",
     parameters=(query("explain", TEXT, "true: every check is listed."),),
-    request={JSON: record(_ASKED)},
+    request={JSON: _asked()},
     answers={200: Answer("The verdict, with a reason", {JSON: ref("Verdict")})},
     codes=(*_UNREADABLE, Code.UNAVAILABLE),
 )
@@ -178,9 +197,7 @@ SETTLE: Final = Operation(
     summary="Settle a payment, once",
     description="confirm: wait until it is on the chain. A gateway's signature (RFC 9421) lets purchaseData in.",
     parameters=(IDEMPOTENCY_KEY, PREFER_WAIT),
-    request={
-        JSON: record({**_ASKED, **_OPTION, "purchaseData": nullable(ANY_OBJECT)}, optional=["purchaseData", *_OPTION])
-    },
+    request={JSON: _asked({**_OPTION, "purchaseData": nullable(ANY_OBJECT)})},
     answers=_SETTLED,
     codes=(
         *_UNREADABLE,

@@ -66,9 +66,16 @@ def _member_object(body: dict[str, Any], name: str) -> dict[str, Any]:
     return value
 
 
+def parse_versions(body: dict[str, Any]) -> tuple[int, int]:
+    """The request's version and its payment's. Raises: MISSING_PARAMETER, INVALID_PARAMETER."""
+    version = _integer(body, "x402Version", "")
+    _member_object(body, "paymentRequirements")
+    return version, _integer(_member_object(body, "paymentPayload"), "x402Version", "paymentPayload.")
+
+
 def parse_asked(body: dict[str, Any]) -> Asked:
     """Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_ADDRESS, INVALID_AMOUNT."""
-    version = _version(body)
+    version = _integer(body, "x402Version", "")
     payment = parse_payment(_member_object(body, "paymentPayload"), "paymentPayload.")
     return Asked(version, payment, parse_requirements(_member_object(body, "paymentRequirements")))
 
@@ -78,18 +85,18 @@ def parse_kind(body: dict[str, Any]) -> tuple[str, str, Requirements]:
 
     Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_AMOUNT.
     """
-    _version(body)
+    _integer(body, "x402Version", "")
     _, scheme, network = parse_payment_kind(_member_object(body, "paymentPayload"), "paymentPayload.")
     return scheme, network, parse_requirements(_member_object(body, "paymentRequirements"))
 
 
-def _version(body: dict[str, Any]) -> int:
-    version = body.get("x402Version")
-    if version is None:
-        raise missing("x402Version")
-    if type(version) is not int:
-        raise invalid("x402Version", "x402Version must be an integer")
-    return version
+def _integer(body: dict[str, Any], name: str, path: str) -> int:
+    value = body.get(name)
+    if value is None:
+        raise missing(path + name)
+    if type(value) is not int:
+        raise invalid(path + name, f"{path}{name} must be an integer")
+    return value
 
 
 def read_plain(data: bytes) -> Asked | None:

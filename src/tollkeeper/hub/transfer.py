@@ -11,17 +11,17 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.api import envelope, parse_json_object, read_body, receive_chunks, send_answer
+from tollkeeper.api import envelope, read_body, receive_chunks, send_answer
 from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_error
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import NETWORKS, normalise
 from tollkeeper.core.transactions import Kind
 from tollkeeper.core.verification import Reason, code_of_reason, form_checks, require
 from tollkeeper.core.wallets import parse_address_of
-from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment, parse_payload, parse_uint256, payment_body
+from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment, is_text, parse_payload, parse_uint256, payment_body
 from tollkeeper.hub.accounts import enabled_assets, require_reachable
 from tollkeeper.hub.callers import caller_of
-from tollkeeper.hub.facilitator import read_headers, settled_body
+from tollkeeper.hub.facilitator import read_headers, read_object, settled_body
 from tollkeeper.hub.gateway_signature import read_gateway_signature
 from tollkeeper.hub.orders import Order, refusal
 from tollkeeper.hub.requests import canonical_hash, parse_options
@@ -74,7 +74,7 @@ def parse_transfer(body: dict[str, Any], accounts: Mapping[str, AnyAccount]) -> 
     network = body.get("network")
     if network is None:
         raise missing("network")
-    if not isinstance(network, str):
+    if not is_text(network):
         raise invalid("network", "network must be a string")
     name = normalise(network).name
     require_reachable(accounts, name)
@@ -108,7 +108,7 @@ def _parse_terms(body: dict[str, Any], network: str, family: Family) -> Transfer
     return TransferAsked(
         payment=Payment(X402_VERSION, SCHEME, network, parse_payload(payload)),
         asset=parse_address_of(family, body["asset"], field="asset"),
-        amount=None if amount is None else parse_uint256(amount, "amount"),
+        amount=None if amount is None else parse_uint256(amount, "amount", number_too=True),
         recipient=None if recipient is None else parse_address_of(family, recipient, field="recipient"),
     )
 
@@ -135,7 +135,7 @@ class Transfers:
         """POST: carry the authorization out, once."""
         arrived, arrived_ms = asyncio.get_running_loop().time(), self._clock_ms()
         data = await read_body(receive_chunks(receive), scope["headers"])
-        body = parse_json_object(data)
+        body = read_object(data)
         headers = read_headers(scope)
         asked = parse_transfer(body, self._accounts)
         options = parse_options(body, headers, asked.body())
@@ -188,12 +188,13 @@ class Transfers:
         account = self._accounts[name]
         require(form_checks(asked.payment, enabled_assets(self._accounts)))
         require(account.transfer_checks(asked))
-        require([await account.signed(asked.payment)])
-        key, payload = account.identified(asked.payment)
+        payment, signed = await account.authorized(asked.payment)
+        require([signed])
+        key, payload = account.identified(payment)
         return Order(
             account=account,
             key=key,
-            payment=asked.payment,
+            payment=payment,
             payload=payload,
             requirements=account.own_requirements(asked),
             options=options,

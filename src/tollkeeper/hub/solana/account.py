@@ -103,11 +103,10 @@ class SolanaAccount:
         if transfer is not None:
             yield from requirement_checks(transfer, asked.requirements, self.asset, self.fee_payers.addresses)
 
-    async def signed(self, payment: Payment) -> Check:
-        """The payer's signature was judged with the transaction."""
-        return Check(
-            "signature", ok=True, reason=Reason.SVM_SIGNATURE, expected=read_transfer(payment.transacted).payer
-        )
+    async def authorized(self, payment: Payment) -> tuple[Payment, Check]:
+        """The payment as it is, whose payer's signature was judged with the transaction."""
+        payer = read_transfer(payment.transacted).payer
+        return payment, Check("signature", ok=True, reason=Reason.SVM_SIGNATURE, expected=payer)
 
     def transfer_checks(self, asked: TransferAsked) -> Iterator[Check]:
         """What needs no node, in order: allow-listed mint, the whole transaction, what the caller says of it.
