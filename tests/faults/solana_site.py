@@ -211,7 +211,6 @@ ACTS: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
             "simulateTransaction",
             "getMultipleAccounts",
             "isBlockhashValid",
-            "record_answer",
         ),
     ),
     "adopt": (

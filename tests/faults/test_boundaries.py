@@ -39,7 +39,7 @@ SETTLING: Final = (
     "move_all",
 )
 # And what the refusal of a payment that a stranger carried out waits for.
-REFUSING: Final = ("find_key", "find_settlement", "eth_call", "eth_getLogs", "record_answer")
+REFUSING: Final = ("find_key", "find_settlement", "eth_call", "eth_getLogs")
 # What the completer waits for while a transaction waits to be mined.
 COMPLETING: Final = (
     "has_orphans",

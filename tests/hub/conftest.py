@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import ChaosNode, run_chaos
+from tests.hub.gateway_requests import TRUSTED
 from tests.hub.hub_under_test import HubUnderTest, run_hub
 from tollkeeper.core.settling import Depths
 from tollkeeper.hub import gathering
@@ -18,6 +19,13 @@ from tollkeeper.hub import gathering
 async def hub(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[HubUnderTest]:
     """On the embedded chain."""
     async with run_hub(tmp_path, embedded_chain) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def trusting_hub(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[HubUnderTest]:
+    """A hub that trusts gateways, whose requests `test_purchase_data` signs."""
+    async with run_hub(tmp_path, embedded_chain, trusted_keys=TRUSTED) as running:
         yield running
 
 

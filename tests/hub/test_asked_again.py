@@ -12,6 +12,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import ChaosNode
+from tests.hub.gateway_requests import TRUSTED, settle_for_gateway
 from tests.hub.hub_under_test import NETWORK, Answer, HubUnderTest, new_payment, run_hub
 from tests.hub.test_contract_wallets import SIGNATURE, by_wallet, in_thread
 from tests.hub.test_transfer import body_of
@@ -72,8 +73,8 @@ async def test_a_settlement_under_way_is_pending_at_a_hub_that_has_its_network_n
 
 @pytest.mark.parametrize("is_transfer", [False, True])
 @pytest.mark.parametrize("rule", ["network", "signature"])
-async def test_a_key_that_showed_a_refusal_by_rule_shows_it_also_once_the_rule_is_kept(
-    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest, rule: str, *, is_transfer: bool
+async def test_a_gateway_s_key_that_showed_a_refusal_by_rule_shows_it_also_once_the_rule_is_kept(
+    tmp_path: Path, chaos: ChaosNode, embedded_chain: ChainUnderTest, rule: str, *, is_transfer: bool
 ) -> None:
     """A copy of the request may come later than its answer: who was told that nothing was charged must be right."""
     chain = embedded_chain
@@ -82,24 +83,26 @@ async def test_a_key_that_showed_a_refusal_by_rule_shows_it_also_once_the_rule_i
     code = await in_thread(chain.rpc.call, "eth_getCode", wallet, "latest")
     payment = await in_thread(by_wallet, chain, wallet)
 
-    async def ask(key: str) -> Answer:
-        if is_transfer:
-            return await chaos_hub.post("/transfer", body_of(payment, confirm=True), Idempotency_Key=key)
-        return await chaos_hub.settle(payment, key=key)
+    async with run_hub(tmp_path, chain, rpc_url=chaos.url, trusted_keys=TRUSTED) as hub:
 
-    if rule == "network":
-        chaos.falsify = other_chain_id
-        await chaos_hub.account.chain.open()
-    else:
-        await in_thread(chain.rpc.call, "anvil_setCode", wallet, "0x")
-    refused = [await ask("claim.1") for _ in range(2)]
-    chaos.calm()
-    await chaos_hub.account.chain.open()
-    await in_thread(chain.rpc.call, "anvil_setCode", wallet, code)
-    for told in (*refused, await ask("claim.1")):
-        if is_transfer:
-            assert (told.status, told.code) == (400, f"INVALID_{rule.upper()}")
+        async def ask(key: str) -> Answer:
+            if is_transfer:
+                return await settle_for_gateway(hub, body_of(payment, confirm=True), key, "/transfer")
+            return await settle_for_gateway(hub, payment.asking(confirm=True), key)
+
+        if rule == "network":
+            chaos.falsify = other_chain_id
+            await hub.account.chain.open()
         else:
-            assert told.reason == {"network": "invalid_network", "signature": SIGNATURE}[rule]
-    assert await in_thread(chain.balance, wallet) == 20_000
-    assert (await ask("claim.2")).body["success"] is True
+            await in_thread(chain.rpc.call, "anvil_setCode", wallet, "0x")
+        refused = [await ask("claim.1") for _ in range(2)]
+        chaos.calm()
+        await hub.account.chain.open()
+        await in_thread(chain.rpc.call, "anvil_setCode", wallet, code)
+        for told in (*refused, await ask("claim.1")):
+            if is_transfer:
+                assert (told.status, told.code) == (400, f"INVALID_{rule.upper()}")
+            else:
+                assert told.reason == {"network": "invalid_network", "signature": SIGNATURE}[rule]
+        assert await in_thread(chain.balance, wallet) == 20_000
+        assert (await ask("claim.2")).body["success"] is True

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.forks import take_back
-from tests.hub.hub_under_test import HubUnderTest, TestPayment, fresh_nonce, new_payment, run_hub
+from tests.hub.hub_under_test import HubUnderTest, TestPayment, fresh_nonce, in_the_pool, new_payment, run_hub
 from tests.hub.test_reorganisations import cancel_calldata, events_of, height
 from tollkeeper.core.evm import transfer_calldata
 from tollkeeper.core.settling import Depths
@@ -252,3 +252,34 @@ async def raw_of(hub: HubUnderTest, transaction_hash: str) -> str:
     statement = Statement("SELECT raw FROM raw_transactions WHERE hash = :hash", {"hash": transaction_hash})
     (row,) = await hub.database.read(statement)
     return "0x" + bytes(row["raw"]).hex()
+
+
+@pytest.mark.parametrize("kind", ["relayed", "cancelled"])
+async def test_what_another_carried_out_is_no_failure_of_its_payer_and_what_it_cancelled_is(
+    hub_on_anvil: HubUnderTest, anvil_fiat_token: ChainUnderTest, kind: str
+) -> None:
+    """Our own transaction reverts behind the other one and costs its gas: whose doing was that?"""
+    hub, chain = hub_on_anvil, anvil_fiat_token
+    chain.rpc.call("evm_setAutomine", False)
+    nonce = chain.nonce(chain.wallets.relayer)
+    payment = new_payment(chain)
+    assert (await hub.settle(payment, prefer="wait=0")).status == 503
+    await in_the_pool(chain, nonce + 1)
+    authorization = payment.authorization
+    data = cancel_calldata(chain, payment)
+    if kind == "relayed":
+        data = transfer_calldata(authorization, chain.sign(authorization))
+    raw, _ = chain.transaction(chain.wallets.faucet, USDC_ADDRESS, data, **FAST)
+    mined(chain, raw)
+    for _ in range(2):
+        await hub.complete()
+        chain.rpc.call("evm_mine")
+    row = await row_of(hub)
+    assert (row["state"], row["proof"]) == ("FAILED", "foreign")
+    receipt = chain.rpc.call("eth_getTransactionReceipt", row["transaction_hash"])
+    assert receipt["status"] == "0x0"
+    failures = await hub.database.read(Statement("SELECT payer, failures FROM payer_failures"))
+    expected = [(authorization.payer.lower(), 1)] if kind == "cancelled" else []
+    assert [(one["payer"], one["failures"]) for one in failures] == expected
+    spent = await hub.database.read(Statement("SELECT SUM(gas) AS gas FROM gas_spent"))
+    assert spent[0]["gas"] > 0, "its gas counts all the same"

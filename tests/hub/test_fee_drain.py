@@ -18,9 +18,9 @@ from tests.chains.solana_node import BUYER, FEE_PAYER, WALLETS, drafted
 from tests.core.solana_payments import compute_limit, compute_price, memo, transfer
 from tests.hub.drains import Scene as Robbery
 from tests.hub.drains import drains, misdirected
+from tests.hub.gateway_requests import DATA, TRUSTED, signed
 from tests.hub.hub_under_test import Answer
 from tests.hub.solana_hub import SolanaHub, body_of, run_solana_hub
-from tests.hub.test_purchase_data import DATA, TRUSTED, signed
 from tollkeeper.core.limits import PAYER_FAILURES_MAX
 from tollkeeper.sandbox.solana_chain import Executed
 from tollkeeper.storage.database import Statement

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import ChaosNode
+from tests.hub.gateway_requests import TRUSTED, request_of, signed
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
-from tests.hub.test_purchase_data import TRUSTED, request_of, signed
 from tollkeeper.api import clock_ms
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 

@@ -17,10 +17,10 @@ import pytest
 from tests.chains.abi import encode_call
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.gas_drain import PRICE, Attacker, Request
+from tests.hub.gateway_requests import DATA, TRUSTED, signed
 from tests.hub.hub_under_test import NETWORK, Answer, HubUnderTest, new_payment, run_hub
 from tests.hub.test_contract_wallets import ALWAYS_YES, HOSTILE
 from tests.hub.test_gas import GAS_LIMIT
-from tests.hub.test_purchase_data import DATA, TRUSTED, signed
 from tollkeeper.core.limits import PAYER_FAILURES_MAX
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet, derive_wallet

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from tests.chains.batching import payers
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
+from tests.hub.gateway_requests import settle_for_gateway
 from tests.hub.hub_under_test import HubUnderTest, new_payment
+from tollkeeper.storage.database import Statement
 
 
 async def test_a_key_shows_its_success_again_also_after_others_asked(
@@ -73,17 +77,74 @@ async def test_callers_with_keys_of_their_own_get_one_success(
     assert [answer.body["success"] for answer in again] == [answer.body["success"] for answer in answers]
 
 
-async def test_a_failed_key_stays_failed_and_the_next_one_succeeds(
+def of_the_poor(chain: ChainUnderTest) -> dict[str, Any]:
+    """A request to settle what its payer does not hold yet."""
+    payee = chain.wallets.relayer.address
+    payment = new_payment(chain, signer=chain.wallets.owner, pay_to=payee)
+    return payment.requiring(payTo=payee) | {"confirm": True}
+
+
+async def test_a_gateway_s_failed_key_stays_failed_and_the_next_one_succeeds(
+    trusting_hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    hub, body = trusting_hub, of_the_poor(embedded_chain)
+    assert (await settle_for_gateway(hub, body, "claim.1")).reason == "insufficient_funds"
+    embedded_chain.mint(embedded_chain.wallets.owner.address, 10_000)
+    assert (await settle_for_gateway(hub, body, "claim.1")).reason == "insufficient_funds"
+    assert (await settle_for_gateway(hub, body, "claim.2")).body["success"] is True
+    assert (await settle_for_gateway(hub, body, "claim.1")).reason == "insufficient_funds"
+
+
+async def test_a_stranger_s_refusal_leaves_no_row_and_is_judged_anew(
     hub: HubUnderTest, embedded_chain: ChainUnderTest
 ) -> None:
-    poor = embedded_chain.wallets.owner
-    payment = new_payment(embedded_chain, signer=poor, pay_to=embedded_chain.wallets.relayer.address)
-    body = payment.requiring(payTo=embedded_chain.wallets.relayer.address) | {"confirm": True}
-    assert (await hub.post("/settle", body, Idempotency_Key="claim.1")).reason == "insufficient_funds"
-    embedded_chain.mint(poor.address, 10_000)
-    assert (await hub.post("/settle", body, Idempotency_Key="claim.1")).reason == "insufficient_funds"
-    assert (await hub.post("/settle", body, Idempotency_Key="claim.2")).body["success"] is True
-    assert (await hub.post("/settle", body, Idempotency_Key="claim.1")).reason == "insufficient_funds"
+    body = of_the_poor(embedded_chain)
+    transfer = {"network": body["paymentPayload"]["network"], **body["paymentPayload"]}
+    transfer["asset"] = body["paymentRequirements"]["asset"]
+    for path, asked in (("/settle", body), ("/transfer", transfer)):
+        await hub.post(path, asked, Idempotency_Key="claim.1")
+    assert await hub.database.read(Statement("SELECT * FROM idempotency")) == []
+    embedded_chain.mint(embedded_chain.wallets.owner.address, 10_000)
+    for _ in range(2):
+        assert (await hub.post("/settle", body, Idempotency_Key="claim.1")).body["success"] is True
+    assert (await hub.post("/settle", body, Idempotency_Key="claim.2")).reason == "duplicate_settlement"
+
+
+async def test_a_key_is_its_payer_s_whoever_took_the_same_words_before(
+    hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    thief, honest = payers(embedded_chain, 2)
+    assert (await hub.settle(new_payment(embedded_chain, signer=thief), key="order-1001")).body["success"] is True
+    payment = new_payment(embedded_chain, signer=honest)
+    for _ in range(2):
+        assert (await hub.settle(payment, key="order-1001")).body["success"] is True
+    other = await hub.settle(new_payment(embedded_chain, signer=honest), key="order-1001")
+    assert (other.status, other.code) == (409, "CONFLICT")
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+async def test_who_did_not_sign_takes_and_learns_nothing_of_a_payer_s_key(
+    hub: HubUnderTest, embedded_chain: ChainUnderTest, *, is_before: bool
+) -> None:
+    payment = new_payment(embedded_chain)
+    forged = new_payment(embedded_chain, signature=bytes(64) + b"\x1b")
+    if not is_before:
+        assert (await hub.settle(payment, key="order-1001")).body["success"] is True
+    told = await hub.settle(forged, key="order-1001")
+    assert (told.status, told.reason) == (200, "invalid_exact_evm_payload_signature")
+    assert (await hub.settle(payment, key="order-1001")).body["success"] is True
+
+
+async def test_a_stranger_takes_no_key_of_a_gateway_s_next_attempt(
+    trusting_hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    thief, buyer = payers(embedded_chain, 2)
+    for key in ("p-1.1", "p-1.2"):
+        assert (await trusting_hub.settle(new_payment(embedded_chain, signer=thief), key=key)).body["success"] is True
+        body = new_payment(embedded_chain, signer=buyer).asking(confirm=True)
+        assert (await settle_for_gateway(trusting_hub, body, key)).body["success"] is True
+    taken = await trusting_hub.settle(new_payment(embedded_chain, signer=buyer), key="p-1.2")
+    assert taken.body["success"] is True, "nor does the gateway take a payer's"
 
 
 async def test_a_pending_key_waits_for_its_outcome(

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from structlog.testing import capture_logs
 
 from tests.auth.server import issuer, serving
@@ -19,6 +18,18 @@ from tests.chains.batching import payers, plant
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.forks import take_back
 from tests.hub.chaos import Act, ChaosNode, run_chaos
+from tests.hub.gateway_requests import (
+    DATA,
+    IMPOSTOR,
+    KEY,
+    OTHER,
+    OTHER_URL,
+    STRANGER,
+    TRUSTED,
+    post,
+    request_of,
+    signed,
+)
 from tests.hub.hub_under_test import PUBLIC_URL, Answer, HubUnderTest, TestPayment, new_payment, one_under_way, run_hub
 from tests.hub.tables import cells, filled, read_table
 from tests.hub.test_asked_again import other_chain_id
@@ -27,36 +38,10 @@ from tests.ports import free_port
 from tollkeeper.api import clock_ms
 from tollkeeper.core.batches import Via
 from tollkeeper.core.evm import transfer_calldata
-from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
+from tollkeeper.core.signatures import Algorithm, SigningKey, content_digest
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
 from tollkeeper.serving.trusted_gateways import GatewayKeys
 from tollkeeper.storage import open_database
-
-KEY = SigningKey("gateway-1", Algorithm.ED25519, bytes(range(32)))
-STRANGER = SigningKey("gateway-2", Algorithm.ED25519, bytes(range(1, 33)))
-OTHER = SigningKey("gateway-3", Algorithm.ED25519, bytes(range(2, 34)))
-OTHER_URL = "https://other.example"
-IMPOSTOR = SigningKey("gateway-1", Algorithm.ED25519, bytes(range(1, 33)))
-COVERED = ("@method", "@path", "content-digest", "idempotency-key")
-DATA = {
-    "gateway": "https://gate.example",
-    "paygateId": 7,
-    "slug": "abc",
-    "title": "",
-    "price": "0.01",
-    "credits": 10,
-    "purchaseId": "p-1",
-}
-TRUSTED = {
-    "https://gate.example": {KEY.key_id: KEY.verifying_key().material},
-    OTHER_URL: {OTHER.key_id: OTHER.verifying_key().material},
-}
-
-
-@pytest_asyncio.fixture
-async def trusting_hub(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[HubUnderTest]:
-    async with run_hub(tmp_path, embedded_chain, trusted_keys=TRUSTED) as running:
-        yield running
 
 
 @asynccontextmanager
@@ -67,34 +52,6 @@ async def trusting_behind_chaos(folder: Path, chain: ChainUnderTest) -> AsyncIte
         run_hub(folder, chain, rpc_url=chaos.url, trusted_keys=TRUSTED) as hub,
     ):
         yield hub, chaos
-
-
-def signed(
-    body: bytes,
-    *,
-    key: SigningKey = KEY,
-    path: str = "/settle",
-    covered: tuple[str, ...] = COVERED,
-    created: int | None = None,
-    lifetime_seconds: int = 60,
-    idempotency_key: str = "claim.1",
-) -> dict[str, str]:
-    created = int(time.time()) if created is None else created
-    digest = content_digest(body)
-    components = {"@method": "POST", "@path": path, "content-digest": digest, "idempotency-key": idempotency_key}
-    parameters = Parameters(
-        covered, created=created, expires=created + lifetime_seconds, key_id=key.key_id, algorithm=key.algorithm.value
-    )
-    headers = sign(components, key, label="tollkeeper", parameters=parameters)
-    return {"Content-Digest": digest, "Idempotency-Key": idempotency_key, **headers}
-
-
-def request_of(payment: TestPayment) -> bytes:
-    return json.dumps(payment.asking(confirm=True, purchaseData=DATA)).encode()
-
-
-async def post(hub: HubUnderTest, body: bytes, headers: dict[str, str], path: str = "/settle") -> Answer:
-    return await hub.send("POST", path, data=body, headers=headers)
 
 
 async def purchase_data_of(hub: HubUnderTest, chain: ChainUnderTest) -> Any:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest_asyncio
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.hub.gateway_requests import TRUSTED
 from tests.hub.hub_under_test import (
     NETWORK,
     HubUnderTest,
@@ -24,7 +25,6 @@ from tests.hub.hub_under_test import (
     start_hub,
 )
 from tests.hub.test_gas import by_gateway
-from tests.hub.test_purchase_data import TRUSTED
 from tests.storage.plans import plan_of
 from tollkeeper.hub.app import create_app
 from tollkeeper.storage.database import Statement

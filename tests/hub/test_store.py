@@ -155,7 +155,7 @@ async def page_of(
 
 
 async def record(database: Database, key: str) -> None:
-    await database.run(record_answer(IdempotencyKey(key, "other"), {"success": False}, 1))
+    await database.run(record_answer(IdempotencyKey("payer", key, "other"), {"success": False}, 1))
 
 
 def one_statement(sql: str) -> Unit[None]:
@@ -193,7 +193,12 @@ async def test_nonces_are_dense_and_a_refused_signature_leaves_no_gap(database: 
 async def test_several_settlements_share_one_transaction_and_each_is_moved_by_itself(database: Database) -> None:
     await record(database, "taken")
     first = await claimed(database, OTHERS[0])
-    wishes = [Wish(OTHERS[0]), Wish(OTHERS[1]), Wish(OTHERS[2], key=IdempotencyKey("taken", "mine")), Wish(OTHERS[3])]
+    wishes = [
+        Wish(OTHERS[0]),
+        Wish(OTHERS[1]),
+        Wish(OTHERS[2], key=IdempotencyKey("payer", "taken", "mine")),
+        Wish(OTHERS[3]),
+    ]
     claims = await claim(database, *wishes)
     assert [one.outcome for one in claims] == [Claimed.LOST, Claimed.WON, Claimed.KEY_TAKEN, Claimed.WON]
     won = [one.settlement for one in claims if one.outcome is Claimed.WON and one.settlement is not None]
@@ -239,19 +244,21 @@ def sign_alone(nonce: int) -> tuple[bytes, str]:
 
 async def test_a_key_bound_to_another_request_leaves_nothing_of_the_claim(database: Database) -> None:
     await record(database, "k")
-    (taken,) = await claim(database, Wish(NEW, key=IdempotencyKey("k", "mine")))
+    (taken,) = await claim(database, Wish(NEW, key=IdempotencyKey("payer", "k", "mine")))
     assert (taken.outcome, taken.settlement) == (Claimed.KEY_TAKEN, None)
     assert await find_settlement(database, KEY) is None
     assert await count(database, "raw_transactions") == 0
-    known = await find_key(database, "k")
+    known = await find_key(database, IdempotencyKey("payer", "k", ""))
     assert known is not None
     assert known.fingerprint == "other"
 
 
 async def test_a_claim_that_was_lost_leaves_its_key_free(database: Database) -> None:
     await claimed(database)
-    assert [one.outcome for one in await claim(database, Wish(NEW, key=IdempotencyKey("k", "mine")))] == [Claimed.LOST]
-    assert await find_key(database, "k") is None
+    assert [one.outcome for one in await claim(database, Wish(NEW, key=IdempotencyKey("payer", "k", "mine")))] == [
+        Claimed.LOST
+    ]
+    assert await find_key(database, IdempotencyKey("payer", "k", "")) is None
 
 
 @settings(max_examples=20, deadline=None)
@@ -301,7 +308,7 @@ async def test_a_success_is_handed_out_once(database: Database) -> None:
     assert moved is not None
     row = moved.settlement
     assert not moved.handed_out
-    keys = [IdempotencyKey(f"k-{index}", "f") for index in range(20)]
+    keys = [IdempotencyKey("payer", f"k-{index}", "f") for index in range(20)]
     given = await asyncio.gather(*(database.run(hand_out(row, key, 3_000)) for key in keys))
     assert sum(given) == 1
     assert await count(database, "idempotency") == 1
@@ -356,11 +363,14 @@ async def test_of_many_presentations_one_starts_the_next_attempt_and_there_are_t
 
 
 async def test_an_attempt_s_keys_keep_its_failure_when_the_next_begins(database: Database) -> None:
-    row = await claimed(database, key=IdempotencyKey("k-1", "f"))
+    row = await claimed(database, key=IdempotencyKey("payer", "k-1", "f"))
     moved = await database.run(move(row, Move(State.FAILED, 2_000, proof=Proof.REVERTED, error="because")))
     assert moved is not None
-    await claimed_again(database, moved.settlement, IdempotencyKey("k-2", "f"))
-    first, second = await find_key(database, "k-1"), await find_key(database, "k-2")
+    await claimed_again(database, moved.settlement, IdempotencyKey("payer", "k-2", "f"))
+    first, second = (
+        await find_key(database, IdempotencyKey("payer", "k-1", "")),
+        await find_key(database, IdempotencyKey("payer", "k-2", "")),
+    )
     assert first is not None
     assert second is not None
     assert first.answer == {"success": False, "reason": "because", "transaction": row.transaction_hash}
@@ -464,7 +474,7 @@ async def test_a_nonce_that_something_was_signed_under_meanwhile_is_not_filled(d
 
 
 async def test_an_outcome_whose_block_is_gone_is_open_again_and_its_keys_with_it(database: Database) -> None:
-    row = await claimed(database, key=IdempotencyKey("k", "f"))
+    row = await claimed(database, key=IdempotencyKey("payer", "k", "f"))
     failure = Move(State.FAILED, 2_000, block_number=9, block_hash="0x09", proof=Proof.REVERTED, error="because")
     assert await database.run(move(row, failure)) is not None
     assert await list_blocks(database, "base-sepolia", 9) == [(9, "0x09")]
@@ -474,7 +484,7 @@ async def test_an_outcome_whose_block_is_gone_is_open_again_and_its_keys_with_it
     assert opened is not None
     assert (opened.state, opened.holder, opened.proof, opened.block_hash) == (State.BROADCAST, "p-2", None, None)
     assert await database.run(reopen(found, "p-3", 3_000, "gone")) is None
-    key = await find_key(database, "k")
+    key = await find_key(database, IdempotencyKey("payer", "k", ""))
     assert key is not None
     assert key.answer is None
     with pytest.raises(ValueError, match="cannot go from BROADCAST to BROADCAST"):

@@ -125,6 +125,7 @@ class Facilitator:
             scope, headers, data, self._trusted_keys, self._public_path, self._clock_ms() // 1000
         )
         require_reachable(self._accounts, asked.payment.network)
+        options = owned(options, signature, asked.payment)
         deadline = arrived + options.wait_seconds
         caller = caller_of(scope, options, signature, arrived_ms)
         asked, failed = await self._judged(asked)
@@ -239,6 +240,12 @@ def is_explained(query: bytes) -> bool:
     return (
         bool(query) and once_each(parse_qsl(query.decode("latin-1"), keep_blank_values=True)).get("explain") == "true"
     )
+
+
+def owned(options: SettleOptions, signature: GatewaySignature, payment: Payment) -> SettleOptions:
+    """The options with the owner of their idempotency key: so nobody can take another's (contract 5.2)."""
+    gateway = signature.owner_of(options.purchase_data)
+    return options.of_payer(row_of(payment).payer_of(payment)) if gateway is None else options.of_gateway(gateway)
 
 
 def read_object(data: bytes) -> dict[str, Any]:

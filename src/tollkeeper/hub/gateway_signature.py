@@ -69,6 +69,12 @@ class GatewaySignature:
         """Was it made by a key that we trust, and is it in force?"""
         return bool(self.gateways) and not self.is_expired
 
+    def owner_of(self, purchase_data: Mapping[str, Any] | None) -> str | None:
+        """The gateway whose request it is; None for a stranger's. Of several with one key, the one that is named."""
+        if purchase_data is not None and self.speaks_for(purchase_data):
+            return str(purchase_data["gateway"])
+        return min(self.gateways, default=None)
+
     def speaks_for(self, purchase_data: Mapping[str, Any]) -> bool:
         """Is the gateway that this purchase data names one of those who signed it?"""
         gateway = purchase_data.get("gateway")

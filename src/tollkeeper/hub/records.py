@@ -45,14 +45,19 @@ class Records:
         self._clock_ms = clock_ms
         self._status_url = status_url
 
-    async def of_key(self, options: SettleOptions, deadline: float) -> Outcome | None:
-        """What a key that was seen before shows; None for a new one, or none. Raises: CONFLICT, SETTLEMENT_PENDING."""
+    async def of_key(self, options: SettleOptions, deadline: float, *, is_signed: bool = True) -> Outcome | None:
+        """What a key that was seen before shows; None for a new one, or none. Raises: CONFLICT, SETTLEMENT_PENDING.
+
+        Where nobody knows whether the payer signed (not `is_signed`), another request tells nothing of the payer's key.
+        """
         key = options.idempotency
-        known = None if key is None else await find_key(self._database, key.key)
+        known = None if key is None else await find_key(self._database, key)
         if key is None or known is None:
             return None
         if known.fingerprint != key.fingerprint:
-            raise conflict()
+            if is_signed or options.is_gateway_s:
+                raise conflict()
+            return None
         row = None if known.settlement_id is None else await read_settlement(self._database, known.settlement_id)
         if known.answer is None and row is not None and row.attempt == known.attempt:
             row = await self._decided(row, options, deadline)
@@ -76,7 +81,7 @@ class Records:
 
         Raises: CONFLICT, SETTLEMENT_PENDING.
         """
-        known = await self.of_key(options, deadline)
+        known = await self.of_key(options, deadline, is_signed=False)
         name = None if known is not None else row_of(payment).name_of(payment)
         if name is None:
             return known
@@ -117,7 +122,7 @@ class Records:
     async def kept(
         self, options: SettleOptions, outcome: Outcome, deadline: float, failed_before: Settlement | None = None
     ) -> Outcome:
-        """The answer, kept with the caller's key, so that the key shows it again.
+        """The answer, kept with a gateway's key, so that the key shows it again. A stranger's refusal leaves no row.
 
         `failed_before`: the failed attempt for the same purchase that this next one was refused after, or for. That
         may be taken back, and then the key shows what it came to: nothing else is asked for its purchase any more.
@@ -126,9 +131,12 @@ class Records:
         """
         key = options.idempotency
         failed = None if failed_before is None else (failed_before.id, failed_before.attempt)
-        if key is None or await self._database.run(record_answer(key, outcome.recorded(), self._clock_ms(), failed)):
+        if key is None:
             return outcome
-        return await self.of_key(options, deadline) or outcome
+        unit = record_answer(key, outcome.recorded(), self._clock_ms(), failed)
+        if options.is_gateway_s and await self._database.run(unit):
+            return outcome
+        return await self.of_key(options, deadline, is_signed=False) or outcome
 
     async def refused(
         self,

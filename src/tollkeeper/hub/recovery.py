@@ -143,7 +143,11 @@ class Recovery:
             return await self._adopt(account, row, judged.signed)
         former = await chain.look([expected_transfer(row, depths, raw.hash) for raw in earlier]) if earlier else []
         failure = self._failure(judged.conclusion, [*sightings, *former], judged.use, judged.block)
-        return Finding(row, replace(failure, cost_gas=_cost_gas(raws, sightings)))
+        # What another carried out is no fault of its payer's; what the payer cancelled is.
+        is_payer_s = judged.conclusion is not Conclusion.FOREIGN or (
+            judged.use is not None and judged.use.is_cancellation
+        )
+        return Finding(row, replace(failure, cost_gas=is_payer_s and _cost_gas(raws, sightings)))
 
     async def _send_of_former_signers(self, account: Account, raws: Sequence[RawTransaction]) -> None:
         """No lane is kept for a key that is configured no more, but what it signed is as good as ever."""

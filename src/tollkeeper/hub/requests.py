@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from tollkeeper.core.errors import ApiError, Code, invalid, missing
@@ -42,7 +42,10 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SettleOptions:
-    """The rest of a settle request. `fingerprint` is of everything in its body, however it was spelled."""
+    """The rest of a settle request. `fingerprint` is of everything in its body, however it was spelled.
+
+    `key_owner`: the gateway that signed the request, where we trust it, else the payer; "" while that is not known.
+    """
 
     confirm: bool
     use_db_id: bool
@@ -50,11 +53,23 @@ class SettleOptions:
     idempotency_key: str | None
     fingerprint: str
     purchase_data: dict[str, Any] | None
+    key_owner: str = ""
+    is_gateway_s: bool = False
 
     @property
     def idempotency(self) -> IdempotencyKey | None:
         """The caller's key with the request that it belongs to."""
-        return None if self.idempotency_key is None else IdempotencyKey(self.idempotency_key, self.fingerprint)
+        if self.idempotency_key is None or not self.key_owner:
+            return None
+        return IdempotencyKey(self.key_owner, self.idempotency_key, self.fingerprint)
+
+    def of_gateway(self, gateway: str) -> SettleOptions:
+        """The same of a request that a gateway signed which we trust."""
+        return replace(self, key_owner=gateway, is_gateway_s=True)
+
+    def of_payer(self, payer: str | None) -> SettleOptions:
+        """The same of anybody else's: the key is its payer's, whose signature must be good where it is used."""
+        return replace(self, key_owner=payer or "")
 
 
 def _member_object(body: dict[str, Any], name: str) -> dict[str, Any]:

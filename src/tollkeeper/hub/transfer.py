@@ -21,7 +21,7 @@ from tollkeeper.core.wallets import parse_address_of
 from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment, is_text, parse_payload, parse_uint256, payment_body
 from tollkeeper.hub.accounts import enabled_assets, require_reachable
 from tollkeeper.hub.callers import caller_of
-from tollkeeper.hub.facilitator import read_headers, read_object, settled_body
+from tollkeeper.hub.facilitator import owned, read_headers, read_object, settled_body
 from tollkeeper.hub.gateway_signature import read_gateway_signature
 from tollkeeper.hub.orders import Order, refusal
 from tollkeeper.hub.requests import canonical_hash, parse_options
@@ -143,6 +143,7 @@ class Transfers:
         signature = read_gateway_signature(
             scope, headers, data, self._trusted_keys, self._public_path, self._clock_ms() // 1000
         )
+        options = owned(options, signature, asked.payment)
         deadline = arrived + options.wait_seconds
         caller = caller_of(scope, options, signature, arrived_ms)
         try:

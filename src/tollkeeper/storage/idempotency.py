@@ -1,7 +1,7 @@
-"""Callers' idempotency keys as rows (contract 5.2): a key belongs to one request.
+"""Callers' idempotency keys as rows (contract 5.2): a key belongs to its owner, and to one request.
 
-It shows the outcome of an attempt, for ever, or the refusal that was recorded with it, for a day: nothing was started
-for that one, and strangers could have any number of them kept. What a caller is told is decided in `hub`.
+So nobody can take another's key. It shows the outcome of an attempt, for ever, or the refusal that was recorded with
+it, for a day: nothing was started for that one. Who an owner is, and what a caller is told, is decided in `hub`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,16 @@ _FORGOTTEN_AT_ONCE: Final = 500  # a few milliseconds of the writer's time
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """A key of the caller's and the request that it belongs to (`fingerprint`)."""
+    """A key of that owner's and the request that it belongs to (`fingerprint`). Neither holds a space."""
 
+    owner: str
     key: str
     fingerprint: str
+
+    @property
+    def name(self) -> str:
+        """As it is stored."""
+        return f"{self.owner} {self.key}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +44,9 @@ class KnownKey:
     answer: dict[str, Any] | None
 
 
-async def find_key(database: Database, key: str) -> KnownKey | None:
+async def find_key(database: Database, key: IdempotencyKey) -> KnownKey | None:
     """What an idempotency key is bound to."""
-    rows = await database.read_short(_QUERIES.find_key(key=key))
+    rows = await database.read_short(_QUERIES.find_key(key=key.name))
     if not rows:
         return None
     row = rows[0]
@@ -57,7 +63,7 @@ def record_answer(
     """
     settlement_id, attempt = failed or (None, None)
     rows = yield _QUERIES.add_key(
-        key=key.key,
+        key=key.name,
         fingerprint=key.fingerprint,
         settlement_id=settlement_id,
         attempt=attempt,
@@ -89,7 +95,7 @@ def forget_refusals(before_ms: int) -> Unit[int]:
 def bind_key(key: IdempotencyKey, settlement_id: str, attempt: int, now_ms: int) -> Statement:
     """Lets the key show that attempt's outcome; returns a row where it was free."""
     return _QUERIES.add_key(
-        key=key.key,
+        key=key.name,
         fingerprint=key.fingerprint,
         settlement_id=settlement_id,
         attempt=attempt,
@@ -100,7 +106,7 @@ def bind_key(key: IdempotencyKey, settlement_id: str, attempt: int, now_ms: int)
 
 def free_key(key: IdempotencyKey) -> Statement:
     """Takes back what `bind_key` did in the same unit."""
-    return _QUERIES.drop_key(key=key.key)
+    return _QUERIES.drop_key(key=key.name)
 
 
 def keep_failure(settlement_id: str, attempt: int, answer: str) -> Statement:
