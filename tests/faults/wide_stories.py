@@ -456,6 +456,12 @@ class WideStory(EvmStory):
             self.site.gone += [name for (name,) in self.site.rows(told_of, nonce)]
             came("sale whose payment is gone and forgotten by its hub")
             return
+        if self.official is not None and self.reorganised and not is_sold:  # what it made is not followed
+            kept = "SELECT id FROM purchases WHERE nonce = ? AND (state = 'LIVE' OR failure = 'gate_deleted')"
+            if gone := [name for (name,) in self.site.rows(kept, nonce)]:
+                self.site.gone += gone
+                came("sale of a strange facilitator whose payment is gone")
+                return
         if not sale.contested:
             assert nonce in self.carried, sale
             EvmStory.judge_sale(self, sale, state, granted, remaining, calls)
