@@ -24,7 +24,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # Tests start the program over a thousand times, which must not compile it each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test faults check bench lock clean interop-setup
+.PHONY: setup demo test faults check golden bench lock clean interop-setup
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.dev interop-setup
@@ -50,6 +50,10 @@ check: $(VENV)/.dev
 	$(bin)/ruff format --check .
 	$(bin)/mypy --strict
 	$(bin)/lint-imports --no-cache
+
+# What goes out today, written anew into tests/golden/texts; `git diff` shows what is another than before.
+golden: setup
+	@GOLDEN=rewrite scripts/with-node $(bin)/python -m pytest -q tests/golden
 
 bench: setup
 	@PYTHONPATH=. scripts/with-node $(bin)/python -m bench $(NAME)
