@@ -21,7 +21,6 @@ from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
     FOLLOWED_MS,
     TRANSITIONS,
-    CallState,
     Claim,
     PurchaseState,
     Spend,
@@ -62,7 +61,6 @@ def test_every_state_is_in_the_table() -> None:
 
 
 def test_every_outcome_has_a_name() -> None:
-    assert {state.name for state in CallState} == {"DISPATCHED", "DONE", "INTERRUPTED", "RESTORED"}
     assert {"SPENT", "EXHAUSTED", "WITHHELD", "FOREIGN", "IN_FLIGHT", "UNKNOWN"} <= {spend.name for spend in Spend}
     assert {"WON", "TAKEN", "ATTEMPTS_EXHAUSTED", "STALE"} <= {claim.name for claim in Claim}
 

@@ -7,6 +7,7 @@ import base64
 import json
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ async def test_who_knows_only_a_payment_s_name_is_told_nothing_of_its_credits(
     gate = await market.gate(credits=3)
     bearer = f"Bearer {await market.buyer.login(market.stack.gateway_url)}"
     for payer in (market.buyer.wallet.address, smart_wallet):
-        payment = await market.payment(gate, lambda plain, payer=payer: replace(plain, payer=payer))  # type: ignore[misc]
+        payment = await market.payment(gate, partial(replace, payer=payer))
         forged = signed_otherwise(payment, signature)
         before = await credits_shown(market, X_Payment=forged)
         assert (await market.pay(gate, payment)).status == 200

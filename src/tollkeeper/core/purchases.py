@@ -57,15 +57,6 @@ def may_move(old: PurchaseState, new: PurchaseState) -> bool:
     return new in TRANSITIONS[old]
 
 
-class CallState(StrEnum):
-    """A call is born DISPATCHED in the commit that spends its credit."""
-
-    DISPATCHED = "DISPATCHED"
-    DONE = "DONE"
-    INTERRUPTED = "INTERRUPTED"
-    RESTORED = "RESTORED"  # its credit was given back: a 503 of ours, a stop, or a failed target where the gate says so
-
-
 class Spend(Enum):
     """What came of asking for one held credit."""
 
