@@ -165,6 +165,20 @@ def test_what_cannot_be_done_is_said_and_nothing_is_made(
     assert "Traceback" not in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("code", "message", "option"),
+    [
+        ("MISSING_PARAMETER", "paymentAddress is required: name the wallet", "--payment-address, or --key-file"),
+        ("AUTH_REQUIRED", "this route requires user authentication", "--key-file"),
+    ],
+)
+def test_a_refusal_names_the_option_that_helps(code: str, message: str, option: str) -> None:
+    with serving(lambda _request: Reply(400, {"error": {"code": code, "message": message}})) as server:
+        words = ("--gateway", server.url, "--target", "http://127.0.0.1/", "--price", "1")
+        refused = finished("paygate", "create", *words)
+    assert (refused.returncode, option in refused.stderr) == (1, True), refused.stderr
+
+
 def test_what_was_made_is_told_though_it_cannot_be_printed() -> None:
     """The token of a gate without an owner is told by no other answer."""
     made = {"accessUrl": "http://127.0.0.1/abc", "managementToken": "tok"}

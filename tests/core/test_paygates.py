@@ -263,6 +263,7 @@ def test_a_payment_address_is_required_where_there_is_no_default() -> None:
     with pytest.raises(ApiError) as refused:
         parse_create(LEAST, replace(DEFAULTS, payment_address=None))
     assert (refused.value.code, refused.value.details) == (Code.MISSING_PARAMETER, {"field": "paymentAddress"})
+    assert "default_payment_address" in refused.value.message
     new = parse_create({**LEAST, "paymentAddress": OTHER}, replace(DEFAULTS, payment_address=None))
     assert new.fields["payment_address"] == OTHER
 

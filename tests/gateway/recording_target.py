@@ -56,8 +56,11 @@ class RecordingTarget:
                     (name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines[1:])
                 ]
                 request = Received(method, path, headers, await _body(reader, dict(headers)), head, reader)
-                self.requests.append(request)
-                await self.answer(request, writer)
+                if method != "HEAD" or request.header("x-purchase-id"):
+                    self.requests.append(request)
+                    await self.answer(request, writer)
+                else:  # whether there is a target at all, asked when a gate is made
+                    writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:

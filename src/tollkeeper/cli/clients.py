@@ -55,13 +55,21 @@ def create_command(  # noqa: PLR0913 - one for each option
     try:
         made = asyncio.run(make_paygate(gateway.rstrip("/"), key, fields, target or file or ""))
     except (RefusedError, OSError) as error:
-        remedy = ": name its owner's wallet by --key-file" if key is None and "AUTH_REQUIRED" in str(error) else ""
-        refuse(f"{error}{remedy}", code=EXIT_FAILED)
+        refuse(f"{error}{_remedy(str(error), is_logged_in=key is not None)}", code=EXIT_FAILED)
     token = f"\nmanagementToken (shown once): {made['managementToken']}" if "managementToken" in made else ""
     if (problem := write(f"{made['accessUrl']}{token}\n".encode())) is not None:  # no other answer tells the token
         refuse(f"{made['accessUrl']} was made, and could not be printed: {problem}{token}", code=EXIT_FAILED)
     for warning in made.get("warnings", ()):
         say(f"warning: {warning['message']}", typer.colors.YELLOW, sys.stderr)
+
+
+def _remedy(refusal: str, *, is_logged_in: bool) -> str:
+    """The option that helps, which no gateway can name."""
+    if "AUTH_REQUIRED" in refusal and not is_logged_in:
+        return ": name its owner's wallet by --key-file"
+    if "paymentAddress is required" in refusal:
+        return ". Here: --payment-address, or --key-file"
+    return ""
 
 
 def replace_command(

@@ -190,7 +190,12 @@ def parse_create(body: dict[str, Any], defaults: CreateDefaults, file: StoredFil
     fields = {"network": defaults.network_of(given.get("payment_address")), **CREATE_DEFAULTS, **given}
     address = fields.get("payment_address")
     if address is None and (address := defaults.payment_address_on(fields["network"])) is None:
-        raise missing("paymentAddress")
+        raise ApiError(
+            Code.MISSING_PARAMETER,
+            f"paymentAddress is required: name the wallet that is paid on {fields['network']}, or log in with one of "
+            "that network, which is paid then. An operator can set default_payment_address",
+            details={"field": "paymentAddress"},
+        )
     fields["payment_address"] = check_payment_address(address, fields["network"], defaults.forbidden_addresses)
     fields["accepts"] = _check_accepts(fields["accepts"], fields["network"], defaults.forbidden_addresses)
     slug = parse_slug(body["slug"]) if body.get("slug") is not None else None

@@ -45,6 +45,7 @@ from tollkeeper.gateway.ownership import Ownership
 from tollkeeper.gateway.paygates import Management, paygate_routes
 from tollkeeper.gateway.proofs import Proofs
 from tollkeeper.gateway.stats import Reports, stats_routes
+from tollkeeper.gateway.target_probe import TargetProbe
 from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.gateway.transfers.foreign import ForeignTransfers
 from tollkeeper.gateway.transfers.request import TransferRequests
@@ -195,6 +196,7 @@ class Gateway:
             supported=self.supported,
             evidence=self.evidence,
             token_accounts=self.token_accounts,
+            target_probe=TargetProbe(self._forwarder),
             random_bytes=random_bytes,
             default_network=self.config.default_network,
             default_payment_address=self.config.default_payment_address,

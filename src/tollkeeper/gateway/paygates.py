@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from litestar.handlers import HTTPRouteHandler
 
+    from tollkeeper.core.addresses import TargetUrl
     from tollkeeper.core.downloads import StoredFile
     from tollkeeper.edge.addresses import Resolver
     from tollkeeper.gateway.evidence.nodes import EvidenceNodes
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.gates import Gates
     from tollkeeper.gateway.hub_client import Supported
     from tollkeeper.gateway.ownership import Caller, Ownership
+    from tollkeeper.gateway.target_probe import TargetProbe
     from tollkeeper.gateway.traffic import Traffic
     from tollkeeper.gateway.uploads import Uploads
     from tollkeeper.storage.authority import Authority
@@ -78,6 +80,7 @@ class Management:
     supported: Callable[[], Supported]
     evidence: EvidenceNodes
     token_accounts: TokenAccounts
+    target_probe: TargetProbe
     random_bytes: Callable[[int], bytes]
     default_network: str
     default_payment_address: str | None
@@ -109,8 +112,7 @@ class Management:
         new = parse_create(body, defaults, file)
         recipients = (Recipient(new.fields["network"], new.fields["payment_address"]), *new.fields["accepts"])
         self._check_recipients(recipients, assume_valid=new.fields["assume_valid"])
-        if file is None:
-            await self.resolver.check_target(new.fields["target_url"])
+        target = None if file is not None else await self.resolver.check_target(new.fields["target_url"])
         token = None
         if caller.wallet is None and not self._manages_freely:
             token = new_management_token(self.random_bytes(_MANAGEMENT_TOKEN_BYTES))
@@ -119,7 +121,7 @@ class Management:
         shown: dict[str, Any] = {} if secret is None else _shown(secret)
         if token is not None:
             shown["managementToken"] = token
-        shown |= await self._warned(recipients)
+        shown |= await self._warned(recipients, target=target, target_headers=new.fields["target_headers"])
 
         def answer(gate: PayGate) -> dict[str, Any]:
             return {**self._body(gate, Counters()), **shown}
@@ -170,12 +172,21 @@ class Management:
                     details={"field": field, "supported": sorted(enabled)},
                 )
 
-    async def _warned(self, recipients: Sequence[Recipient], known: Sequence[Recipient] = ()) -> dict[str, Any]:
+    async def _warned(
+        self,
+        recipients: Sequence[Recipient],
+        known: Sequence[Recipient] = (),
+        target: TargetUrl | None = None,
+        target_headers: Sequence[tuple[str, str]] = (),
+    ) -> dict[str, Any]:
         """What the owner should know of a gate that is saved, for the answer; empty where there is nothing.
 
+        `target`: where it is new, with the owner's headers for it.
         Raises: INVALID_ADDRESS for a recipient that can never be paid, unless it was `known` before.
         """
         warnings = await self.token_accounts.warnings(recipients, self.supported().assets, known)
+        if target is not None:
+            warnings += await self.target_probe.warnings(target, target_headers)
         return {"warnings": warnings} if warnings else {}
 
     def _check_trust(self, network: str, *, assume_valid: bool) -> None:
@@ -230,9 +241,8 @@ class Management:
         forbidden, now_ms = self._forbidden(), clock_ms()
         wanted = updated(gate, body, now_ms, forbidden, file)  # refuses before anything is asked of the network
         self._check_recipients(wanted.recipients, assume_valid=wanted.assume_valid, before=gate)
-        if "targetUrl" in body:
-            await self.resolver.check_target(wanted.target_url)
-        warned = await self._warned(wanted.recipients, gate.recipients)
+        target = await self.resolver.check_target(wanted.target_url) if "targetUrl" in body else None
+        warned = await self._warned(wanted.recipients, gate.recipients, target, wanted.target_headers)
         secret, by = self._new_secret(), await self._authority(caller)
         try:
             changed = await self.store.update(

@@ -111,7 +111,7 @@ _ONCE: Final = {
     "secret": TEXT,
     "keyId": TEXT,
     "managementToken": TEXT,
-    "warnings": listed(record({"field": TEXT, "network": NETWORK, "message": TEXT})),
+    "warnings": listed(record({"field": TEXT, "network": NETWORK, "message": TEXT}, optional=("network",))),
 }
 _PAYGATE: Final[dict[str, Any]] = {
     "id": COUNT,

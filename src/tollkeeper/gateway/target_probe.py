@@ -1,0 +1,90 @@
+"""The question whether a gate's target answers at all, asked when the gate is made or changed (contract 3.4).
+
+A HEAD with the headers that the owner set for the target, on a connection of its own, by the rules of every call. It
+changes nothing at the target, charges nobody, and refuses nothing: what was seen is told as warnings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.core.errors import ApiError
+from tollkeeper.core.forwarding import VIA, encode_request_head, request_target
+from tollkeeper.edge.exchange import Exchange, TargetFailure
+from tollkeeper.edge.pool import NothingSentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tollkeeper.core.addresses import TargetUrl
+    from tollkeeper.edge.forwarding import Forwarder
+    from tollkeeper.edge.heads import ResponseHead
+
+WAIT_SECONDS: Final = 3.0
+_AGENT: Final = b"tollkeeper"
+
+
+class _Answer(Exchange):
+    """The head of an answer, or why there is none."""
+
+    def __init__(self) -> None:
+        self.head: asyncio.Future[ResponseHead] = asyncio.get_running_loop().create_future()
+
+    def on_head(self, head: ResponseHead) -> None:
+        if not self.head.done():
+            self.head.set_result(head)
+
+    def on_body(self, data: bytes) -> None: ...
+
+    def on_end(self) -> None: ...
+
+    def on_failure(self, failure: TargetFailure) -> None:
+        if not self.head.done():
+            self.head.set_exception(ApiError(failure.code, failure.message))
+
+    def pause_sending(self) -> None: ...
+
+    def resume_sending(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TargetProbe:
+    """The way to targets that calls take, too."""
+
+    forwarder: Forwarder
+
+    async def warnings(self, target: TargetUrl, target_headers: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+        """What the owner should know of the target, for the answer to a create or update."""
+        try:
+            await self._ask(target, target_headers)
+        except NothingSentError:
+            return []  # a matter of ours, which says nothing of the target
+        except TimeoutError:
+            return [_warning(f"the target did not answer a HEAD within {WAIT_SECONDS:.0f} seconds")]
+        except ApiError as error:
+            return [_warning(error.message)]
+        return []
+
+    async def _ask(self, target: TargetUrl, target_headers: Sequence[tuple[str, str]]) -> ResponseHead:
+        """Raises: ApiError, TimeoutError."""
+        owners = [(name.encode(), value.encode()) for name, value in target_headers]
+        own = [(b"host", target.authority.encode("ascii")), (b"user-agent", _AGENT), (b"via", VIA)]
+        head = encode_request_head("HEAD", request_target(target, b"", b""), [*own, *owners])
+        async with asyncio.timeout(WAIT_SECONDS):
+            connection = await self.forwarder.connect(target, fresh=True)
+            try:
+                answer = _Answer()
+                connection.send(answer, "HEAD", head)
+                return await answer.head
+            finally:
+                connection.abort()
+
+
+def _warning(why: str) -> dict[str, Any]:
+    return {
+        "field": "targetUrl",
+        "message": f"{why}: until it answers, every paid call ends in a 502, and the call's credit is used unless "
+        'onFailure is "restore"',
+    }
