@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import resource
+import stat
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.storage.s3_server import gated, s3_server
 from tollkeeper.storage import files_s3
 from tollkeeper.storage.files import FileMissingError, FileStore, FileStoreError, FileStoreFullError, LocalFiles
 from tollkeeper.storage.files_s3 import PART_SIZE_BYTES, S3Files
+from tollkeeper.storage.private import make_private_directory
 
 MIB = 1024 * 1024
 
@@ -48,6 +50,24 @@ def s3_store(url: str, prefix: str = "", bucket: str = "files") -> S3Files:
 
 def new_id() -> str:
     return os.urandom(16).hex()
+
+
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077, 0o777])
+async def test_what_is_sold_is_its_owner_s_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        store = LocalFiles(tmp_path / "files", min_free_bytes=0)
+        await written(store, b"content", new_id())
+        unfinished = await store.begin(new_id(), None)
+        make_private_directory(tmp_path / "made" / "data")
+    finally:
+        os.umask(before)
+    folders = [tmp_path / "files", *store.directories, tmp_path / "made" / "data"]
+    files = [file for folder in store.directories for file in folder.iterdir()]
+    assert len(files) == 2
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+    await unfinished.abort()
 
 
 async def written(store: FileStore, content: bytes, file_id: str) -> None:

@@ -43,6 +43,7 @@ from tollkeeper.settings import (
     Role,
     Settings,
 )
+from tollkeeper.storage.private import make_private_directory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -159,7 +160,7 @@ def _node(options: Options, wallets: TestWallets) -> EvmNode:
 def _database_path(directory: Path, *, has_own_chain: bool) -> Path:
     """Raises: StartError for the database of an earlier run whose chain is gone."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(directory)
     except OSError as error:
         raise StartError(f"{directory} cannot be made ({error.strerror})") from error
     path = directory.absolute() / _DATABASE

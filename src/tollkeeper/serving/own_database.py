@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tollkeeper.storage import StorageError, open_database
 from tollkeeper.storage.opening import sqlite_path
+from tollkeeper.storage.private import make_private_directory
 
 if TYPE_CHECKING:
     from tollkeeper.settings import Settings
@@ -16,7 +17,7 @@ def open_own_database(settings: Settings) -> SqliteDatabase:
     """Open the database of these settings; make its directory where there is none. Blocks. Raises: StorageError."""
     directory = sqlite_path(settings.database_url).parent
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(directory)
     except OSError as error:
         msg = f"{directory} cannot be made ({error.strerror})"
         raise StorageError(msg) from error

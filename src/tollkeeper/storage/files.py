@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Protocol
 
+from tollkeeper.storage.private import make_private_directory, open_private_file
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -96,6 +98,7 @@ class LocalFiles:
     """A directory. `min_free_bytes` stay free on its file system."""
 
     def __init__(self, root: Path, min_free_bytes: int) -> None:
+        self._root = root
         self._objects = root / "objects"
         self._incoming = root / "incoming"
         self._min_free_bytes = min_free_bytes
@@ -111,11 +114,11 @@ class LocalFiles:
 
     def _begin(self, file_id: str, expected_bytes: int | None) -> _LocalUpload:
         try:
-            for directory in self.directories:
-                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for directory in (self._root, *self.directories):
+                make_private_directory(directory)
             self.require_room(expected_bytes or 0)
             part = self._incoming / file_id
-            return _LocalUpload(self, part, self._objects / file_id, part.open("xb", buffering=0))
+            return _LocalUpload(self, part, self._objects / file_id, open_private_file(part))
         except OSError as error:
             raise _failure(error) from error
 
