@@ -238,6 +238,35 @@ async def test_values_that_do_not_open_keep_their_key_in_the_file_and_are_told(s
         await is_all_there(scene, sold)
 
 
+async def test_a_backup_from_before_a_rotation_is_an_error_at_its_start_and_not_ready(stage: Stage) -> None:
+    """Every gate in it is dead: nobody could buy anything, and all else would look well."""
+    site = stage.site
+    (former,) = ids(site.home)
+    async with stage.serving() as scene:
+        gate = await scene.gate()
+    backup = site.database.read_bytes()
+    await stage.done("rotate")
+    async with stage.serving() as scene:
+        await moved(scene)
+        await stage.done("retire", former)
+        assert (await scene.buyer.ask("GET", scene.program.url + "/readyz")).status == 200
+    site.database.write_bytes(backup)
+    async with stage.serving() as scene:
+        told = scene.program.process.wait_for_event("gates_do_not_open")
+        assert (told["level"], told["gates"], told["missing"]) == ("error", 1, [former])
+        ready = await scene.buyer.ask("GET", scene.program.url + "/readyz")
+        assert (ready.status, ready.json()["error"]["details"]["checks"]["encryptionKeys"]) == (503, False)
+        assert (await scene.buyer.ask("GET", f"{scene.program.url}/{gate['slug']}")).status == 503
+    checked = await asyncio.to_thread(finished, "config", "check", "--config", site.config)
+    assert "warning: encryption_keys_file" in checked.stdout
+    retired = key_file(site.home).with_name("encryption.keys.retired")
+    key_file(site.home).write_text(key_file(site.home).read_text() + retired.read_text())
+    async with stage.serving() as scene:
+        await moved(scene)
+        assert (await scene.buyer.ask("GET", scene.program.url + "/readyz")).status == 200
+        assert (await scene.buyer.ask("GET", f"{scene.program.url}/{gate['slug']}")).status == 402
+
+
 async def test_tokens_of_a_retired_key_that_leaked_are_revoked_by_the_running_server(stage: Stage) -> None:
     site = stage.site
     (former,) = ids(site.home)

@@ -55,6 +55,11 @@ def sealed_prefix(name: str) -> bytes:
     return bytes([len(name.encode())]) + name.encode()
 
 
+def key_name(sealed: bytes) -> str:
+    """The name of the key that sealed a value."""
+    return sealed[1 : 1 + (sealed[0] if sealed else 0)].decode("utf-8", "replace")
+
+
 def seal(ring: KeyRing, plaintext: bytes, where: bytes, nonce: bytes) -> bytes:
     """The value to store: key name, nonce, ciphertext. `nonce` is 12 fresh random bytes."""
     return sealed_prefix(ring.current) + nonce + AESGCM(ring.keys[ring.current]).encrypt(nonce, plaintext, where)
@@ -63,7 +68,7 @@ def seal(ring: KeyRing, plaintext: bytes, where: bytes, nonce: bytes) -> bytes:
 def unseal(ring: KeyRing, sealed: bytes, where: bytes) -> bytes:
     """The plaintext. Raises: SealError."""
     name_end = 1 + (sealed[0] if sealed else 0)
-    key = ring.keys.get(sealed[1:name_end].decode("utf-8", "replace"))
+    key = ring.keys.get(key_name(sealed))
     nonce = sealed[name_end : name_end + NONCE_SIZE_BYTES]
     if key is None or len(nonce) != NONCE_SIZE_BYTES:
         msg = "a stored value names a key that is not in the ring"

@@ -203,6 +203,7 @@ async def _open_gateway(
         allow_private_targets=settings.allow_private_targets,
         sealing=keys.sealing,
         token_keys=keys.tokens,
+        has_lost_gates=keys.has_lost_gates,
         profile=settings.challenge_profile,
         hub_url=_given(settings.hub_url) if settings.role is Role.GATEWAY else settings.public_url.text + HUB_PREFIX,
         exposure_cap=TrustCaps(

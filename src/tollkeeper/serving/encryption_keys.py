@@ -18,7 +18,7 @@ import structlog
 from tollkeeper.api import clock_ms
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.storage.database import StorageError
-from tollkeeper.storage.resealing import Resealing, forget_retired, keep_retired, retired_token_keys
+from tollkeeper.storage.resealing import Resealing, forget_retired, keep_retired, lost_gates, retired_token_keys
 from tollkeeper.storage.sealing import Sealing
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class EncryptionKeys:
         self._former = {name: token_key(key) for name, key in ring.keys.items() if name != ring.current}
         self._retired: dict[str, bytes] = {}
         self.tokens = [token_key(ring.keys[ring.current]), *self._former.values()]
+        self.has_lost_gates = False
 
     async def open(self, database: Database) -> None:
         """Learn what retired keys made. Raises: StorageError.
@@ -59,6 +60,11 @@ class EncryptionKeys:
         if current in (*self._retired, *closed):
             await database.run(forget_retired(current))
         self.tokens += [key for key in self._retired.values() if key not in self.tokens]
+        gates, names = await lost_gates(database, self.sealing.ring)
+        self.has_lost_gates = gates > 0
+        if gates:  # a backup from before a rotation: none of them sells, and nothing else shows it
+            remedy = "put the lines of these keys back into the key file, below the first, and restart"
+            _LOG.error("gates_do_not_open", gates=gates, missing=names, remedy=remedy)
 
     async def move_stored(self, database: Database) -> None:
         """Move what former keys sealed under the current one, and keep what made their tokens."""

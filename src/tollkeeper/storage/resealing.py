@@ -12,13 +12,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.core.sealing import SealError, place, sealed_prefix
+from tollkeeper.core.sealing import SealError, key_name, place, sealed_prefix
 from tollkeeper.storage.creations import creation_row
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from tollkeeper.core.sealing import KeyRing
     from tollkeeper.storage.database import Database, Row, Unit, Value
     from tollkeeper.storage.sealing import Sealing
     from tollkeeper.storage.snapshot import Snapshot
@@ -123,6 +124,23 @@ def sealed_under(snapshot: Snapshot, key_ids: Sequence[str]) -> tuple[dict[str, 
         prefix = sealed_prefix(key_id)
         counts[key_id] = snapshot.read(_Q.count_sealed_under(prefix=prefix, size=len(prefix)))[0]["total"]
     return counts, snapshot.read(_Q.count_sealed())[0]["total"] - sum(counts.values())
+
+
+async def lost_gates(database: Database, ring: KeyRing) -> tuple[int, tuple[str, ...]]:
+    """How many gates are sealed under keys that the ring lacks, and the ids of such keys, of the newest gates.
+
+    Raises: StorageError.
+    """
+    lost: int = (await database.read(_Q.count_gates()))[0]["total"]
+    for name in ring.keys:
+        prefix = sealed_prefix(name)
+        counted = await database.read(_Q.count_gates_sealed_under(prefix=prefix, size=len(prefix)))
+        lost -= counted[0]["total"]
+    if not lost:
+        return 0, ()
+    rows = await database.read(_Q.newest_gates(limit=_PAGE_ROWS))
+    names = {key_name(row["payment_address"]) for row in rows}
+    return lost, tuple(sorted(names - ring.keys.keys()))
 
 
 def keep_retired(sealing: Sealing, token_keys: Mapping[str, bytes], now_ms: int) -> Unit[None]:

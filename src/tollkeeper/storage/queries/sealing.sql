@@ -75,6 +75,16 @@ SELECT
     + (SELECT count(answer) FROM creations)
     + (SELECT count(token_key) FROM retired_keys) AS total;
 
+-- Of the gates that are sold, how many are sealed under the key whose values begin with these :size bytes.
+-- name: count_gates_sealed_under
+SELECT count(*) AS total FROM paygates WHERE deleted_ms IS NULL AND substr(payment_address, 1, :size) = :prefix;
+
+-- name: count_gates
+SELECT count(*) AS total FROM paygates WHERE deleted_ms IS NULL;
+
+-- name: newest_gates
+SELECT payment_address FROM paygates WHERE deleted_ms IS NULL ORDER BY id DESC LIMIT :limit;
+
 -- name: retire_key
 INSERT INTO retired_keys (id, token_key, retired_ms) VALUES (:id, :token_key, :now_ms) ON CONFLICT (id) DO NOTHING;
 
