@@ -222,7 +222,7 @@ def test_several_processes_on_sqlite_are_refused_and_one_is_not(config: Path, ro
     sentence = "on SQLite one process serves; several need PostgreSQL, which this version does not have yet"
     command = (role, "--config", config, "--port", "0")
     environ = {"TOLLKEEPER_HUB_URL": "http://127.0.0.1:1"} if role == "gateway" else {}
-    for options, given in ((("--workers", "2"), {}), ((), {"TOLLKEEPER_WORKERS": "2"})):
+    for options, given in ((("--workers", "2"), {}), (("--workers=100",), {}), ((), {"TOLLKEEPER_WORKERS": "2"})):
         done = finished(*command, *options, environ={**environ, **given})
         assert done.returncode == 3
         assert f"{sentence}; nothing was started" in done.stderr

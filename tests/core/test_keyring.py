@@ -15,10 +15,8 @@ from tollkeeper.core.keyring import (
     parse_key_ring,
     parse_private_key,
     parse_private_keys,
-    ring_text,
     without_keys,
 )
-from tollkeeper.core.sealing import KeyRing
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -35,12 +33,6 @@ def test_a_ring_reads_back_what_key_line_wrote_and_its_first_key_is_current() ->
 )
 def test_entries_of_a_ring_may_be_apart_by_commas_blanks_and_line_ends(text: str) -> None:
     assert list(parse_key_ring(text).keys) == ["a", "b"]
-
-
-def test_a_ring_is_written_with_its_current_key_first() -> None:
-    ring = KeyRing("b", {"a": bytes(32), "b": bytes.fromhex(KEY)})
-    assert ring_text(ring) == f"b:{KEY}\na:{'00' * 32}\n"
-    assert parse_key_ring(ring_text(ring)) == ring
 
 
 @pytest.mark.parametrize(

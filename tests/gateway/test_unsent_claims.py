@@ -109,7 +109,7 @@ async def test_whoever_was_not_told_of_his_claim_is_not_charged_for_what_he_cann
     embedded_chain: ChainUnderTest,
     target: RecordingTarget,
 ) -> None:
-    """The ledger's process does not say that it is written, or this one is killed behind it."""
+    """The database does not say that it is written, or the process is killed behind it."""
     async with shop(embedded_chain.url, target, tmp_path) as there:
         gate = await there.gate(credits=20, creditBinding="token")
         payment = await there.payment(gate)

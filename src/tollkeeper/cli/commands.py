@@ -20,6 +20,7 @@ from tollkeeper.cli.main import serve
 from tollkeeper.cli.output import EXIT_CONFIGURATION, EXIT_FAILED, refuse, say, tell
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.settings import FILE_NAME, Role, load_settings, typed_command
+from tollkeeper.settings.loading import WORKERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +55,7 @@ Config = Annotated[
 ]
 Host = Annotated[str | None, typer.Option(help="The address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="The port to listen on.", min=0, max=65535)]
-Workers = Annotated[int | None, typer.Option(help="How many processes serve: on SQLite one.", min=1, max=64)]
+Workers = Annotated[int | None, typer.Option(help="How many processes serve: on SQLite one.", min=1, max=WORKERS_MAX)]
 ForRole = Annotated[Role, typer.Option("--for", help="Whose: of serve, of gateway or of hub.")]
 
 

@@ -113,12 +113,6 @@ def key_line(key_id: str, key: bytes) -> str:
     return f"{key_id}:{key.hex()}\n"
 
 
-def ring_text(ring: KeyRing) -> str:
-    """The ring as `parse_key_ring` reads it."""
-    others = (name for name in ring.keys if name != ring.current)
-    return "".join(key_line(name, ring.keys[name]) for name in (ring.current, *others))
-
-
 def without_keys(text: str, key_ids: Collection[str]) -> str:
     """A ring's text without these keys; its comments and all else stay as they are."""
     entry = re.compile(

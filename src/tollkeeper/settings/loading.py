@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.sealing import KeyRing
 
-WORKERS_MAX: Final = 64
+WORKERS_MAX: Final = 1_000_000  # that are refused by their number, and not as no number
 _ONE_WORKER: Final = (
     "on SQLite one process serves; several need PostgreSQL, which this version does not have yet; nothing was started"
 )
