@@ -22,7 +22,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.faults.aftermath import assert_nothing_lost
 from tests.faults.counts import came
 from tests.faults.striking import Case, Struck, Victim
-from tests.faults.tcp_chaos import OF_HUB, run_tcp_chaos
+from tests.faults.tcp_chaos import OF_HUB, TcpChaos, run_tcp_chaos
 from tests.gateway.composed import settings_for
 from tests.gateway.foreign_on_evm import ForeignOnEvm, run_foreign
 from tests.gateway.gateway_process import GatewayProcess, gateway_keys, gateway_settings
@@ -294,21 +294,22 @@ async def alone(
 ) -> AsyncIterator[GatewaySite]:
     """One process, to be started, between a faulty database, a faulty node and a faulty way to its facilitator.
 
-    Without a facilitator's URL it has a hub of its own, on the same database.
+    Without a facilitator's URL it has a hub of its own, on the same database, and a node that does as it is asked: on a
+    network whose node was away at a start nothing is sold for a while.
     """
     port = port or free_port()
     async with AsyncExitStack() as stack:
-        node = await stack.enter_async_context(run_tcp_chaos(chain.url))
-        chaoses, hub_url = [node], ""
+        chaoses, node_url, hub_url = [TcpChaos()], chain.url, ""
         if facilitator_url:
-            chaoses.append(await stack.enter_async_context(run_tcp_chaos(facilitator_url, OF_HUB)))
-            hub_url = chaoses[-1].url
+            node = await stack.enter_async_context(run_tcp_chaos(chain.url))
+            way = await stack.enter_async_context(run_tcp_chaos(facilitator_url, OF_HUB))
+            chaoses, node_url, hub_url = [node, way], node.url, way.url
         target = await stack.enter_async_context(recording_target())
         buyer = await stack.enter_async_context(Buyer(chain.wallets.buyer))
         send_once(buyer)
 
         def start(orders: Path, on_start: Callable[[TestProcess], object]) -> TestProcess:
-            return GatewayProcess(directory, node.url, hub_url, port, orders=orders, on_start=on_start, **changes)
+            return GatewayProcess(directory, node_url, hub_url, port, orders=orders, on_start=on_start, **changes)
 
         gateway = Victim(directory / "order.json", chaoses, start)
         try:
