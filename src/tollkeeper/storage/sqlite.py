@@ -19,7 +19,7 @@ import os
 import sqlite3
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -37,7 +37,7 @@ from tollkeeper.storage.database import (
 from tollkeeper.storage.sqlite_connections import BUSY_TIMEOUT_SECONDS, is_of_the_disk, limit_each, primary_code
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tollkeeper.storage.lending import Lending
 
@@ -202,15 +202,6 @@ class SqliteDatabase:
             with suppress(StorageError):
                 self._writing.post(_nothing(), lambda _: None)  # wakes the thread, which then folds the log
         return outcomes
-
-    @contextmanager
-    def resting(self) -> Iterator[None]:
-        """Said inside a unit that waits for something other than the database: the loops need not wait for it."""
-        self._writing.lending.rest()
-        try:
-            yield
-        finally:
-            self._writing.lending.work()
 
     async def close(self) -> None:
         """See `Database.close`."""
