@@ -2,34 +2,30 @@
 
 `first_purchase`: everything that a purchase needs, on one core: ours is `tollkeeper serve`, gateway and hub in one
 process, the reference is the middleware with the official Python facilitator. Both settle on the embedded chain, which
-has the other core with the callers, and answer only when the transaction is mined.
-
-`peers` is in a file of its own and shares the payments and the instant facilitator.
+has the other core with the callers, and answer only when the transaction is mined. nginx, which forwards to the target
+and knows of no payment, takes its turn beside them. No two requests are alike (`variety`).
 """
 
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
-import tempfile
+import statistics
 import time
 import urllib.error
 import urllib.request
 from collections import deque
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.gateway import gateway
-from bench.load import drive
+from bench.gateway import family_cpu_seconds
+from bench.load import OK, drive
 from bench.measuring import Result, alternate, cores, pinned
-from bench.nginx import nginx
-from bench.processes import serving
 from bench.references.running import official_facilitator, official_paid_server
-from bench.scene import SMALL_BYTES
-from bench.wrk import request
-from tests.ports import free_port
+from bench.scene import scene
+from bench.variety import request
 from tollkeeper.client.payments import authorization_for, payment_for
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.sandbox.genesis import TOKEN_NAME
@@ -38,107 +34,91 @@ from tollkeeper.sandbox.wallets import derive_wallets
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from bench.load import Visit
+
 CALLERS: Final = 64
 ROUNDS: Final = 4
 ROUND_SECONDS: Final = 2.0
 FIRST_GUESS: Final = 3_000  # payments for the unmeasured turn
 MARGIN: Final = 2.0  # payments prepared per payment that the last turn took
+PAYMENT_BYTES: Final = 700  # about what an `X-Payment` has
 FASTAPI: Final = "PyPI x402 2.25.0, FastAPI"
-EXPECTED: Final = b"HTTP/1.1 200"
-V2_NETWORK: Final = "eip155:84532"
-
-# $request_id is 32 hexadecimal digits, new for each request.
-_FACILITATOR: Final = """\
-    default_type application/json;
-    server {{
-        listen 127.0.0.1:{port} backlog=4096;
-        location = /small {{ return 200 "{small}"; }}
-        location ~ /supported$ {{ return 200 '{supported}'; }}
-        location ~ /verify$ {{ return 200 '{{"isValid":true,"payer":"{payer}"}}'; }}
-        location ~ ^/v1/settle$ {{ return 200 '{{"success":true,"payer":"{payer}","network":"base-sepolia",\
-"transaction":"0x$request_id$request_id"}}'; }}
-        location ~ ^/v2/settle$ {{ return 200 '{{"success":true,"payer":"{payer}","network":"eip155:84532",\
-"transaction":"0x$request_id$request_id"}}'; }}
-    }}
-"""
+_numbers = itertools.count()
 
 
 def first_purchase() -> Result:
     """Whole purchases on the embedded chain."""
-    server_core, other_core = cores()
     wallets = derive_wallets()
-    with ExitStack() as running:
-        directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="tollkeeper-bench-")))
-        node = running.enter_context(serving("embedded_node", other_core))
-        port = free_port()
-        running.enter_context(nginx(facilitator(port), port, other_core, directory / "target"))
-        own = running.enter_context(gateway(directory / "gateway", node.url, server_core))
-        gate = own.gate(f"http://127.0.0.1:{port}/small")
-        with pinned(server_core):
-            settler = running.enter_context(official_facilitator(node.url, wallets.faucet.private_key_hex))
-            peer = running.enter_context(
-                official_paid_server(settler, checksum_address(wallets.faucet.address), TOKEN_NAME)
-            )
-        return _measure("first-purchase", gate, peer.url + "/data")
+    with ExitStack() as stack:
+        running = stack.enter_context(scene())
+        node = stack.enter_context(running.chain())
+        own = stack.enter_context(running.serve(node))
+        with pinned(cores()[0]):
+            settler = stack.enter_context(official_facilitator(node, wallets.faucet.private_key_hex))
+            payee = checksum_address(wallets.faucet.address)
+            peer = stack.enter_context(official_paid_server(settler.url, payee, TOKEN_NAME))
+        url, pid = stack.enter_context(running.reference())
+        gate = own.gate(running.target + "/small", credits=1)
+        pay_ours, pay_theirs = v1_signer(gate), v2_signer(peer.url + "/data")
+        also: dict[str, float | str] = {"callers": float(CALLERS), "peer": FASTAPI}
+        taken: dict[str, int] = {}
+        used_us: dict[str, list[float]] = {"ours": [], "reference": [], "nginx": []}
+
+        def turn(side: str, to: str, process: int, made: Callable[[], bytes]) -> float:
+            wanted = int(MARGIN * taken.get(side, FIRST_GUESS / MARGIN)) + CALLERS
+            visits: deque[Visit] = deque([(made(), OK)] for _ in range(wanted))
+            before = family_cpu_seconds(process)
+            with pinned(cores()[1]):
+                load = drive(to, visits, callers=CALLERS, seconds=ROUND_SECONDS)
+            used_us[side].append(1e6 * (family_cpu_seconds(process) - before) / load.answers)
+            taken[side] = load.answers
+            also[f"{side}_p50_ms"], also[f"{side}_p99_ms"] = load.wait_ms(0.5), load.wait_ms(0.99)
+            return load.rate
+
+        def ours() -> float:
+            turn("nginx", url, pid, lambda: purchase(url + "/small", "x" * PAYMENT_BYTES))
+            return turn("ours", gate, own.pid, lambda: purchase(gate, pay_ours()))
+
+        def theirs() -> float:
+            place = peer.url + "/data"
+            return turn("reference", place, peer.pid, lambda: v2_purchase(place, pay_theirs()))
+
+        result = alternate("first-purchase", "purchases/s", ROUNDS, ours, theirs, also=also)
+    also |= {f"{side}_cpu_us": statistics.median(its[1:]) for side, its in used_us.items()}
+    also["nginx_cpu_ratio"] = float(also["nginx_cpu_us"]) / float(also["ours_cpu_us"])
+    return result
 
 
-def facilitator(port: int) -> str:
-    """The nginx configuration of a facilitator that answers at once, and of a target."""
-    extra = {"name": TOKEN_NAME, "version": "2"}
-    kinds = [
-        {"x402Version": 1, "scheme": "exact", "network": "base-sepolia", "extra": extra},
-        {"x402Version": 2, "scheme": "exact", "network": V2_NETWORK},
-    ]
-    return _FACILITATOR.format(
-        port=port,
-        small="s" * SMALL_BYTES,
-        supported=json.dumps({"kinds": kinds, "extensions": [], "signers": {}}),
-        payer=checksum_address(derive_wallets().buyer.address),
-    )
+def purchase(url: str, payment: str) -> bytes:
+    """A call that buys, unlike any other."""
+    number = next(_numbers)
+    return request(url, number, payment, path=f"?page={number}")
 
 
-def _measure(name: str, gate: str, peer: str) -> Result:
-    load_core = cores()[1]
-    also: dict[str, float | str] = {"callers": float(CALLERS), "peer": FASTAPI}
-    last = {"ours": FIRST_GUESS / MARGIN, "reference": FIRST_GUESS / MARGIN}
-    ours, theirs = v1_signer(gate), v2_signer(peer)
-
-    def turn(side: str, url: str, sign: Callable[[], bytes]) -> float:
-        prepared = deque(sign() for _ in range(int(MARGIN * last[side]) + CALLERS))
-        with pinned(load_core):
-            load = drive(url, prepared, callers=CALLERS, seconds=ROUND_SECONDS, expected=EXPECTED)
-        last[side] = load.answers
-        also[f"{side}_p50_ms"], also[f"{side}_p99_ms"] = load.wait_ms(0.5), load.wait_ms(0.99)
-        return load.rate
-
-    return alternate(
-        name,
-        "purchases/s",
-        ROUNDS,
-        lambda: turn("ours", gate, ours),
-        lambda: turn("reference", peer, theirs),
-        also=also,
-    )
+def v2_purchase(url: str, payment: str) -> bytes:
+    """The same of protocol version 2."""
+    number = next(_numbers)
+    return request(url, number, path=f"?page={number}", also=f"PAYMENT-SIGNATURE: {payment}")
 
 
-def v1_signer(gate: str) -> Callable[[], bytes]:
-    """What makes requests that buy from our gate."""
+def v1_signer(gate: str) -> Callable[[], str]:
+    """Return what signs payments that our gate takes."""
     _, body = _unpaid(gate)
     requirements = json.loads(body)["accepts"][0]
-    return lambda: request(gate, X_Payment=_signed(requirements))
+    return lambda: _signed(requirements)
 
 
-def v2_signer(url: str) -> Callable[[], bytes]:
-    """What makes requests that buy from an official server of protocol version 2."""
+def v2_signer(url: str) -> Callable[[], str]:
+    """Return what signs payments that an official server of protocol version 2 takes."""
     headers, _ = _unpaid(url)
     required = json.loads(base64.b64decode(headers["payment-required"]))
     accepted = required["accepts"][0]
     as_v1 = {**accepted, "network": "base-sepolia", "maxAmountRequired": accepted["amount"]}
 
-    def sign() -> bytes:
+    def sign() -> str:
         payload = json.loads(base64.b64decode(_signed(as_v1)))["payload"]
         paid = {"x402Version": 2, "payload": payload, "accepted": accepted, "resource": required.get("resource")}
-        return request(url, PAYMENT_SIGNATURE=base64.b64encode(json.dumps(paid).encode()).decode())
+        return base64.b64encode(json.dumps(paid).encode()).decode()
 
     return sign
 

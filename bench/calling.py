@@ -1,141 +1,134 @@
 """The benchmarks of calls: each one kind of request, through the gateway and through an nginx that knows no payment.
 
-`challenge`: 402 answers, beside nginx answering with a static file of as many bytes. `held_credits`: calls on
-purchases that hold credits, 200 bytes from the target, the spend durable before the call is forwarded;
-`held_credits_hot`: the same on one purchase; `connections`: the same on many, at ever more connections. `body_1mib`,
-`tls_target`: as `held_credits`, with 1 MiB answers, or 200 bytes from a target behind TLS.
-`mixed`: of ten calls two are 402s, five get 200 bytes, one posts 1 KiB, one gets 16 KiB and one 200 bytes over TLS.
+No two requests are alike (`variety`). `challenge`: 402 answers, beside nginx answering with a file, as many bytes in
+all. `held_credits`: calls on 256 purchases that hold credits, 200 bytes from the target, the spend durable before the
+call is forwarded. Both with three headers beside Host, and (`twelve_...`) with twelve; held credits then to a target
+whose heads differ from answer to answer. `once_...`: each call spends the last credit of a purchase of its own.
+`body_1mib`, `tls_target`: as `held_credits`, with 1 MiB answers, or 200 bytes from a target behind TLS.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import http.client
+import itertools
+from collections import deque
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
-from bench.scene import PURCHASES, ROUNDS, compare, scene
-from bench.wrk import calls, request
+from bench.gateway import family_cpu_seconds
+from bench.load import OK, drive
+from bench.measuring import cores, pinned, say
+from bench.scene import ROUNDS, compare, scene
+from bench.variety import THREE, TWELVE, request
+from bench.wrk import CONNECTIONS, varied
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from bench.load import Visit
     from bench.measuring import Result
     from bench.scene import Scene
-    from bench.wrk import Calls
 
-POSTED_BYTES: Final = 1024
+PURCHASES: Final = 256
 LARGE_ROUNDS: Final = 5
-CROWDS: Final = (64, 128, 256)
-MIXED_PURCHASES: Final = 64
-MIXED_REFUSED_SHARE: Final = 0.2
+ONCE_ROUNDS: Final = 3
+ONCE_CALLS: Final = 2_500  # of each side in a round
+# What nginx says before a body of its own, in bytes; the date and a length of four digits are as long in each answer.
+_NGINX_HEAD_BYTES: Final = len(
+    "HTTP/1.1 200 OK\r\nServer: nginx\r\nDate: Fri, 27 Nov 2026 20:11:46 GMT\r\nContent-Type: text/plain\r\n"
+    "Content-Length: 1000\r\nLast-Modified: Fri, 27 Nov 2026 20:11:46 GMT\r\nConnection: keep-alive\r\n"
+    'ETag: "65654321-3e8"\r\nAccept-Ranges: bytes\r\n\r\n'
+)
 
 
 def challenge() -> Result:
     """402 answers per second."""
-    with scene() as running:
-        gate = running.gateway.gate(running.target + "/small")
-        size_bytes = len(running.gateway.challenge(gate).body)
-        with running.reference(size_bytes) as (url, pid):
-            ours = calls(running.directory, gate, [request(gate)], refused_share=1)
-            theirs = calls(running.directory, url, [request(url + "/challenge")])
-            result = compare("challenge", "402s/s", ours, running.gateway.pid, theirs, pid)
-    result.also["body_bytes"] = float(size_bytes)
-    return result
+    with scene() as running, running.serve() as own:
+        gate = own.gate(running.target + "/small", allowSubpaths=True)
+        size_bytes = _size_of_challenge(gate)
+        with running.reference(size_bytes - _NGINX_HEAD_BYTES) as (url, pid):
+            told = []
+            for name, form in (("challenge", THREE), ("challenge, twelve headers", TWELVE)):
+                ours = varied(running.directory, gate, form=form, is_refused=True)
+                theirs = varied(running.directory, url + "/challenge", form=form)
+                told.append(compare(name, "402s/s", ours, own.pid, theirs, pid))
+    told[0].also["answer_bytes"] = float(size_bytes)
+    return _with(told[0], twelve=told[1])
+
+
+def _size_of_challenge(gate: str) -> int:
+    """Bytes of the whole 402."""
+    parts = urlsplit(gate)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=30)
+    connection.request("GET", parts.path)
+    answer = connection.getresponse()
+    head = sum(len(name) + len(value) + 4 for name, value in answer.getheaders())
+    size = len("HTTP/1.1 402 Payment Required\r\n\r\n") + head + len(answer.read())
+    connection.close()
+    return size
 
 
 def held_credits() -> Result:
     """Paid calls per second on many purchases."""
-    return _held("held-credits", PURCHASES, "/small")
+    with scene() as running, running.serve() as own, running.reference() as (url, pid):
+        sides = []
+        for path, form in (("/small", THREE), ("/other", TWELVE)):
+            gate = own.gate(running.target + path, allowSubpaths=True)
+            payments = own.buy(gate, PURCHASES)
+            calls = [varied(running.directory, place, payments, form) for place in (gate, url + path)]
+            sides.append(calls)
+        own.rest()
+        three, twelve = (
+            compare(name, "calls/s", ours, own.pid, theirs, pid)
+            for name, (ours, theirs) in zip(("held-credits", "held-credits, twelve headers"), sides, strict=True)
+        )
+        three.also["purchases"] = float(PURCHASES)
+        three.also.update(_once(running, url, pid))
+    return _with(three, twelve=twelve)
 
 
-def held_credits_hot() -> Result:
-    """Paid calls per second on one purchase."""
-    return _held("held-credits-hot", 1, "/small")
-
-
-def connections() -> Result:
-    """Paid calls per second at ever more connections; the result is that of the most, the others are beside it."""
-    results: dict[int, Result] = {}
-    with _holding(PURCHASES, "/small") as sides:
-        for count in CROWDS:
-            unit = f"calls/s at {count} connections"
-            results[count] = compare("connections", unit, *sides, rounds=LARGE_ROUNDS, connections=count)
-    *fewer, most = results.items()
-    for count, one in fewer:
-        said = {"ours": one.ours, "ratio": one.ratio, **one.also}
-        most[1].also.update({f"at_{count}_{name}": value for name, value in said.items() if name != "connections"})
-    return most[1]
+def _once(running: Scene, reference: str, pid: int) -> dict[str, float | str]:
+    """Processor time of calls that each spend the last credit of a purchase of their own, and of nginx's beside it."""
+    numbers = itertools.count()
+    with running.instant() as own:
+        gate = own.gate(running.target + "/small", allowSubpaths=True, credits=2)
+        payments = own.buy(gate, ONCE_CALLS * (ONCE_ROUNDS + 1))
+        spent = {"once_cpu_us": 0.0, "once_reference_cpu_us": 0.0}
+        for number in range(ONCE_ROUNDS + 1):
+            mine = payments[number * ONCE_CALLS :][:ONCE_CALLS]
+            sides = ("once_cpu_us", gate, own.pid), ("once_reference_cpu_us", reference + "/small", pid)
+            for side, url, process in sides:
+                visits: deque[Visit] = deque([(request(url, next(numbers), payment), OK)] for payment in mine)
+                before = family_cpu_seconds(process)
+                with pinned(cores()[1]):
+                    load = drive(url, visits, callers=CONNECTIONS, seconds=120)
+                used_us = 1e6 * (family_cpu_seconds(process) - before) / load.answers
+                spent[side] += used_us / ONCE_ROUNDS if number else 0
+            say(f"held-credits, once {number}/{ONCE_ROUNDS}: {spent}")
+    return {**spent, "once_cpu_ratio": spent["once_reference_cpu_us"] / spent["once_cpu_us"]}
 
 
 def body_1mib() -> Result:
     """Paid calls per second with answers of 1 MiB."""
-    return _held("body-1mib", PURCHASES, "/large", rounds=LARGE_ROUNDS)
+    return _held("body-1mib", "/large", rounds=LARGE_ROUNDS)
 
 
 def tls_target() -> Result:
     """Paid calls per second to a target behind TLS."""
-    return _held("tls-target", PURCHASES, "/small", is_secure=True)
+    return _held("tls-target", "/small", is_secure=True)
 
 
-def _held(name: str, purchases: int, path: str, *, is_secure: bool = False, rounds: int = ROUNDS) -> Result:
-    with _holding(purchases, path, is_secure=is_secure) as sides:
-        result = compare(name, "calls/s", *sides, rounds=rounds)
-    result.also["purchases"] = float(purchases)
-    return result
+def _held(name: str, path: str, *, is_secure: bool = False, rounds: int = ROUNDS) -> Result:
+    with scene() as running, running.serve() as own, running.reference() as (url, pid):
+        gate = own.gate((running.secure_target if is_secure else running.target) + path, allowSubpaths=True)
+        payments = own.buy(gate, PURCHASES)
+        ours = varied(running.directory, gate, payments)
+        theirs = varied(running.directory, url + ("/secure" if is_secure else "") + path, payments)
+        own.rest()
+        return compare(name, "calls/s", ours, own.pid, theirs, pid, rounds=rounds)
 
 
-@contextmanager
-def _holding(purchases: int, path: str, *, is_secure: bool = False) -> Iterator[tuple[Calls, int, Calls, int]]:
-    """Calls on so many purchases, of which none is young, and the same through nginx; each with who answers them."""
-    with scene() as running:
-        gate = running.gateway.gate((running.secure_target if is_secure else running.target) + path)
-        payments = running.gateway.buy(gate, purchases)
-        with running.reference() as (url, pid):
-            same = url + ("/secure" if is_secure else "") + path
-            ours = calls(running.directory, gate, [request(gate, X_Payment=payment) for payment in payments])
-            theirs = calls(running.directory, url, [request(same, X_Payment=payment) for payment in payments])
-            running.gateway.rest()
-            yield ours, running.gateway.pid, theirs, pid
-
-
-def mixed() -> Result:
-    """Calls and 402s of several kinds in turn, per second."""
-    with scene() as running:
-        ours, theirs = _mixed_requests(running)
-        with running.reference(len(running.gateway.challenge(ours[0][0]).body)) as (url, pid):
-            own = calls(
-                running.directory, running.gateway.url, [one for _, one in ours], refused_share=MIXED_REFUSED_SHARE
-            )
-            same = [request(url + path, method, body, **headers) for path, method, body, headers in theirs]
-            other = calls(running.directory, url, same)
-            running.gateway.rest()
-            return compare("mixed", "calls/s", own, running.gateway.pid, other, pid)
-
-
-def _mixed_requests(
-    running: Scene,
-) -> tuple[list[tuple[str, bytes]], list[tuple[str, str, bytes, dict[str, str]]]]:
-    """Ours with their gate, and what nginx gets in their place: path, method, body and headers."""
-    own = running.gateway
-    small = own.gate(running.target + "/small")
-    posted = own.gate(running.target + "/small", method="POST")
-    medium = own.gate(running.target + "/medium")
-    secure = own.gate(running.secure_target + "/small")
-    bought = {
-        gate: own.buy(gate, MIXED_PURCHASES, method)
-        for gate, method in ((small, "GET"), (posted, "POST"), (medium, "GET"), (secure, "GET"))
-    }
-    body = b'"' + b"p" * (POSTED_BYTES - 2) + b'"'
-    ours: list[tuple[str, bytes]] = []
-    theirs: list[tuple[str, str, bytes, dict[str, str]]] = []
-    for number in range(MIXED_PURCHASES):
-        for kind in (None, small, small, medium, small, None, posted, small, secure, small):
-            if kind is None:
-                ours.append((small, request(small)))
-                theirs.append(("/challenge", "GET", b"", {}))
-                continue
-            headers = {"X_Payment": bought[kind][number]}
-            method, sent = ("POST", body) if kind == posted else ("GET", b"")
-            path = {medium: "/medium", secure: "/secure/small"}.get(kind, "/small")
-            ours.append((kind, request(kind, method, sent, **headers)))
-            theirs.append((path, method, sent, headers))
-    return ours, theirs
+def _with(first: Result, **others: Result) -> Result:
+    """The first result, with the others beside it."""
+    for name, one in others.items():
+        said = {"ours": one.ours, "reference": one.reference, "ratio": one.ratio, **one.also}
+        first.also.update({f"{name}_{what}": value for what, value in said.items()})
+    return first

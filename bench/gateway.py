@@ -71,8 +71,8 @@ class Gateway:
         at_once = asyncio.Semaphore(BUYING_AT_ONCE)
 
         async def buy_one(buyer: Buyer) -> str:
-            payment = buyer.sign(terms)
             async with at_once:
+                payment = buyer.sign(terms)  # which is good for a minute
                 answer = await buyer.ask(method, gate_url, headers={"X-Payment": payment})
             assert answer.status == 200, answer.body
             return payment
@@ -108,6 +108,7 @@ def gateway(directory: Path, rpc_url: str, core: int | None, *, role: str = "ser
         "TOLLKEEPER_ALLOW_PRIVATE_TARGETS": "true",
         "TOLLKEEPER_DEFAULT_PAYMENT_ADDRESS": checksum_address(wallets.owner.address),
         "TOLLKEEPER_LOG_LEVEL": "warning",
+        "TOLLKEEPER_METRICS_ADDRESS": f"127.0.0.1:{free_port()}",
         **env,
     }
     command = [*COMMAND, role, "--config", str(directory / "tollkeeper.toml")]

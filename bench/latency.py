@@ -1,12 +1,7 @@
-"""`latency`: what a paid call on held credits takes at half of the load that the gateway can carry.
+"""`latency`: what the gateway adds to a call at half of its full load, beside nginx under the same load.
 
-First the gateway's throughput is measured as `held-credits` does. Then gateway and nginx get half of it in turns: 64
-connections whose requests leave at exponentially distributed intervals, from an answer to the next request. `ours` and
-`reference` are the medians over the rounds of each round's p99, in milliseconds; `ratio` is reference over ours, and
-what the gateway adds is in `added_p50_ms` and `added_p99_ms`. `sync_p50_ms` and `sync_p99_ms` are what the disk takes
-to sync one page in the same minutes, with nothing else of ours running: each paid call waits for one at least.
-`floor_*` is the same load on a relay that knows no rule, behind a durable commit of what a paid call must leave in the
-books (`servers.bare statements`): what it adds, no gateway on this loop, with these books and this disk, can leave out.
+Calls are those of `held-credits`, offered at random moments at half the rate that the gateway reached just before.
+`sync_...` is what the disk takes to sync one page, which every paid call waits for at least once.
 """
 
 from __future__ import annotations
@@ -16,10 +11,10 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Final
 
+from bench.calling import PURCHASES
 from bench.measuring import Result, cores, say
-from bench.processes import serving
-from bench.scene import PURCHASES, latencies, scene
-from bench.wrk import CONNECTIONS, Calls, calls, request
+from bench.scene import latencies, scene
+from bench.wrk import CONNECTIONS, varied
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,37 +29,25 @@ PAGE_BYTES: Final = 4096
 def measure() -> Result:
     """p99 of both sides."""
     load_core = cores()[1]
-    with scene() as running:
-        gate = running.gateway.gate(running.target + "/small")
-        payments = running.gateway.buy(gate, PURCHASES)
-        with running.reference() as (url, _):
-            requests = [request(gate, X_Payment=payment) for payment in payments]
-            full = calls(running.directory, gate, requests)
-            running.gateway.rest()
-            full.run(1, load_core)
-            measured = full.run(FULL_SECONDS, load_core)
-            # A connection's cycle is its pause and an answer: at half load an answer takes little of it.
-            pause_ms = CONNECTIONS / (measured.rate / 2) * 1000
-            same = [request(url + "/small", X_Payment=payment) for payment in payments]
-            ours = calls(running.directory, gate, requests, pause_ms=pause_ms)
-            theirs = calls(running.directory, url, same, pause_ms=pause_ms)
-            books = ("statements", str(running.target_port), str(running.directory / "statements.db"))
-            with serving("bare", cores()[0], *books) as bare:
-                bared = [request(bare.url + "/small", X_Payment=payment) for payment in payments]
-                floor = calls(running.directory, bare.url, bared, pause_ms=pause_ms)
-                sides = {"ours": ours, "reference": theirs, "floor": floor}
-                return _in_turns(sides, load_core, measured.rate, running.directory)
-
-
-def _in_turns(sides: dict[str, Calls], load_core: int, full_rate: float, directory: Path) -> Result:
-    runs = {side: [one.run(1, load_core)][:0] for side, one in sides.items()}
-    took_ms: list[float] = []
-    for number in range(1, ROUNDS + 1):
-        took_ms += syncs_ms(directory / "page")
-        for side, one in sides.items():
-            runs[side].append(one.run(ROUND_SECONDS, load_core))
-        texts = [f"{side} p50 {its[-1].p50_ms:.2f} p99 {its[-1].p99_ms:.2f} ms" for side, its in runs.items()]
-        say(f"latency {number}/{ROUNDS}: {', '.join(texts)}")
+    with scene() as running, running.serve() as own, running.reference() as (url, _):
+        gate = own.gate(running.target + "/small", allowSubpaths=True)
+        payments = own.buy(gate, PURCHASES)
+        full = varied(running.directory, gate, payments)
+        own.rest()
+        full.run(1, load_core)
+        full_rate = full.run(FULL_SECONDS, load_core).rate
+        # A connection's cycle is its pause and an answer: at half load an answer takes little of it.
+        pause_ms = CONNECTIONS / (full_rate / 2) * 1000
+        places = {"ours": gate, "reference": url + "/small"}
+        sides = {side: varied(running.directory, place, payments, pause_ms=pause_ms) for side, place in places.items()}
+        runs = {side: [one.run(1, load_core)][:0] for side, one in sides.items()}
+        took_ms: list[float] = []
+        for number in range(1, ROUNDS + 1):
+            took_ms += syncs_ms(running.directory / "page")
+            for side, one in sides.items():
+                runs[side].append(one.run(ROUND_SECONDS, load_core))
+            texts = [f"{side} p50 {its[-1].p50_ms:.2f} p99 {its[-1].p99_ms:.2f} ms" for side, its in runs.items()]
+            say(f"latency {number}/{ROUNDS}: {', '.join(texts)}")
     told = latencies(runs)
     ours_ms, reference_ms = float(told["ours_p99_ms"]), float(told["reference_p99_ms"])
     also: dict[str, float | str] = {

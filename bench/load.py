@@ -1,7 +1,7 @@
 """A load generator: callers that each keep one connection, send a prepared request and wait for its answer.
 
 On uvloop and bare sockets, so that on a core of its own it is far from being the limit. Every answer is looked at: what
-is not the expected one ends the run.
+is not the expected one ends the run. What a caller does is a visit: requests that follow each other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
 import uvloop
@@ -20,6 +20,11 @@ import uvloop
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+# What is sent, and what must stand in the answer.
+Step: TypeAlias = tuple[bytes, bytes]
+Visit: TypeAlias = "Sequence[Step]"
+
+OK: Final = b"HTTP/1.1 200"
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *([0-9]+)\r\n", re.IGNORECASE)
 _GRACE_SECONDS: Final = 150
 
@@ -46,42 +51,31 @@ class UnexpectedAnswerError(Exception):
     """A server answered with something else than the benchmark counts on."""
 
 
-def post(url: str, body: bytes) -> bytes:
-    """A whole POST request."""
-    parts = urlsplit(url)
-    head = f"POST {parts.path or '/'} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+def drive(url: str, visits: deque[Visit], *, callers: int, seconds: float, repeat: bool = False) -> Load:
+    """Make `visits` from `callers` connections until `seconds` are over; those that were begun are ended.
 
-
-def drive(
-    url: str, requests: deque[bytes], *, callers: int, seconds: float, expected: bytes, repeat: bool = False
-) -> Load:
-    """Send `requests` from `callers` connections until `seconds` are over, then wait for the open answers.
-
-    Requests that were sent are taken out of the queue, or with `repeat` put at its end. Where there are no more, the
-    run ends earlier: on a machine that others use a turn may be many times as fast as the one that it was prepared by.
+    Visits that were begun are taken out of the queue, or with `repeat` put at its end. Where there are no more, the run
+    ends earlier: on a machine that others use a turn may be many times as fast as the one that it was prepared by.
     Raises: UnexpectedAnswerError.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_drive(url, requests, callers, seconds, expected, repeat=repeat))
+        return runner.run(_drive(url, visits, callers, seconds, repeat=repeat))
 
 
-async def _drive(
-    url: str, requests: deque[bytes], callers: int, seconds: float, expected: bytes, *, repeat: bool
-) -> Load:
+async def _drive(url: str, visits: deque[Visit], callers: int, seconds: float, *, repeat: bool) -> Load:
     parts = urlsplit(url)
     loop = asyncio.get_running_loop()
     ends = time.perf_counter() + seconds
 
-    def next_request() -> bytes | None:
-        if time.perf_counter() >= ends or not requests:
+    def next_visit() -> Visit | None:
+        if time.perf_counter() >= ends or not visits:
             return None
-        request = requests.popleft()
+        visit = visits.popleft()
         if repeat:
-            requests.append(request)
-        return request
+            visits.append(visit)
+        return visit
 
-    lines = [_Caller(next_request, expected, loop.create_future()) for _ in range(callers)]
+    lines = [_Caller(next_visit, loop.create_future()) for _ in range(callers)]
     for line in lines:
         await loop.create_connection(functools.partial(_itself, line), parts.hostname or "", parts.port or 80)
     started = time.perf_counter()
@@ -101,9 +95,10 @@ def _itself(line: _Caller) -> _Caller:
 class _Caller(asyncio.Protocol):
     """One connection: one request at a time."""
 
-    def __init__(self, next_request: Callable[[], bytes | None], expected: bytes, done: asyncio.Future[None]) -> None:
-        self._next = next_request
-        self._expected = expected
+    def __init__(self, next_visit: Callable[[], Visit | None], done: asyncio.Future[None]) -> None:
+        self._next = next_visit
+        self._steps: deque[Step] = deque()
+        self._expected = b""
         self._transport: asyncio.Transport | None = None
         self._received = b""
         self._sent = 0.0
@@ -117,11 +112,14 @@ class _Caller(asyncio.Protocol):
     def send(self) -> None:
         """The next request, or the end."""
         assert self._transport is not None
-        request = self._next()
-        if request is None:
-            self.done.set_result(None)
-            self._transport.close()
-            return
+        if not self._steps:
+            visit = self._next()
+            if visit is None:
+                self.done.set_result(None)
+                self._transport.close()
+                return
+            self._steps.extend(visit)
+        request, self._expected = self._steps.popleft()
         self._sent = time.perf_counter()
         self._transport.write(request)
 
@@ -149,6 +147,8 @@ class _Caller(asyncio.Protocol):
             self.done.set_exception(UnexpectedAnswerError(received.decode("latin-1")))
 
 
-def prepared(url: str, bodies: Sequence[bytes]) -> deque[bytes]:
-    """The requests that post these bodies."""
-    return deque(post(url, body) for body in bodies)
+def prepared(url: str, bodies: Sequence[bytes], expected: bytes) -> deque[Visit]:
+    """Visits of one request each, which posts a body."""
+    parts = urlsplit(url)
+    head = f"POST {parts.path or '/'} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
+    return deque([(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body, expected)] for body in bodies)

@@ -66,7 +66,7 @@ def alternate(
         say(f"{name} {number}/{rounds}: ours {our_rates[-1]:.1f}, reference {reference_rates[-1]:.1f} {unit}")
     ours_median, reference_median = statistics.median(our_rates), statistics.median(reference_rates)
     ratio = ours_median / reference_median
-    return Result(name, ours_median, reference_median, ratio, unit, rounds, also or {})
+    return Result(name, ours_median, reference_median, ratio, unit, rounds, {} if also is None else also)
 
 
 def say(text: str) -> None:

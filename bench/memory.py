@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from bench.calling import PURCHASES
 from bench.gateway import family
 from bench.measuring import Result, cores, say
-from bench.scene import PURCHASES, scene
+from bench.scene import scene
 from bench.start import resident_mb
-from bench.wrk import calls, request
+from bench.wrk import varied
 
 CALLS: Final = 1_000_000
 STEP_SECONDS: Final = 2
@@ -22,16 +23,15 @@ STEPS: Final = 10
 
 def measure(count: int = CALLS) -> Result:
     """Resident memory before and after."""
-    with scene() as running:
-        gate = running.gateway.gate(running.target + "/small")
-        payments = running.gateway.buy(gate, PURCHASES)
-        ours = calls(running.directory, gate, [request(gate, X_Payment=payment) for payment in payments])
+    with scene() as running, running.serve() as own:
+        gate = own.gate(running.target + "/small", allowSubpaths=True)
+        ours = varied(running.directory, gate, own.buy(gate, PURCHASES))
         sizes_mb: list[float] = []
         done = 0
         while done < count:
             done += ours.run(STEP_SECONDS, cores()[1]).answers
             if done * STEPS >= count * (len(sizes_mb) + 1):
-                sizes_mb.append(sum(resident_mb(pid) for pid in family(running.gateway.pid)))
+                sizes_mb.append(sum(resident_mb(pid) for pid in family(own.pid)))
                 say(f"memory: {sizes_mb[-1]:.1f} MB after {done} calls")
     also: dict[str, float | str] = {"calls": float(done), "largest_mb": max(sizes_mb)}
     return Result("memory", sizes_mb[-1], sizes_mb[0], sizes_mb[0] / sizes_mb[-1], "MB", 1, also)

@@ -54,22 +54,18 @@ http {{
 # and not in the next: 750 us for an answer of 1 MiB or 400. Here it is always the latter.
 _HEAP: Final = {"MALLOC_TRIM_THRESHOLD_": "67108864", "MALLOC_TOP_PAD_": "1048576"}
 
-_PACKAGES: Final = {"perf": "linux-perf", "postgres": "postgresql"}
-
 
 def tool(name: str) -> str:
-    """The path of nginx, wrk, perf or postgres, installed with apt-get where it is missing. Raises: RuntimeError."""
-    places = ["/usr/sbin", "/usr/local/sbin", *map(str, Path("/usr/lib/postgresql").glob("*/bin"))]
-    path = shutil.which(name) or shutil.which(name, path=":".join(places))
+    """The path of nginx or wrk, installed with apt-get where it is missing. Raises: RuntimeError."""
+    path = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
     if path is not None:
         return path
     apt = shutil.which("apt-get")
-    package = _PACKAGES.get(name, name)
     if apt is None or os.geteuid() != 0:
-        raise RuntimeError(f"{name} is not installed; as root: apt-get install --yes {package}")
+        raise RuntimeError(f"{name} is not installed; as root: apt-get install --yes {name}")
     say(f"installing {name}")
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    install = [apt, "install", "--yes", "--no-install-recommends", package]
+    install = [apt, "install", "--yes", "--no-install-recommends", name]
     if subprocess.run(install, env=quiet, stdout=subprocess.DEVNULL, check=False).returncode != 0:
         subprocess.run([apt, "update"], env=quiet, stdout=subprocess.DEVNULL, check=True)
         subprocess.run(install, env=quiet, stdout=subprocess.DEVNULL, check=True)

@@ -2,10 +2,9 @@
 
 All ask the same facilitator, an nginx on the other core that finds every payment valid and every settlement done at
 once. Ours also keeps a durable ledger and forwards each call to a target (200 bytes, the same nginx), where the
-middlewares' routes answer inside their own process. The gate is `assumeValid`, for such a facilitator confirms nothing.
+middlewares' routes answer inside their own process. No two requests are alike (`variety`).
 
-Calls on held credits are a second gateway's of ours: the first one's is busy with what it sold in the turn before, for
-trusted sales are followed until their payments are seen, which the middlewares do not do.
+Calls on held credits are a second gateway's of ours: the first one's may be busy with what it sold in the turn before.
 
 `ours`, `reference` and `ratio` are ours and FastAPI's first purchases at 64 connections. The other fields say the same
 of Express and of one connection, and `held` is ours on credits that are held, which the middlewares do not have. nginx,
@@ -16,29 +15,24 @@ which forwards to the target and knows of no payment, is how fast any of them co
 from __future__ import annotations
 
 import statistics
-import tempfile
-from collections import deque
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.buying import FASTAPI, facilitator, v1_signer, v2_signer
-from bench.gateway import family_cpu_seconds, gateway
+from bench.buying import FASTAPI, purchase, v1_signer, v2_purchase, v2_signer
+from bench.gateway import family_cpu_seconds
 from bench.measuring import Result, cores, pinned, say
-from bench.nginx import nginx
-from bench.processes import serving
 from bench.references.running import official_express_server, official_paid_server
-from bench.wrk import calls, request
-from tests.ports import free_port
+from bench.scene import scene
+from bench.wrk import listed, varied
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.sandbox.genesis import TOKEN_NAME
 from tollkeeper.sandbox.wallets import derive_wallets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
-    from bench.gateway import Gateway
     from bench.wrk import Calls
 
 CONNECTIONS: Final = (64, 1)
@@ -47,29 +41,22 @@ ROUNDS: Final = 4
 ROUND_SECONDS: Final = 2
 FIRST_GUESS: Final = 1_200  # purchases per second, until a turn made more
 MARGIN: Final = 3.0  # payments prepared per payment that the quickest turn would have taken
-HELD: Final = 64
-
-_PROXY: Final = """\
-    upstream target {{ server 127.0.0.1:{target_port}; keepalive 512; keepalive_requests 1000000000; }}
-    proxy_http_version 1.1;
-    proxy_set_header Connection "";
-    server {{
-        listen 127.0.0.1:{port} backlog=4096;
-        location = /small {{ proxy_pass http://target; }}
-    }}
-"""
+HELD: Final = 256
 
 
 @dataclass(slots=True)
 class Side:
-    """One server, and what its turns came to at each number of connections."""
+    """One server, and what its turns came to at each number of connections.
+
+    Each request is made by `buy`; or calls are made on what is held by these payments.
+    """
 
     name: str
     url: str
     pid: int
-    sign: Callable[[], bytes]
     directory: Path
-    repeat: bool = False
+    buy: Callable[[], bytes] | None = None
+    held: Sequence[str] = ("",)
     rates: dict[int, list[float]] = field(default_factory=lambda: {number: [] for number in CONNECTIONS})
     p50_ms: dict[int, list[float]] = field(default_factory=lambda: {number: [] for number in CONNECTIONS})
     cpu: dict[int, list[float]] = field(default_factory=lambda: {number: [] for number in CONNECTIONS})
@@ -82,7 +69,7 @@ class Side:
         run = prepared.run(ROUND_SECONDS, cores()[1], connections)
         cpu_seconds = family_cpu_seconds(self.pid) - before
         prepared.script.unlink()
-        if run.answers > wanted and not self.repeat:
+        if self.buy is not None and run.answers > wanted:
             message = f"{self.name}: {run.answers} answers to {wanted} payments"
             raise RuntimeError(message)
         self.quickest[connections] = max(self.quickest[connections], run.rate)
@@ -92,9 +79,11 @@ class Side:
             self.cpu[connections].append(run.answers / cpu_seconds)
 
     def prepared(self, seconds: int, connections: int) -> tuple[Calls, int]:
-        """Purchases for so long, each with a payment of its own, and how many payments these are."""
-        wanted = HELD if self.repeat else int(MARGIN * seconds * self.quickest[connections]) + connections
-        return calls(self.directory, self.url, [self.sign() for _ in range(wanted)]), wanted
+        """Return what is asked for so long, and how many purchases these are."""
+        if self.buy is None:
+            return varied(self.directory, self.url, self.held), 0
+        wanted = int(MARGIN * seconds * self.quickest[connections]) + connections
+        return listed(self.directory, self.url, [self.buy() for _ in range(wanted)]), wanted
 
     def tell(self, also: dict[str, float | str]) -> None:
         """The medians."""
@@ -104,68 +93,30 @@ class Side:
             also[f"{self.name}_{number}_per_cpu_second"] = statistics.median(self.cpu[number])
 
 
-@dataclass(frozen=True, slots=True)
-class Peers:
-    """Ours and the two official ones. The facilitator is at `port`, and the target; `gate` is ours."""
-
-    directory: Path
-    port: int
-    gate: str
-    sides: list[Side]
-    another: Callable[[str], AbstractContextManager[Gateway]]  # gateway of ours, in a directory of that name
-
-
-@contextmanager
-def peers() -> Iterator[Peers]:
-    """All of them on one core, until the block ends."""
-    server_core, other_core = cores()
-    owner = checksum_address(derive_wallets().owner.address)
-    with ExitStack() as running:
-        directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="tollkeeper-bench-")))
-        node = running.enter_context(serving("embedded_node", other_core))
-        port = free_port()
-        at = f"http://127.0.0.1:{port}"
-        running.enter_context(nginx(facilitator(port), port, other_core, directory / "facilitator"))
-
-        def another(name: str) -> AbstractContextManager[Gateway]:
-            return gateway(directory / name, node.url, server_core, role="gateway", TOLLKEEPER_HUB_URL=at + "/v1")
-
-        own = running.enter_context(another("gateway"))
-        gate = own.gate(at + "/small", assumeValid=True)
-        with pinned(server_core):
-            fastapi = running.enter_context(official_paid_server(at + "/v2", owner, TOKEN_NAME))
-            express = running.enter_context(official_express_server(at + "/v2", owner, TOKEN_NAME))
-        sides = [
-            Side("ours", gate, own.pid, v1_signer(gate), directory),
-            Side("fastapi", fastapi.url + "/data", fastapi.pid, v2_signer(fastapi.url + "/data"), directory),
-            Side("express", express.url + "/data", express.pid, v2_signer(express.url + "/data"), directory),
-        ]
-        yield Peers(directory, port, gate, sides, another)
-
-
 def measure() -> Result:
-    """Every side in turns."""
-    with peers() as running, running.another("held") as own, _forwarding(running) as bare:
-        gate = own.gate(f"http://127.0.0.1:{running.port}/small", assumeValid=True)
-        held = deque(request(gate, X_Payment=payment) for payment in own.buy(gate, HELD))
-        own.rest()
-        ours = Side("held", gate, own.pid, lambda: _next(held), running.directory, repeat=True)
-        return _compared(in_turns("peers", [*running.sides, ours, bare]))
+    """Every side in turns, all on one core."""
+    owner = checksum_address(derive_wallets().owner.address)
+    with ExitStack() as stack:
+        running = stack.enter_context(scene())
+        own, holding = stack.enter_context(running.instant()), stack.enter_context(running.instant("holding"))
+        with pinned(cores()[0]):
+            fastapi = stack.enter_context(official_paid_server(running.target + "/v2", owner, TOKEN_NAME))
+            express = stack.enter_context(official_express_server(running.target + "/v2", owner, TOKEN_NAME))
+        url, pid = stack.enter_context(running.reference())
+        gate = own.gate(running.target + "/small", credits=1)
+        sides = [Side("ours", gate, own.pid, running.directory, _buys(gate, v1_signer(gate), purchase))]
+        for name, peer in (("fastapi", fastapi), ("express", express)):
+            place = peer.url + "/data"
+            sides.append(Side(name, place, peer.pid, running.directory, _buys(place, v2_signer(place), v2_purchase)))
+        gate = holding.gate(running.target + "/small", allowSubpaths=True)
+        sides.append(Side("held", gate, holding.pid, running.directory, held=holding.buy(gate, HELD)))
+        sides.append(Side("nginx", url + "/small", pid, running.directory))
+        holding.rest()
+        return _compared(in_turns("peers", sides))
 
 
-@contextmanager
-def _forwarding(running: Peers) -> Iterator[Side]:
-    """An nginx in front of the target, on the core of the others."""
-    port = free_port()
-    proxy = _PROXY.format(port=port, target_port=running.port)
-    with nginx(proxy, port, cores()[0], running.directory / "proxy") as pid:
-        url = f"http://127.0.0.1:{port}/small"
-        yield Side("nginx", url, pid, lambda: request(url), running.directory, repeat=True)
-
-
-def _next(held: deque[bytes]) -> bytes:
-    held.rotate(-1)
-    return held[0]
+def _buys(url: str, sign: Callable[[], str], made: Callable[[str, str], bytes]) -> Callable[[], bytes]:
+    return lambda: made(url, sign())
 
 
 def in_turns(name: str, sides: list[Side]) -> dict[str, float | str]:

@@ -1,13 +1,14 @@
-"""Starts a process of the benchmarks on one core for as long as a block lasts, and stops that very process."""
+"""Starts a process of the benchmarks for as long as a block lasts, and stops that very process."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from bench.measuring import pinned
 
@@ -19,32 +20,35 @@ STOP_TIMEOUT_SECONDS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process that serves: its id, and what it said about itself."""
+    """A process that serves: its id, and where it listens."""
 
     pid: int
-    said: dict[str, Any]
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        url: str = self.said["url"]
-        return url
+    url: str
 
 
 @contextmanager
 def serving(module: str, core: int, *arguments: str) -> Iterator[Running]:
-    """A module of `bench.servers` as a process pinned to `core`. Raises: RuntimeError when it does not start."""
-    command = [sys.executable, "-m", f"bench.servers.{module}", *arguments]
-    with pinned(core):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    with process:
+    """A module of `bench.servers` as a process pinned to `core`. Raises: as `started`."""
+    with ExitStack() as stack:
+        with pinned(core):
+            running = stack.enter_context(started(sys.executable, "-m", f"bench.servers.{module}", *arguments))
+        yield running
+
+
+@contextmanager
+def started(*command: str, **variables: str) -> Iterator[Running]:
+    """A program that says {"url": ...} in its first line; `variables` are added to its environment.
+
+    Raises: RuntimeError when it does not start.
+    """
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **variables}) as process:
         assert process.stdout is not None
         try:
             line = process.stdout.readline()
             if not line:
-                message = f"bench.servers.{module} did not start"
+                message = f"{command[-1]} did not start; is what it needs installed (tests/interop/setup)?"
                 raise RuntimeError(message)
-            yield Running(process.pid, json.loads(line))
+            yield Running(process.pid, json.loads(line)["url"])
         finally:
             process.terminate()
             try:

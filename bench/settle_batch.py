@@ -1,8 +1,7 @@
 """`settle-batch`: gas per payment of ten in a batch over a single one's, on anvil with Circle's FiatTokenV2_2.
 
 Every payment is of another payer to one payee who holds the token, which is what a busy gate sees. Gas is no question
-of the machine: it is counted once. Beside it: settles per second of our hub at 64 callers on anvil that mines at once,
-where it finds the batcher and where it does not.
+of the machine: it is counted once.
 """
 
 from __future__ import annotations
@@ -11,10 +10,7 @@ import contextlib
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.load import drive, prepared
 from bench.measuring import Result, cores, pinned, say
-from bench.payments import sandbox_asset, signed_payments
-from bench.processes import serving
 from tests.chains.anvil import FIAT_TOKEN_NAME, deploy_fiat_token, fund_wallets, run_anvil
 from tests.chains.batching import ADDRESSES, payers, plant, signed
 from tests.chains.chain_under_test import ChainUnderTest
@@ -29,15 +25,10 @@ if TYPE_CHECKING:
 
 ITEMS: Final = 10
 SIZES: Final = (2, 5, ITEMS, 25)
-CALLERS: Final = 64
-SECONDS: Final = 4.0
-PAYMENTS: Final = 8_000
-PAYERS: Final = 50
-EXPECTED: Final = b'"success":true'
 
 
 def measure() -> Result:
-    """Gas of a batch through our contract over a single's; through Multicall3, and rates, beside it."""
+    """Gas of a batch through our contract over a single's; through Multicall3 beside it."""
     also: dict[str, float | str] = {"items": ITEMS}
     with _anvil() as chain:
         for via in Via:
@@ -47,7 +38,6 @@ def measure() -> Result:
     for (via, size), each in gas.items():
         also[f"{via.name.lower()}_{size}_ratio"] = each / single
         say(f"settle-batch: {size} in a batch through {via.name.lower()}: {each:.0f} gas each, {each / single:.3f}")
-    also["settles_per_second"], also["settles_per_second_single"] = _rate(has_batcher=True), _rate(has_batcher=False)
     ours = gas[Via.BATCHER, ITEMS]
     return Result("settle-batch", ours, single, ours / single, "gas/payment", 1, also)
 
@@ -96,19 +86,3 @@ def _gas_of_distinct_payees(chain: ChainUnderTest) -> float:
 
 def _used(receipt: dict[str, Any]) -> int:
     return int(receipt["gasUsed"], 16)
-
-
-def _rate(*, has_batcher: bool) -> float:
-    """Settles per second of a fresh hub on a fresh anvil, which slows as it ages."""
-    with _anvil() as chain:
-        if has_batcher:
-            plant(chain, Via.BATCHER)
-        keys = [wallet.private_key for wallet in payers(chain, PAYERS)]
-        with serving("our_hub", cores()[0], chain.url) as hub:
-            url = hub.url + "/settle"
-            bodies = [one.body for one in signed_payments(PAYMENTS, sandbox_asset(FIAT_TOKEN_NAME), keys, confirm=True)]
-            with pinned(cores()[1]):
-                load = drive(url, prepared(url, bodies), callers=CALLERS, seconds=SECONDS, expected=EXPECTED)
-    way = "with the batcher" if has_batcher else "each alone"
-    say(f"settle-batch: {load.rate:.0f} settles/s {way}, p99 {load.wait_ms(0.99):.0f} ms")
-    return load.rate

@@ -1,47 +1,49 @@
 """`settle-solana`: settles per second on the sandbox's Solana chain, in a process of its own.
 
-As the settle benchmarks of EVM networks: 16 callers, distinct payments, our hub beside the official Python facilitator,
-each with a fee payer of its own, each answering only when it saw the transaction confirmed. A payment is good for 150
-slots, so that each turn has payments that were signed just before. The chain is as the sandbox runs it: what comes is
-executed as it comes, so that nobody waits and processor time alone counts. `slots_...`: it executes at the next slot's
-beginning, every 0.4 s, as a cluster does, which is what a facilitator waits for in truth.
+16 callers, distinct payments, our hub beside the official Python facilitator, each with a fee payer of its own, each
+answering only when it saw the transaction confirmed. The chain executes what it is sent at the next slot's beginning,
+every 0.4 s, as a cluster does. A payment is good for 150 slots, so that each turn has payments that were signed just
+before.
 """
 
 from __future__ import annotations
 
 import json
 import urllib.request
-from collections import deque
 from contextlib import ExitStack
-from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bench.load import Load, drive, prepared
 from bench.measuring import Result, alternate, cores, cpu_seconds, pinned
 from bench.processes import serving
 from bench.references.running import official_solana_facilitator
-from bench.settling import CALLERS, EXPECTED, OUR_SECONDS, REFERENCE_SECONDS, ROUNDS
 from bench.solana_payments import signed_payments
 from tollkeeper.core.base58 import decode_key
 from tollkeeper.sandbox.wallets import derive_solana_wallet, derive_solana_wallets
 
-OUR_PAYMENTS: Final = 6_000
-REFERENCE_PAYMENTS: Final = 2_000
-SLOT_SECONDS: Final = 5.0  # of a turn on slots
-SLOT_ROUNDS: Final = 3
+if TYPE_CHECKING:
+    from collections import deque
+
+    from bench.load import Visit
+
+CALLERS: Final = 16
+ROUNDS: Final = 3
+SECONDS: Final = 5.0  # of a turn
+OUR_PAYMENTS: Final = 2_000
+REFERENCE_PAYMENTS: Final = 500
 _FEE_MONEY_LAMPORTS: Final = 10 * 10**9
 
 
 class _Bench:
     """A chain, our hub and the official facilitator on it; `also` takes what is measured beside the rates."""
 
-    def __init__(self, running: ExitStack, *chain: str) -> None:
-        self.also: dict[str, float | str] = {}
+    def __init__(self, running: ExitStack) -> None:
+        self.also: dict[str, float | str] = {"callers": CALLERS}
         self._server_core, self._load_core = cores()
         # The reference's is none of ours: what it sends is nothing that our hub should find in its books.
         mine, other = derive_solana_wallets().fee_payers[0], derive_solana_wallet("reference")
         self._fee_payers = mine.address, other.address
-        self._node = running.enter_context(serving("embedded_solana_node", self._load_core, *chain))
+        self._node = running.enter_context(serving("embedded_solana_node", self._load_core))
         self._hub = running.enter_context(serving("our_hub", self._server_core, self._node.url, "solana"))
         _ask(self._node.url, "requestAirdrop", other.address, _FEE_MONEY_LAMPORTS)
         with pinned(self._server_core):
@@ -49,48 +51,41 @@ class _Bench:
             self._facilitator = running.enter_context(official)
         self._signed = 0
 
-    def ours(self, seconds: float = OUR_SECONDS) -> float:
+    def ours(self) -> float:
         """The rate of one turn of our hub."""
         url = self._hub.url + "/settle"
         requests = self._fresh(url, OUR_PAYMENTS, self._fee_payers[0], confirm=True)
         used = cpu_seconds(self._hub.pid)
-        load = self._settle(url, requests, seconds)
+        load = self._settle(url, requests)
         self.also["p50_ms"], self.also["p99_ms"] = load.wait_ms(0.5), load.wait_ms(0.99)
         self.also["cpu_ms"] = (cpu_seconds(self._hub.pid) - used) * 1000 / load.answers
         return load.rate
 
-    def theirs(self, seconds: float = REFERENCE_SECONDS) -> float:
+    def theirs(self) -> float:
         """The rate of one turn of the official facilitator."""
         url = self._facilitator.url + "/settle"
         requests = self._fresh(url, REFERENCE_PAYMENTS, self._fee_payers[1])
         used = cpu_seconds(self._facilitator.pid)
-        load = self._settle(url, requests, seconds)
+        load = self._settle(url, requests)
         self.also["reference_p50_ms"] = load.wait_ms(0.5)
         self.also["reference_cpu_ms"] = (cpu_seconds(self._facilitator.pid) - used) * 1000 / load.answers
         return load.rate
 
-    def _fresh(self, url: str, count: int, fee_payer: str, **options: bool) -> deque[bytes]:
+    def _fresh(self, url: str, count: int, fee_payer: str, **options: bool) -> deque[Visit]:
         self._signed += count
         payments = signed_payments(count, _blockhash(self._node.url), self._signed, fee_payer, **options)
-        return prepared(url, [one.body for one in payments])
+        return prepared(url, [one.body for one in payments], b'"success":true')
 
-    def _settle(self, url: str, requests: deque[bytes], seconds: float) -> Load:
+    def _settle(self, url: str, visits: deque[Visit]) -> Load:
         with pinned(self._load_core):
-            return drive(url, requests, callers=CALLERS, seconds=seconds, expected=EXPECTED)
+            return drive(url, visits, callers=CALLERS, seconds=SECONDS)
 
 
 def measure() -> Result:
     """Our hub beside the official Python facilitator."""
     with ExitStack() as running:
-        bench = _Bench(running, "slots")
-        ours, theirs = partial(bench.ours, SLOT_SECONDS), partial(bench.theirs, SLOT_SECONDS)
-        slots = alternate("settle-solana on slots", "settles/s", SLOT_ROUNDS, ours, theirs, also=bench.also)
-    on_slots = {"ours": slots.ours, "reference": slots.reference, "ratio": slots.ratio, **slots.also}
-    with ExitStack() as running:
         bench = _Bench(running)
-        result = alternate("settle-solana", "settles/s", ROUNDS, bench.ours, bench.theirs, also=bench.also)
-    result.also.update({"callers": CALLERS} | {f"slots_{name}": value for name, value in on_slots.items()})
-    return result
+        return alternate("settle-solana", "settles/s", ROUNDS, bench.ours, bench.theirs, also=bench.also)
 
 
 def _blockhash(rpc_url: str) -> bytes:

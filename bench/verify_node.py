@@ -26,6 +26,8 @@ from tollkeeper.sandbox.wallets import derive_wallets
 if TYPE_CHECKING:
     from collections import deque
 
+    from bench.load import Visit
+
 CALLERS: Final = 64
 PAYERS: Final = 512
 PAYMENTS: Final = 4_096
@@ -53,23 +55,23 @@ def measure() -> Result:
         with pinned(server_core):
             facilitator = running.enter_context(official_facilitator(rpc_url, wallets.faucet.private_key_hex))
         bodies = [one.body for one in signed_payments(PAYMENTS, sandbox_asset(FIAT_TOKEN_NAME), payer_keys)]
-        our_url, reference_url = hub.url + "/verify", facilitator + "/verify"
-        ours, theirs = prepared(our_url, bodies), prepared(reference_url, bodies)
+        our_url, reference_url = hub.url + "/verify", facilitator.url + "/verify"
+        ours, theirs = (prepared(url, bodies, b'"isValid":true') for url in (our_url, reference_url))
 
-        def verify(url: str, requests: deque[bytes], seconds: float, expected: bytes) -> Load:
+        def verify(url: str, visits: deque[Visit], seconds: float) -> Load:
             with pinned(load_core):
-                return drive(url, requests, callers=CALLERS, seconds=seconds, expected=expected, repeat=True)
+                return drive(url, visits, callers=CALLERS, seconds=seconds, repeat=True)
 
         def verify_ours() -> float:
             before = cpu_seconds(hub.pid)
-            load = verify(our_url, ours, OUR_SECONDS, b'"isValid":true')
+            load = verify(our_url, ours, OUR_SECONDS)
             spent = cpu_seconds(hub.pid) - before
             also.update(core_busy=spent / load.seconds, cpu_ms=1000 * spent / load.answers)
             also.update(p50_ms=load.wait_ms(0.5), p99_ms=load.wait_ms(0.99))
             return load.rate
 
         def verify_theirs() -> float:
-            load = verify(reference_url, theirs, REFERENCE_SECONDS, b'"isValid":true')
+            load = verify(reference_url, theirs, REFERENCE_SECONDS)
             also["reference_p50_ms"] = load.wait_ms(0.5)
             return load.rate
 

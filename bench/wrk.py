@@ -1,4 +1,4 @@
-"""wrk as the load generator of calls: prepared requests in turn, answers counted by their class of status.
+"""wrk as the load generator of calls: requests that differ from each other, answers counted by their class of status.
 
 It costs a fraction of what the servers under measurement cost, so that one core carries it together with the target;
 `load.py` looks at every answer but takes about as much of a core as the gateway. What wrk tells about each answer is
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import secrets
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 
 from bench.measuring import pinned
 from bench.nginx import tool
+from bench.variety import AGENTS, THREE, Form
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,15 +28,8 @@ _numbers = itertools.count()
 
 # With a pause, requests leave each connection at exponentially distributed intervals (wrk waits whole milliseconds).
 _SCRIPT: Final = """\
-local requests = {{
 {requests}
-}}
 local pause_ms = {pause_ms}
-local last = 0
-function request()
-  last = last % #requests + 1
-  return requests[last]
-end
 if pause_ms > 0 then
   function init() math.randomseed(tonumber(tostring(wrk.thread):match("0x%x+")) or 1) end
   function delay() return math.floor(-math.log(1 - math.random()) * pause_ms + 0.5) end
@@ -48,14 +43,36 @@ function done(summary, latency)
     latency:percentile(50), latency:percentile(99)))
 end
 """
+# As `variety.request` makes them: no two are alike, in this run or another.
+_VARIED: Final = """\
+local heads = {{
+{heads}
+}}
+local agents = {agents}
+local number = {first}
+function request()
+  number = number + 1
+  local head = heads[number % #heads + 1]
+  local below = number % 3 > 0 and "/item/" .. number or "?page=" .. number
+  return head[1] .. below .. head[2] .. agents[number % #agents + 1]
+    .. string.format("\\r\\ntraceparent: 00-{run}%016x-%016x-01\\r\\n\\r\\n", number, number)
+end"""
+_LISTED: Final = """\
+local requests = {{
+{requests}
+}}
+local last = 0
+function request()
+  last = last % #requests + 1
+  return requests[last]
+end"""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run did. `refused` answers had a status of 400 or more."""
+    """What one run did."""
 
     answers: int
-    refused: int
     rate: float
     p50_ms: float
     p99_ms: float
@@ -63,11 +80,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Requests in turn from some connections to one server; `script` is the file that holds them."""
+    """Requests from some connections to one server, which `script` makes; all answers are 402s, or none is."""
 
     url: str
     script: Path
-    refused_share: float
+    is_refused: bool
 
     def run(self, seconds: int, core: int, connections: int = CONNECTIONS) -> Run:
         """One run from `core`. Raises: RuntimeError when an answer is missing or of the wrong class."""
@@ -78,29 +95,39 @@ class Calls:
             )
         told = json.loads(done.stdout.splitlines()[-1])
         answers, refused = told["answers"], told["refused"]
-        # Requests leave in turn, but of a mixture the last ones may be unanswered.
-        slack = connections if 0 < self.refused_share < 1 else 0
-        if told["broken"] or abs(refused - answers * self.refused_share) > slack:
+        if told["broken"] or refused != answers * self.is_refused:
             raise RuntimeError(f"{self.url}: not every answer was the expected one: {told}")
-        return Run(answers, refused, answers / told["micros"] * 1e6, told["p50"] / 1000, told["p99"] / 1000)
+        return Run(answers, answers / told["micros"] * 1e6, told["p50"] / 1000, told["p99"] / 1000)
 
 
-def calls(
-    directory: Path, url: str, requests: Sequence[bytes], *, refused_share: float = 0, pause_ms: float = 0
+def varied(
+    directory: Path,
+    url: str,
+    payments: Sequence[str] = ("",),
+    form: Form = THREE,
+    *,
+    is_refused: bool = False,
+    pause_ms: float = 0,
 ) -> Calls:
-    """These requests, ready to be sent. `refused_share`: of the answers, how many must be 402s."""
+    """Calls of `url` that differ from each other, with these payments in turn; all are to be refused, or none."""
+    heads = (form.head(url, "GET", payment, b"") for payment in payments)
+    requests = _VARIED.format(
+        heads=",\n".join("{" + ", ".join(map(json.dumps, head)) + "}" for head in heads),
+        agents="{" + ", ".join(map(json.dumps, AGENTS)) + "}",
+        first=secrets.randbelow(10**8),
+        run=secrets.token_hex(8),
+    )
+    return _calls(directory, url, requests, is_refused=is_refused, pause_ms=pause_ms)
+
+
+def listed(directory: Path, url: str, requests: Sequence[bytes]) -> Calls:
+    """These requests in turn."""
+    quoted = ",\n".join(json.dumps(request.decode("ascii")) for request in requests)
+    return _calls(directory, url, _LISTED.format(requests=quoted), is_refused=False, pause_ms=0)
+
+
+def _calls(directory: Path, url: str, requests: str, *, is_refused: bool, pause_ms: float) -> Calls:
     parts = urlsplit(url)
     script = directory / f"calls-{next(_numbers)}.lua"
-    quoted = ",\n".join(json.dumps(request.decode("ascii")) for request in requests)
-    script.write_text(_SCRIPT.format(requests=quoted, pause_ms=pause_ms))
-    return Calls(f"{parts.scheme}://{parts.netloc}", script, refused_share)
-
-
-def request(url: str, method: str = "GET", body: bytes = b"", **headers: str) -> bytes:
-    """A whole request to this URL; header names with _ for -."""
-    parts = urlsplit(url)
-    lines = [f"{method} {parts.path or '/'} HTTP/1.1", f"Host: {parts.netloc}"]
-    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    if body:
-        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-    return "\r\n".join([*lines, "", ""]).encode("ascii") + body
+    script.write_text(_SCRIPT.format(requests=requests, pause_ms=pause_ms))
+    return Calls(f"{parts.scheme}://{parts.netloc}", script, is_refused)

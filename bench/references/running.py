@@ -7,64 +7,48 @@ lock, under .cache.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import pathlib
 import shutil
 import subprocess
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from bench.processes import started
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from bench.processes import Running
 
 HERE: Final = pathlib.Path(__file__).resolve().parent
 CACHE: Final = HERE.parent.parent / ".cache"
 PYTHON: Final = CACHE / "interop" / "x402-2.25.0" / "bin" / "python"
 PYTHON_SVM: Final = CACHE / "interop" / "x402-2.25.0-svm" / "bin" / "python"
-STOP_TIMEOUT_SECONDS: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A running server."""
-
-    url: str
-    pid: int
-
-
-@contextmanager
-def official_facilitator(rpc_url: str, private_key: str) -> Iterator[str]:
-    """The URL of an official facilitator that settles on this node with this key (which needs gas there)."""
+def official_facilitator(rpc_url: str, private_key: str) -> AbstractContextManager[Running]:
+    """An official facilitator that settles on this node with this key (which needs gas there)."""
     command = (str(PYTHON), str(HERE / "facilitator.py"))
-    with _running(command, FACILITATOR_RPC_URL=rpc_url, FACILITATOR_PRIVATE_KEY=private_key) as server:
-        yield server.url
+    return started(*command, FACILITATOR_RPC_URL=rpc_url, FACILITATOR_PRIVATE_KEY=private_key)
 
 
-@contextmanager
-def official_solana_facilitator(rpc_url: str, secret_key: str) -> Iterator[Reference]:
+def official_solana_facilitator(rpc_url: str, secret_key: str) -> AbstractContextManager[Running]:
     """An official facilitator that settles on this Solana node, where the key pays the fees."""
     command = (str(PYTHON_SVM), str(HERE / "solana_facilitator.py"))
-    with _running(command, FACILITATOR_RPC_URL=rpc_url, FACILITATOR_PRIVATE_KEY=secret_key) as server:
-        yield server
+    return started(*command, FACILITATOR_RPC_URL=rpc_url, FACILITATOR_PRIVATE_KEY=secret_key)
 
 
-@contextmanager
-def official_paid_server(facilitator_url: str, pay_to: str, token_name: str) -> Iterator[Reference]:
+def official_paid_server(facilitator_url: str, pay_to: str, token_name: str) -> AbstractContextManager[Running]:
     """An official FastAPI server: GET /data costs 0.01 USDC on base-sepolia, GET /free nothing."""
     command = (str(PYTHON), str(HERE / "paid_server.py"))
-    with _running(command, FACILITATOR_URL=facilitator_url, PAY_TO=pay_to, TOKEN_NAME=token_name) as server:
-        yield server
+    return started(*command, FACILITATOR_URL=facilitator_url, PAY_TO=pay_to, TOKEN_NAME=token_name)
 
 
-@contextmanager
-def official_express_server(facilitator_url: str, pay_to: str, token_name: str) -> Iterator[Reference]:
+def official_express_server(facilitator_url: str, pay_to: str, token_name: str) -> AbstractContextManager[Running]:
     """An official Express server: GET /data costs 0.01 USDC on base-sepolia."""
     command = ("node", str(HERE / "paid_server.mjs"))
     variables = {"FACILITATOR_URL": facilitator_url, "PAY_TO": pay_to, "TOKEN_NAME": token_name}
-    with _running(command, **variables, PACKAGES=str(_npm_packages()), NODE_ENV="production") as server:
-        yield server
+    return started(*command, **variables, PACKAGES=str(_npm_packages()), NODE_ENV="production")
 
 
 def _npm_packages() -> pathlib.Path:
@@ -81,22 +65,3 @@ def _npm_packages() -> pathlib.Path:
         subprocess.run(install, cwd=making, check=True, stdout=subprocess.DEVNULL)
         making.rename(directory)
     return directory
-
-
-@contextmanager
-def _running(command: Sequence[str], **variables: str) -> Iterator[Reference]:
-    """One of this folder's servers. Raises RuntimeError when it does not start."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **variables}) as process:
-        assert process.stdout is not None
-        try:
-            line = process.stdout.readline()
-            if not line:
-                message = f"{command[-1]} did not start; is its environment built (tests/interop/setup)?"
-                raise RuntimeError(message)
-            yield Reference(json.loads(line)["url"], process.pid)
-        finally:
-            process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()

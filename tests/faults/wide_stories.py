@@ -75,7 +75,7 @@ class Official:
     def start(self) -> None:
         """Anew, where it runs."""
         self.close()
-        self.url = self._running.enter_context(self._start())
+        self.url = self._running.enter_context(self._start()).url
 
     def close(self) -> None:
         """It runs no more."""

@@ -38,8 +38,8 @@ def anvil() -> Iterator[ChainUnderTest]:
 
 @pytest.fixture(scope="module")
 def facilitator(anvil: ChainUnderTest) -> Iterator[str]:
-    with official_facilitator(anvil.url, anvil.wallets.relayer.private_key_hex) as url:
-        yield url
+    with official_facilitator(anvil.url, anvil.wallets.relayer.private_key_hex) as official:
+        yield official.url
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 -- The spends of a batch, each statement once for all of them, as SQLite says it. Lists go in as JSON: objects where there
 -- are pairs, because a key costs nothing to take out, else arrays. Another engine says the same with the same names and
--- columns; PostgreSQL word for word but for this, by which `make bench NAME=postgres-spends` runs them there:
+-- columns; PostgreSQL word for word but for this:
 --   `json_each(X) AS w` of an object is `jsonb_each_text(X::jsonb) AS w (key, value)`, of an array
 --     `jsonb_array_elements_text(X::jsonb) WITH ORDINALITY AS w (value, key)`, which counts from one;
 --   `w.key AS place` is `w.key - 1 AS place`;
