@@ -16,8 +16,11 @@ from tests.specification.client import Json, Wallet
 from tests.specification.program import bearer_header
 from tests.specification.solana_world import SolanaWallet
 from tests.specification.world import World
+from tollkeeper.sandbox.wallets import derive_wallets, fee_payers_of
 
 PAYEE: Final = "0x7777777777777777777777777777777777777777"
+# Which of them pays is another one from hour to hour.
+FEE_PAYERS: Final = {one.address: "<fee payer>" for one in fee_payers_of(derive_wallets().relayer.private_key)}
 GATES: Final = "/api/v1/paygates"
 
 
@@ -77,5 +80,5 @@ def recorded_at(world: World, subject: str) -> Iterator[Place]:
     """The recording of a subject at this program."""
     program, node = urlsplit(world.gateway_url).netloc, urlsplit(world.rpc_url).netloc
     names = {program: "gateway.example", node: "node.example", urlsplit(world.target.url).netloc: "target.example"}
-    with recorded(subject, names) as recording:
+    with recorded(subject, names | FEE_PAYERS) as recording:
         yield Place(world, recording)

@@ -10,7 +10,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import mainnet_market
-from tests.golden.place import PAYEE, recorded_at
+from tests.golden.place import FEE_PAYERS, PAYEE, recorded_at
 from tests.golden.recording import recorded
 from tests.specification.client import Chain, Http, Wallet
 from tests.specification.other_network import base_world
@@ -63,7 +63,7 @@ async def test_base(tmp_path: Path, embedded_chain: ChainUnderTest, target: Reco
 
 async def test_solana_mainnet(tmp_path: Path, target: RecordingTarget) -> None:
     async with mainnet_market(target, tmp_path) as market:
-        names = {urlsplit(market.url).netloc: "gateway.example"}
+        names = {urlsplit(market.url).netloc: "gateway.example"} | FEE_PAYERS
         with recorded("solana_mainnet", names) as recording:
             gate = await market.gate(slug="golden-mainnet")
             await recording.ask("the 402", "GET", gate["accessUrl"])
