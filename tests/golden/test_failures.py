@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
+from ipaddress import ip_network
 from pathlib import Path
+from sqlite3 import connect
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -145,16 +149,46 @@ async def test_unknown_outcomes(
             await place.gateway("no hub: not ready", "GET", "/readyz")
 
 
-async def test_limited(tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, http: Http) -> None:
-    few = RequestLimits(unpaid=2, api=3, wallet=2, login=1)
-    async with apart(tmp_path, embedded_chain, target, http, request_limits=few) as (world, _):
+async def test_limited(
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    http: Http,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The limits' clock stands still: else what is counted ages while a slow machine asks."""
+    now_ns = time.monotonic_ns()
+    monkeypatch.setattr("tollkeeper.gateway.limiting.time", SimpleNamespace(monotonic_ns=lambda: now_ns))
+    few = RequestLimits(unpaid=2, api=6, wallet=2, login=1)
+    proxies = (ip_network("127.0.0.1"),)
+    settings = {"request_limits": few, "trusted_proxies": proxies}
+    async with apart(tmp_path, embedded_chain, target, http, **settings) as (world, _):
         with recorded_at(world, "limited") as place:
             gate = await place.gate("golden-limited")
+            client: dict[str, Any] = {"headers": {"X-Forwarded-For": "203.0.113.1"}}
             for title in ("first", "second", "one too many"):
-                await place.call(f"an unpaid call: {title}", gate)
-            await place.call("an unreadable payment then", gate, "?")
+                await place.call(f"an unpaid call: {title}", gate, **client)
+            await place.call("an unreadable payment then", gate, "?", **client)
+            await place.call("a payment then", gate, await world.payment(gate), **client)
             query = f"?walletAddress={world.buyer.address}"
-            await place.gateway("a login: first", "GET", "/api/v1/auth/message" + query)
-            await place.gateway("a login: one too many", "GET", "/api/v1/auth/message" + query)
-            await place.gateway("management: last", "GET", f"/api/v1/paygates/{gate['id']}")
-            await place.gateway("management: one too many", "GET", f"/api/v1/paygates/{gate['id']}")
+            for title in ("first", "one too many"):
+                await place.gateway(f"a login: {title}", "GET", "/api/v1/auth/message" + query, **client)
+            path = f"/api/v1/paygates/{gate['id']}"
+            await place.gateway("management", "GET", path, **client)
+            for _ in range(5):
+                await world.http.send("GET", world.gateway_url + path, **client)
+            await place.gateway("management: one too many", "GET", path, **client)
+
+
+async def test_faults(tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, http: Http) -> None:
+    """Somebody took tables away."""
+    async with apart(tmp_path, embedded_chain, target, http) as (world, _):
+        with recorded_at(world, "faults") as place:
+            gate = await place.gate("golden-fault", credits=3)
+            paid, _answer = await world.buy(gate)
+            with closing(connect(world.database)) as database:
+                database.execute("ALTER TABLE credits RENAME TO gone")
+                await place.call("a held credit cannot be spent", gate, paid)
+                database.execute("ALTER TABLE gone RENAME TO credits")
+                database.execute("ALTER TABLE paygates RENAME TO gone")
+            await place.gateway("no gate can be read", "GET", f"/api/v1/paygates/{gate['id']}")
