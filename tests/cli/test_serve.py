@@ -47,7 +47,7 @@ def test_serve_starts_from_what_init_wrote(config: Path) -> None:
             ready = ask(f"{url}{prefix}/readyz")
             assert ready.status == 200, ready.body
         kinds = ask(f"{url}/hub/supported").json()["kinds"]
-        assert [kind["network"] for kind in kinds] == ["base-sepolia"]
+        assert [kind["network"] for kind in kinds] == ["eip155:84532", "base-sepolia"]
         assert kinds[0]["extra"] == {"name": "USD Coin", "version": "2"}
         assert ask(f"{url}/hub").status == 404
         assert ask(f"{url}/hubris").status == 404

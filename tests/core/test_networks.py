@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.networks import ALIASES, NETWORKS, Family, normalise
+from tollkeeper.core.networks import ALIASES, CAIP2_NAMES, NETWORKS, Family, normalise
 
 REFUSED: list[object] = [
     "",
@@ -38,6 +38,15 @@ def test_the_networks_are_those_of_the_specification() -> None:
         "base-sepolia": ("evm", 84532),
         "solana-devnet": ("solana", None),
         "solana-mainnet": ("solana", None),
+    }
+
+
+def test_version_2_of_x402_knows_them_by_their_chain_agnostic_names() -> None:
+    assert CAIP2_NAMES == {
+        "eip155:8453": "base",
+        "eip155:84532": "base-sepolia",
+        "solana:EtWTRABZaYq6iMfeYKouRu166VU2xqa1": "solana-devnet",
+        "solana:5eykt4UsFv8P8NJdTREpY1vzqKqZKvdp": "solana-mainnet",
     }
 
 

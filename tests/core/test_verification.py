@@ -163,6 +163,15 @@ def test_the_value_must_be_at_least_the_amount(amount: int, is_enough: bool) -> 
     assert failed(checks) == ([] if is_enough else [("value", Reason.VALUE)])
 
 
+@pytest.mark.parametrize(("amount", "value"), [(9_999, 10_000), (10_001, 10_000), (0, 0), (0, 1), (10_000, 10_000)])
+def test_in_version_2_the_value_is_the_amount(amount: int, value: int) -> None:
+    payload = replace(PAYLOAD, authorization=replace(AUTHORIZATION, value=value))
+    payment = replace(PAYMENT, x402_version=2, payload=payload)
+    assert failed(form_checks(payment, ASSETS, version=2)) == []
+    checks = requirement_checks(payment, replace(REQUIREMENTS, amount=amount), BASE_SEPOLIA)
+    assert failed(checks) == ([] if amount == value == 10_000 else [("value", Reason.VALUE_MISMATCH)])
+
+
 @given(st.integers(0, UINT256_MAX), st.integers(0, UINT256_MAX))
 def test_no_value_below_the_amount_passes_and_none_that_moves_nothing(value: int, amount: int) -> None:
     payment = replace(PAYMENT, payload=replace(PAYLOAD, authorization=replace(AUTHORIZATION, value=value)))

@@ -52,7 +52,7 @@ async def test_a_mount_may_leave_its_prefix_on_the_path_or_cut_it_off(
 ) -> None:
     app = create_app(hub.hub, manages_hub=False)
     status, body = await ask(app, path, root_path)
-    assert (status, len(body["kinds"])) == (200, 1)
+    assert (status, len(body["kinds"])) == (200, 2)
     status, _ = await ask(app, path.replace("supported", "api/v1/healthz"), root_path)
     assert status == 200
 

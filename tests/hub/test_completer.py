@@ -35,17 +35,22 @@ async def leave_pending(hub: HubUnderTest, chaos: ChaosNode, chain: ChainUnderTe
     return payments
 
 
-async def test_a_claim_that_was_never_signed_fails_and_may_be_presented_again(
-    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
-) -> None:
-    (payment,) = await leave_pending(chaos_hub, chaos, embedded_chain, 1)
-    for undo in (  # as if the process had ended between the two
+async def unsign(hub: HubUnderTest) -> None:
+    """Leaves the only settlement as if the process had ended between claim and signature."""
+    for undo in (
         "DELETE FROM raw_transactions",
         "UPDATE signer_lanes SET next_nonce = next_nonce - 1",
         "DELETE FROM settlement_events WHERE version > 1",
         "UPDATE settlements SET state = 'CLAIMED', version = 1, transaction_hash = ''",
     ):
-        await chaos_hub.database.run(change(undo))
+        await hub.database.run(change(undo))
+
+
+async def test_a_claim_that_was_never_signed_fails_and_may_be_presented_again(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    (payment,) = await leave_pending(chaos_hub, chaos, embedded_chain, 1)
+    await unsign(chaos_hub)
     await chaos_hub.complete()
     assert await chaos_hub.status(payment) == "failed"
     assert (await chaos_hub.settle(payment)).body["success"] is True

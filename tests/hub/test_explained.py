@@ -115,9 +115,9 @@ async def test_an_expired_evm_payment_is_told_its_end_once(hub: HubUnderTest, em
 async def test_another_version_of_the_request_is_told_beside_every_other_check(
     hub: HubUnderTest, embedded_chain: ChainUnderTest
 ) -> None:
-    body = new_payment(embedded_chain).asking(x402Version=2)
+    body = new_payment(embedded_chain).asking(x402Version=3)
     answer = await hub.post("/verify?explain=true", body)
-    assert_told(answer, good_on_evm(embedded_chain, body), {"request.x402Version": (1, 2)})
+    assert_told(answer, good_on_evm(embedded_chain, body), {"request.x402Version": ([1, 2], 3)})
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ async def test_every_check_of_a_solana_payment_is_told_in_order(world: SolanaHub
         "good": (world.payment(), {}),
         "too little": (few, {"value": ("10000", "9999")}),
         "another payee": (elsewhere, {"recipient": accounts}),
-        "another version": ({**world.payment(), "x402Version": 2}, {"request.x402Version": (1, 2)}),
+        "another version": ({**world.payment(), "x402Version": 3}, {"request.x402Version": ([1, 2], 3)}),
     }
     body, wrong = bodies[case]
     value = "9999" if case == "too little" else "10000"

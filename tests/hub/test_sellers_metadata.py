@@ -156,7 +156,7 @@ async def test_a_doubled_slash_below_the_hub_s_root_is_one(
     assert (await hub.post("/api/v1//verify", payment.body)).status == 404
 
 
-@pytest.mark.parametrize("version", [0, 2, 3])
+@pytest.mark.parametrize("version", [0, 3, 4])
 @pytest.mark.parametrize("where", ["request", "payment", "both"])
 async def test_an_unknown_version_is_a_reason_whatever_members_it_has(
     hub: HubUnderTest, embedded_chain: ChainUnderTest, version: int, where: str

@@ -21,6 +21,7 @@ from tests.hub.hub_under_test import Answer
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, body_of, hub_of, message_hash, run_solana_hub
 from tollkeeper.chains.solana import LAG_BLOCKS, RENT_EXEMPT_LAMPORTS
 from tollkeeper.core.base58 import encode
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana.message import read_transaction
 from tollkeeper.core.solana.programs import LIGHTHOUSE_PROGRAM, MEMO_PROGRAM, TOKEN_2022_PROGRAM
 from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
@@ -432,8 +433,9 @@ async def test_a_fee_payer_that_ran_out_of_money_is_told_with_what_it_holds_in_l
 async def test_supported_names_the_network_and_a_fee_payer_that_stays(world: SolanaHub) -> None:
     first, second = (await world.hub.get("/supported")).body, (await world.hub.get("/supported")).body
     assert first["kinds"] == second["kinds"]
-    (kind,) = first["kinds"]
+    newer, kind = first["kinds"]
     assert (kind["x402Version"], kind["scheme"], kind["network"]) == (1, "exact", NETWORK)
+    assert newer == {**kind, "x402Version": 2, "network": NETWORKS[NETWORK].caip2}
     assert kind["extra"]["feePayer"] in [one.address for one in WALLETS.fee_payers]
     assert kind["assets"] == [{"address": USDC, "name": "USD Coin", "symbol": "USDC", "decimals": 6}]
     assert first["signers"] == {"solana:*": [one.address for one in WALLETS.fee_payers]}
@@ -639,7 +641,7 @@ async def test_the_caps_are_the_settings(tmp_path: Path) -> None:
 
 async def test_token_2022_is_settled_where_it_is_configured(tmp_path: Path) -> None:
     async with run_solana_hub(tmp_path, token_program=TOKEN_2022_PROGRAM, is_token_2022=True) as world:
-        (kind,) = (await world.hub.get("/supported")).body["kinds"]
+        kind, _ = (await world.hub.get("/supported")).body["kinds"]
         assert kind["assets"][0]["tokenProgram"] == TOKEN_2022_PROGRAM
         moved = transfer(10_000, payer=BUYER.pubkey(), pay_to=OWNER, program=TOKEN_2022_PROGRAM)
         body = world.asking(drafted(world.node, compute_limit(), compute_price(), moved))

@@ -201,7 +201,7 @@ async def test_a_402_is_paid_whichever_fee_payer_is_advertised_meanwhile(world: 
 async def test_a_402_from_before_a_restart_with_more_keys_is_paid(tmp_path: Path) -> None:
     async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node:
         async with hub_of(tmp_path, node, keys=WALLETS.fee_payers[:1]) as world:
-            (kind,) = (await world.hub.get("/supported")).body["kinds"]
+            kind, _ = (await world.hub.get("/supported")).body["kinds"]
             assert kind["extra"]["feePayer"] == WALLETS.fee_payers[0].address
             outstanding = asking(world, kind["extra"]["feePayer"])
         async with hub_of(tmp_path, node, keys=WALLETS.fee_payers[::-1]) as world:
@@ -214,7 +214,7 @@ async def test_a_fee_payer_without_money_is_told_of_and_the_other_one_advertised
         world.node.chain.airdrop(rich.address, 10**10)
         world.completer.check_interval_seconds = 0
         await world.complete()
-        (kind,) = (await world.hub.get("/supported")).body["kinds"]
+        kind, _ = (await world.hub.get("/supported")).body["kinds"]
         assert kind["extra"]["feePayer"] == rich.address
         (told,) = world.hub.hub.shortages()
         assert poor.address in told

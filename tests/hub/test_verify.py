@@ -169,13 +169,14 @@ async def test_a_signature_under_another_name_is_told_the_right_one(
 
 async def test_supported_is_what_every_official_client_reads(hub: HubUnderTest, embedded_chain: ChainUnderTest) -> None:
     answer = await hub.get("/supported")
-    (kind,) = answer.body["kinds"]
-    assert kind["x402Version"] == 1
-    assert (kind["scheme"], kind["network"]) == ("exact", "base-sepolia")
-    assert kind["extra"] == {"name": embedded_chain.token_name, "version": "2"}
-    (asset,) = kind["assets"]
-    assert asset["address"].lower() == USDC_ADDRESS
-    assert (asset["symbol"], asset["decimals"]) == ("USDC", 6)
+    kinds = answer.body["kinds"]
+    shown = [(kind["x402Version"], kind["scheme"], kind["network"]) for kind in kinds]
+    assert shown == [(2, "exact", "eip155:84532"), (1, "exact", "base-sepolia")]
+    for kind in kinds:
+        assert kind["extra"] == {"name": embedded_chain.token_name, "version": "2"}
+        (asset,) = kind["assets"]
+        assert asset["address"].lower() == USDC_ADDRESS
+        assert (asset["symbol"], asset["decimals"]) == ("USDC", 6)
     assert answer.body["extensions"] == ["confirm"]
     (signers,) = answer.body["signers"].values()
     assert [signer.lower() for signer in signers] == [embedded_chain.wallets.relayer.address]

@@ -21,7 +21,7 @@ CHAINS: Final = ("embedded", "anvil")
 
 
 @contextmanager
-def _on_anvil(log: pathlib.Path) -> Iterator[Stack]:
+def on_anvil(log: pathlib.Path) -> Iterator[Stack]:
     """Gateway and hub of a sandbox on anvil with Circle's token, under the name that the token has there."""
     wallets = derive_wallets()
     with (
@@ -41,7 +41,7 @@ def environments() -> None:
 def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A running sandbox on each chain in turn."""
     log = tmp_path_factory.mktemp("sandbox") / "log.txt"
-    with _on_anvil(log) if request.param == "anvil" else sandbox(log) as running:
+    with on_anvil(log) if request.param == "anvil" else sandbox(log) as running:
         yield running
 
 

@@ -43,6 +43,11 @@ class LocalServer:
     url: str
     received: list[Request]
 
+    @property
+    def forwarded(self) -> list[Request]:
+        """The calls of a gate: a gateway also looks whether the target of a new one answers."""
+        return [request for request in self.received if "x-paygate-slug" in request.headers]
+
 
 @contextmanager
 def serving(answer: Callable[[Request], Reply]) -> Iterator[LocalServer]:

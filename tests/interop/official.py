@@ -53,8 +53,11 @@ PAYING_CLIENTS: Final = {
     "x402-1.0.0-httpx": Driver("x402-1.0.0", "pay_py_v1.py", (("mode", "httpx"),)),
     "x402-1.0.0-requests": Driver("x402-1.0.0", "pay_py_v1.py", (("mode", "requests"),)),
     "x402-2.25.0-httpx": Driver("x402-2.25.0", "pay_py_v2.py"),
+    "x402-2.25.0-requests": Driver("x402-2.25.0", "pay_py_v2.py", (("mode", "requests"),)),
     "x402-fetch-1.2.0": Driver("npm", "pay_fetch.mjs"),
+    "x402-axios-0.7.2": Driver("npm", "pay_axios.mjs"),
     "@x402/fetch-2.27.0": Driver("npm", "pay_fetch_v2.mjs"),
+    "@x402/axios-2.11.0": Driver("npm", "pay_axios_v2.mjs"),
 }
 
 # Each needs `network` and `rpcUrl` besides.

@@ -34,7 +34,7 @@ def test_official_client_buys_a_call(client: str, stack: Stack, target: LocalSer
     assert (bought["headers"]["x-credits-total"], bought["headers"]["x-credits-remaining"]) == ("3", "2")
     assert stack.balance_micro(payee) == PRICE_MICRO
     assert buyer_had - stack.balance_micro(stack.buyer_address) == PRICE_MICRO
-    (forwarded,) = target.received
+    (forwarded,) = target.forwarded
     assert forwarded.headers["x-paygate-slug"] == gate["slug"]
     assert not PAYMENT_HEADERS & set(forwarded.headers)
 
@@ -55,7 +55,7 @@ def test_body_of_a_paid_post_reaches_the_target_once(client: str, stack: Stack, 
     )
 
     assert (bought["error"], bought["status"]) == (None, 200), bought
-    (forwarded,) = target.received
+    (forwarded,) = target.forwarded
     assert (forwarded.method, forwarded.body.decode()) == ("POST", order)
 
 
@@ -68,4 +68,4 @@ def test_official_client_without_funds_is_refused(client: str, stack: Stack, tar
 
     assert (bought["error"], bought["status"]) == (None, 402), bought
     assert json.loads(bought["body"])["error"]["code"] == "INSUFFICIENT_FUNDS"
-    assert target.received == []
+    assert target.forwarded == []

@@ -74,7 +74,7 @@ def test_official_client_buys_a_call(client: str, stack: Stack, target: LocalSer
     assert (bought["headers"]["x-credits-total"], bought["headers"]["x-credits-remaining"]) == ("3", "2")
     assert chain.balance_micro(chain.pay_to) - owner_had == PRICE_MICRO
     assert buyer_had - chain.balance_micro(chain.buyer_address) == PRICE_MICRO
-    (forwarded,) = target.received
+    (forwarded,) = target.forwarded
     assert forwarded.headers["x-payer"] == chain.buyer_address
     shown = ask(f"{stack.hub_url}/payments/{NETWORK}/{payer_signature(chain.node, receipt['transaction'])}")
     assert (shown[0], shown[1]["status"], shown[1]["transaction"]) == (200, "success", receipt["transaction"])
@@ -107,7 +107,7 @@ def test_official_client_is_told_that_the_seller_has_no_token_account(stack: Sta
     assert (bought["error"], bought["status"]) == (None, 402), bought
     error = json.loads(bought["body"])["error"]
     assert error["details"]["reason"] == "invalid_exact_svm_payload_transaction_receiver_ata_not_found"
-    assert target.received == []
+    assert target.forwarded == []
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def test_two_payments_of_an_official_client_within_one_moment_are_charged_once_a
     later = [buy(WITHOUT_MEMO, stack, bought) for bought in (gate, other)]
     assert [one["status"] for one in later] == [200, 200], later
     assert stack.solana.balance_micro(stack.solana.pay_to) == had + 3 * PRICE_MICRO
-    assert len(target.received) == 3
+    assert len(target.forwarded) == 3
 
 
 def terms(stack: Stack, target: LocalServer) -> Json:

@@ -14,6 +14,7 @@ from tollkeeper.sandbox.stack import Options
 
 TRANSACTION = base64.b64encode(b"\x01" + bytes(200)).decode()
 DEVNET_USDC = "4zMMC9srt5Ri5X14GAgXhaHii3GnPAEERYPJgZJDncDU"
+DEVNET = "solana:EtWTRABZaYq6iMfeYKouRu166VU2xqa1"  # as x402 version 2 names it
 MAINNET_USDC = "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v"
 
 
@@ -80,7 +81,7 @@ def solana(world: World, network: str) -> Json:
 
 async def test_a_hub_without_a_node_of_a_network_says_that_it_settles_nothing_there(world: World) -> None:
     kinds = (await world.hub("GET", "/supported")).body["kinds"]
-    assert {kind["network"] for kind in kinds if "solana" in kind["network"]} == {"solana-devnet"}
+    assert {kind["network"] for kind in kinds if "solana" in kind["network"]} == {"solana-devnet", DEVNET}
     for network in ("solana-mainnet", "solana"):
         verified, settled = await world.verify(solana(world, network)), await world.settle(solana(world, network))
         assert (verified.status, verified.body["isValid"]) == (200, False)

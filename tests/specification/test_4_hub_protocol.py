@@ -34,7 +34,7 @@ async def kind(world: World) -> Json:
     """The one kind that a sandbox has on EVM networks."""
     answer = await world.hub("GET", "/supported")
     assert answer.status == 200
-    (found,) = [one for one in answer.body["kinds"] if one["network"] != "solana-devnet"]
+    (found,) = [one for one in answer.body["kinds"] if one["network"] == "base-sepolia"]
     kind: Json = found
     return kind
 

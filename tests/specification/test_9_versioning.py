@@ -73,7 +73,7 @@ async def test_the_protocol_is_version_1_in_payloads_requests_and_every_answer(w
     assert answers[0].body["x402Version"] == answers[1].body["x402Version"] == 1
     assert (answers[12].body["isValid"], answers[13].body["status"]) == (False, "failed")
     kinds = answers[10].body["kinds"]
-    assert {kind["x402Version"] for kind in kinds} == {1}
+    assert [kind["x402Version"] for kind in kinds if not kind["network"].count(":")] == [1, 1]
     world.target.answer = boasting
     reader, writer = await asyncio.open_connection(*world.gateway_url.removeprefix("http://").split(":"))
     request = f"GET /{gate['slug']} HTTP/1.1\r\nHost: x\r\nX-Payment: {header(signed)}\r\nConnection: close\r\n\r\n"

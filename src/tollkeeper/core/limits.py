@@ -26,6 +26,8 @@ CHALLENGE_TIMEOUT_SECONDS: Final = 60
 FORMER_PRICE_SECONDS: Final = 120
 SETTLE_WAIT_SECONDS: Final = 30
 ACCEPT_WAIT_SECONDS: Final = 4
+# Of x402 version 2, whose servers ask twice and no more (contract 10.2); proxies mostly cut an answer at 60 s.
+SETTLE_HOLD_SECONDS: Final = 50
 SETTLE_REQUEST_LIFETIME_SECONDS: Final = 60
 TRUST_LOST_SECONDS: Final = 24 * 3600  # so long a trusted sale that was not paid counts against the caps on trust
 PAYMENT_ATTEMPTS_MAX: Final = 3

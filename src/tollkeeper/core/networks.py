@@ -1,7 +1,7 @@
 """Networks, their families, names and USDC assets (specification 2.4, contract 1; values of the x402 ecosystem).
 
-A network has one name inside the program: the specification's. Aliases are normalised once, on input; `v1_name` is
-what x402 version 1 clients know and is used only inside `accepts` and `kinds`.
+A network has one name inside the program: the specification's. Aliases are normalised once, on input; `v1_name`
+and `caip2` are what clients of x402's two versions know, and stand on their wires alone.
 """
 
 from __future__ import annotations
@@ -46,6 +46,13 @@ class Network:
     genesis_hash: str = ""  # by which Solana's clusters are told apart
     cluster: str = ""  # what wallets there call it
     depth_steps: tuple[tuple[int, int], ...] = ()  # from so many base units on, so many confirmations, unless set
+
+    @property
+    def caip2(self) -> str:
+        """Name that x402 version 2 writes (CAIP-2)."""
+        if self.family is Family.EVM:
+            return f"eip155:{self.chain_id}"
+        return f"solana:{self.genesis_hash[:32]}"
 
 
 NETWORKS: Final[dict[str, Network]] = {
@@ -93,6 +100,7 @@ NETWORKS: Final[dict[str, Network]] = {
 }
 
 ALIASES: Final[dict[str, str]] = {"base-mainnet": "base", "solana": "solana-mainnet"}
+CAIP2_NAMES: Final[dict[str, str]] = {network.caip2: network.name for network in NETWORKS.values()}
 
 
 def normalise(name: object) -> Network:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.errors import Code, ErrorType
 from tollkeeper.core.limits import HISTORY_LIMIT_MAX, LIST_LIMIT_DEFAULT, OFFSET_MAX
-from tollkeeper.core.networks import ALIASES, NETWORKS
+from tollkeeper.core.networks import ALIASES, CAIP2_NAMES, NETWORKS
 from tollkeeper.core.openapi import Answer, Parameter, ref
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ WALLET_ADDRESS: Final[Schema] = {
 }
 SHOWN_ADDRESS: Final[Schema] = {"type": "string", "description": "EIP-55 or base58"}
 NETWORK: Final[Schema] = {"type": "string", "enum": sorted(NETWORKS)}
+CAIP2_NETWORK: Final[Schema] = {"type": "string", "enum": sorted(CAIP2_NAMES)}
 NETWORK_ASKED: Final[Schema] = {"type": "string", "enum": sorted({*NETWORKS, *ALIASES})}
 HEADER_TEXT: Final[Schema] = {"type": "string", "pattern": "^[!-~]+$"}
 NUMBER_TEXT: Final[Schema] = {"type": "string", "pattern": "^[0-9]+$"}

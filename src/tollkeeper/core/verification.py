@@ -24,6 +24,7 @@ from tollkeeper.core.evm import (
 from tollkeeper.core.limits import VALID_BEFORE_MARGIN_SECONDS
 from tollkeeper.core.networks import ALIASES, Family, Network
 from tollkeeper.core.wire import SCHEME, X402_VERSION, EvmPayload, Payment, PaymentKey, Requirements
+from tollkeeper.core.x402 import version2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -39,6 +40,7 @@ class Reason(StrEnum):
     REQUIREMENTS = "invalid_payment_requirements"
     RECIPIENT = "invalid_exact_evm_payload_recipient_mismatch"
     VALUE = "invalid_exact_evm_payload_authorization_value"
+    VALUE_MISMATCH = "invalid_exact_evm_payload_authorization_value_mismatch"  # version 2's, which takes no more either
     VALID_BEFORE = "invalid_exact_evm_payload_authorization_valid_before"
     VALID_AFTER = "invalid_exact_evm_payload_authorization_valid_after"
     SIGNATURE = "invalid_exact_evm_payload_signature"
@@ -51,6 +53,7 @@ class Reason(StrEnum):
     TRANSACTION_FAILED = "invalid_exact_evm_transaction_failed"
     DUPLICATE = "duplicate_settlement"
     STATE = "invalid_transaction_state"
+    NOT_STARTED = "unexpected_settle_error"
     SVM_TRANSACTION = "invalid_exact_svm_payload_transaction"
     SVM_LENGTH = "invalid_exact_svm_payload_transaction_instructions_length"
     SVM_INSTRUCTIONS = "invalid_exact_svm_payload_transaction_instructions"
@@ -86,6 +89,7 @@ BEFORE_SENDING: Final = frozenset(Reason) - {
     Reason.TRANSACTION_FAILED,
     Reason.DUPLICATE,
     Reason.STATE,
+    Reason.NOT_STARTED,  # ours alone: of another facilitator it is any failure
     Reason.SVM_EXPIRED,
     Reason.SVM_SIMULATION,
     Reason.SVM_TRANSACTION_FAILED,
@@ -250,13 +254,18 @@ class OfNetwork(Protocol):
 
 
 def form_checks(
-    payment: Payment, assets: Mapping[str, OfNetwork], paid_on: Iterable[str] | None = None
+    payment: Payment,
+    assets: Mapping[str, OfNetwork],
+    paid_on: Iterable[str] | None = None,
+    version: int = X402_VERSION,
 ) -> Iterator[Check]:
     """Version, scheme, network and its kind of payload: what a payment must be before anything in it has a meaning.
 
     `paid_on` is what is told to whose payment is on none of these networks: those of the gate that it was sent to.
+    `version`: x402's, that the payment is to be of.
     """
-    yield Check("x402Version", payment.x402_version == X402_VERSION, Reason.X402_VERSION, 1, payment.x402_version)
+    said = payment.x402_version
+    yield Check("x402Version", said == version, Reason.X402_VERSION, version, said)
     yield Check("scheme", payment.scheme == SCHEME, Reason.SCHEME, SCHEME, payment.scheme)
     name = ALIASES.get(payment.network, payment.network)
     expected = sorted(assets) if paid_on is None else ", ".join(paid_on)
@@ -289,13 +298,12 @@ def requirement_checks(payment: Payment, requirements: Requirements, asset: EvmA
         requirements.pay_to,
         payload.authorization.pay_to,
     )
-    yield Check(
-        "value",
-        payload.authorization.value >= least,
-        Reason.VALUE,
-        str(least),
-        str(payload.authorization.value),
-    )
+    value = payload.authorization.value
+    if payment.x402_version == version2.VERSION:
+        is_exact = 0 < value == requirements.amount
+        yield Check("value", is_exact, Reason.VALUE_MISMATCH, str(least), str(value))
+    else:
+        yield Check("value", value >= least, Reason.VALUE, str(least), str(value))
 
 
 def time_checks(payload: EvmPayload, now_seconds: int) -> Iterator[Check]:

@@ -1,5 +1,7 @@
 """The x402 version 1 wire: payment header, payment payload, payment requirements (specification 2.2, 2.3, 4.4).
 
+`x402.version2` reads and writes version 2's into and from the same types.
+
 Reading is syntax only: which version, scheme, network or asset is supported is decided in `verification`. A payment's
 identity is canonical (network, asset, payer, nonce) and never depends on how its header was spelled (contract 4.3).
 """
@@ -11,13 +13,16 @@ import binascii
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeGuard
 
 from tollkeeper.core.errors import ApiError, Code, failed_check, invalid, missing, payment_error
 from tollkeeper.core.evm import Authorization, checksum_address
 from tollkeeper.core.limits import PAYMENT_HEADER_SIZE_BYTES
 from tollkeeper.core.networks import Family
 from tollkeeper.core.strict_json import parse_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 X402_VERSION: Final = 1
 SCHEME: Final = "exact"
@@ -26,6 +31,7 @@ UINT256_MAX: Final = 2**256 - 1
 _EXTRA: Final = ("name", "version", "feePayer", "memo")
 # Base58 signatures and multi-signature wallets fit; nothing honest is longer.
 _TEXT_MAX: Final = 2048
+_NO_OBJECT: Final = "the header is not base64 of a JSON object"
 
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]+={0,2}", re.ASCII)
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{40}", re.ASCII)
@@ -98,12 +104,16 @@ class SolanaPayload:
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """A payment payload as it was sent; `network` is the sender's spelling."""
+    """A payment payload as it was sent; `network` is the sender's spelling, of version 2 our own name.
+
+    `accepted`: of version 2, the offer that the payer says to take, as it was sent.
+    """
 
     x402_version: int
     scheme: str
     network: str
     payload: EvmPayload | SolanaPayload
+    accepted: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
     def authorized(self) -> EvmPayload:
@@ -257,27 +267,39 @@ def decode_payment_header(header: bytes) -> Payment:
 
     Raises: PAYMENT_INVALID (type payment) for everything unreadable, with what was wrong in `details`.
     """
+    return read_payment_header(header, "X-Payment", lambda data: parse_payment(as_object(parse_json(data))))
+
+
+def read_payment_header(header: bytes, name: str, read: Callable[[bytes], Payment]) -> Payment:
+    """Read the payment in the header of that name: standard padded base64 of what `read` takes.
+
+    Raises: as `decode_payment_header`.
+    """
     if len(header) > PAYMENT_HEADER_SIZE_BYTES:
-        raise _unreadable("the header is too long")
+        raise _unreadable("the header is too long", name)
+    if not header.isascii():
+        raise _unreadable(_NO_OBJECT, name)
+    # The decoder of some Pythons takes padding after a whole group, so the length is judged here.
+    if len(header) % 4 or _BASE64.fullmatch(header.decode("ascii")) is None:
+        raise _unreadable("the header is not standard base64", name)
     try:
-        text = header.decode("ascii")
-        # The decoder of some Pythons takes padding after a whole group, so the length is judged here.
-        if len(text) % 4 or _BASE64.fullmatch(text) is None:
-            raise _unreadable("the header is not standard base64")
-        body = parse_json(base64.b64decode(text, validate=True))
-    except (ValueError, binascii.Error):
-        raise _unreadable("the header is not base64 of a JSON object") from None
-    if not isinstance(body, dict):
-        raise _unreadable("the header is not base64 of a JSON object")
-    try:
-        return parse_payment(body)
+        return read(base64.b64decode(header, validate=True))
     except ApiError as error:
-        raise _unreadable(error.message, **(error.details or {})) from None
+        raise _unreadable(error.message, name, error.details) from None
+    except (ValueError, binascii.Error):
+        raise _unreadable(_NO_OBJECT, name) from None
 
 
-def _unreadable(message: str, **details: Any) -> ApiError:  # noqa: ANN401 - JSON
+def as_object(value: object) -> dict[str, Any]:
+    """Take a JSON object. Raises: ValueError for anything else."""
+    if not isinstance(value, dict):
+        raise ValueError(_NO_OBJECT)  # noqa: TRY004 - what a stranger sent
+    return value
+
+
+def _unreadable(message: str, name: str, details: dict[str, Any] | None = None) -> ApiError:
     found = failed_check("invalid_payload", "payload", "base64 of the JSON object of an x402 payment", message)
-    return payment_error(Code.PAYMENT_INVALID, message, details={**found, "field": "X-Payment", **details})
+    return payment_error(Code.PAYMENT_INVALID, message, details={**found, "field": name, **(details or {})})
 
 
 def payment_body(payment: Payment) -> dict[str, Any]:
@@ -300,11 +322,11 @@ def encode_header(body: dict[str, Any]) -> str:
     return base64.b64encode(json.dumps(body, separators=(",", ":")).encode()).decode()
 
 
-def parse_requirements(body: dict[str, Any]) -> Requirements:
+def parse_requirements(body: dict[str, Any], amount: str = "maxAmountRequired") -> Requirements:
     """PaymentRequirements as a resource server sends them: what takes part in a settlement, and the resource.
 
-    What else a seller says is not judged and not kept (contract 5.1). Raises: MISSING_PARAMETER, INVALID_PARAMETER,
-    INVALID_AMOUNT.
+    What else a seller says is not judged and not kept (contract 5.1). `amount` names the member that holds it. Raises:
+    MISSING_PARAMETER, INVALID_PARAMETER, INVALID_AMOUNT.
     """
     path = "paymentRequirements."
     extra, resource = body.get("extra"), body.get("resource")
@@ -314,7 +336,7 @@ def parse_requirements(body: dict[str, Any]) -> Requirements:
     return Requirements(
         scheme=_text(body, "scheme", path),
         network=_text(body, "network", path),
-        amount=parse_uint256(_member(body, "maxAmountRequired", path), f"{path}maxAmountRequired"),
+        amount=parse_uint256(_member(body, amount, path), f"{path}{amount}"),
         asset=_lowered(_text(body, "asset", path)),
         pay_to=_lowered(_text(body, "payTo", path)),
         resource=_kept(resource) if isinstance(resource, str) else "",

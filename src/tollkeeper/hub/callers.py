@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -36,6 +34,10 @@ class Caller:
         self._has_left = self._has_left or (self._ask is not None and self._ask())
         return not self._has_left
 
+    def leave(self) -> None:
+        """End the wait: it is told, or has been, that nothing was begun."""
+        self._has_left = True
+
     def waits(self, now_ms: int) -> bool:
         """May something be begun for it? By the last look."""
         return not self._has_left and (self._until_ms is None or now_ms < self._until_ms)
@@ -47,5 +49,5 @@ def caller_of(scope: HTTPScope, options: SettleOptions, signature: GatewaySignat
     Who may have left is taken for one who did: it is told that nothing was started, and where it is there all the same
     it asks again. Reverse proxies speak HTTP/1.0, and close their connection when their own caller leaves.
     """
-    until_ms = None if signature.is_trusted else arrived_ms + SETTLE_WAIT_SECONDS * 1000
+    until_ms = None if signature.is_trusted else arrived_ms + options.patience_seconds * 1000
     return Caller(until_ms, scope["state"].get("may_have_left") if options.idempotency_key is None else None)

@@ -24,12 +24,14 @@ from tollkeeper.api import (
 )
 from tollkeeper.core.errors import ApiError, invalid
 from tollkeeper.core.families import row_of
-from tollkeeper.core.networks import ALIASES, NETWORKS
+from tollkeeper.core.networks import ALIASES, CAIP2_NAMES, NETWORKS
 from tollkeeper.core.strict_json import parse_json_around
 from tollkeeper.core.transactions import Kind
 from tollkeeper.core.verification import Check, Reason, form_checks
-from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment, is_text
+from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment
+from tollkeeper.core.x402 import version2
 from tollkeeper.hub.accounts import AnyAccount, enabled_assets, require_reachable
+from tollkeeper.hub.answers import pending_body, refused_unread, settled_body, verdict_body
 from tollkeeper.hub.callers import caller_of
 from tollkeeper.hub.gateway_signature import read_gateway_signature
 from tollkeeper.hub.orders import Order, refusal, requirements_hash
@@ -38,11 +40,13 @@ from tollkeeper.hub.requests import (
     Headers,
     parse_asked,
     parse_kind,
+    parse_kind_of_version_2,
     parse_settle_options,
     parse_versions,
     read_plain,
 )
 from tollkeeper.hub.telling import Telling
+from tollkeeper.hub.withdrawal import settle_or_withdraw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -59,6 +63,7 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.hub")
 # Rules without which the payment has no meaning on any chain.
 _FORM: Final = frozenset({"network", "payload"})
+_VERSIONS: Final = [X402_VERSION, version2.VERSION]
 _SINGLE_HEADERS: Final = frozenset({b"idempotency-key", b"signature", b"signature-input", b"content-digest"})
 
 
@@ -93,7 +98,7 @@ class Facilitator:
         is_ours = plain is not None and plain.payment.scheme == SCHEME and plain.payment.network in NETWORKS
         asked = plain if plain is not None and is_ours else _readable(read_object(data), self._assets())
         if isinstance(asked, Check):
-            await send_answer(send, 200, envelope(_verdict(asked, None, [asked] if explain else None)))
+            await send_answer(send, 200, envelope(verdict_body(asked, None, [asked] if explain else None)))
             return
         checks = await self._checks(asked, explain=explain)
         failed = next((check for check in checks if not check.ok), None)
@@ -104,7 +109,7 @@ class Facilitator:
                 wanted, found = "not carried out yet", before.transaction
                 failed = Check("unsettled", ok=False, reason=before.reason, expected=wanted, actual=found)
                 checks.append(failed)
-        verdict = _verdict(failed, row_of(asked.payment).payer_of(asked.payment), checks if explain else None)
+        verdict = verdict_body(failed, row_of(asked.payment).payer_of(asked.payment), checks if explain else None)
         if before is not None:
             verdict["transaction"] = before.transaction
         await send_answer(send, 200, envelope(verdict))
@@ -118,7 +123,7 @@ class Facilitator:
         asked = _readable(body, self._assets())
         options = parse_settle_options(body, None if isinstance(asked, Check) else asked, headers)
         if isinstance(asked, Check):
-            await send_answer(send, 200, envelope(_refused_unread(body, asked)))
+            await send_answer(send, 200, envelope(refused_unread(body, asked)))
             return
         await self._trusted_keys.know(headers, options.purchase_data)
         signature = read_gateway_signature(
@@ -130,33 +135,45 @@ class Facilitator:
         caller = caller_of(scope, options, signature, arrived_ms)
         asked, failed = await self._judged(asked)
         purchase_data = self._purchase_data(options, signature)
-        if failed is not None:
-            records, hashed = self._settlements.records, requirements_hash(asked.requirements)
-            known = await records.of_same(asked.payment, hashed, options, deadline, caller)
-            outcome = known or await records.refused(
-                asked.payment, options, refusal(failed.reason.value), deadline, purchase_data
-            )
+        hashed = requirements_hash(asked.requirements, asked.x402_version)
+        try:
+            if failed is not None:
+                records = self._settlements.records
+                known = await records.of_same(asked.payment, hashed, options, deadline, caller)
+                outcome = known or await records.refused(
+                    asked.payment, options, refusal(failed.reason.value), deadline, purchase_data
+                )
+            else:
+                account = self._account(asked.payment)
+                key, payload = account.identified(asked.payment)
+                order = Order(
+                    account=account,
+                    key=key,
+                    payment=asked.payment,
+                    payload=payload,
+                    requirements=asked.requirements,
+                    options=options,
+                    kind=Kind.PURCHASE,
+                    purchase_data=purchase_data,
+                    deadline=deadline,
+                    receipt_deadline=arrived + options.receipt_seconds,
+                    expires_seconds=signature.expires_seconds,
+                    caller=caller,
+                    is_trusted=signature.is_trusted,
+                    requirements_hash=hashed,
+                )
+                outcome = await self._settled(order, arrived + options.patience_seconds)
+        except ApiError as error:
+            body = pending_body(asked, error)
         else:
-            account = self._account(asked.payment)
-            key, payload = account.identified(asked.payment)
-            order = Order(
-                account=account,
-                key=key,
-                payment=asked.payment,
-                payload=payload,
-                requirements=asked.requirements,
-                options=options,
-                kind=Kind.PURCHASE,
-                purchase_data=purchase_data,
-                deadline=deadline,
-                expires_seconds=signature.expires_seconds,
-                caller=caller,
-                is_trusted=signature.is_trusted,
-                requirements_hash=requirements_hash(asked.requirements),
-            )
-            outcome = await self._settlements.settle(order)
-        body = settled_body(asked.payment, asked.requirements.amount, outcome, use_db_id=options.use_db_id)
+            body = settled_body(asked.payment, asked.requirements.amount, outcome, use_db_id=options.use_db_id)
         await send_answer(send, 200, envelope(body))
+
+    async def _settled(self, order: Order, until: float) -> Outcome:
+        """Settle an order for a caller who waits until then (event loop time). Raises: as `Settling.settle`."""
+        if order.payment.x402_version == version2.VERSION:
+            return await settle_or_withdraw(self._settlements, order, until)
+        return await self._settlements.settle(order)
 
     def _purchase_data(self, options: SettleOptions, signature: GatewaySignature) -> dict[str, Any] | None:
         """The purchase data that is believed: a trusted gateway's of itself. It is no reason to refuse a payment.
@@ -188,19 +205,21 @@ class Facilitator:
         return self._accounts[ALIASES.get(payment.network, payment.network)]
 
     def supported_body(self) -> dict[str, Any]:
-        """`kinds` once per name that a version 1 client may send, `extensions`, `signers`."""
+        """`kinds` of version 2, then those of version 1, once per name that its clients may send; what else is here."""
         kinds: list[dict[str, Any]] = []
+        former: list[dict[str, Any]] = []
         signers: dict[str, list[str]] = {}
         now_seconds = self._clock_ms() // 1000
         for name, asset in self._assets().items():
             account = self._accounts[name]
             kind = account.kind(now_seconds)
+            kinds.append({"x402Version": version2.VERSION, "scheme": SCHEME, "network": asset.network.caip2, **kind})
             names = dict.fromkeys((asset.network.v1_name, name))
-            kinds.extend({"x402Version": X402_VERSION, "scheme": SCHEME, "network": one, **kind} for one in names)
+            former.extend({"x402Version": X402_VERSION, "scheme": SCHEME, "network": one, **kind} for one in names)
             pattern, addresses = account.caip_signers
             known = signers.setdefault(pattern, [])
             known.extend(address for address in addresses if address not in known)
-        return {"kinds": kinds, "extensions": ["confirm"], "signers": signers}
+        return {"kinds": kinds + former, "extensions": ["confirm"], "signers": signers}
 
     def _assets(self) -> dict[str, EvmAsset | SolanaAsset]:
         return enabled_assets(self._accounts)
@@ -208,9 +227,11 @@ class Facilitator:
     def _static_checks(self, asked: Asked, now_seconds: int | None) -> Iterator[Check]:
         """Every rule that needs no node, in order; it ends at a form that the next ones could not read."""
         version = asked.x402_version
-        yield Check("request.x402Version", version == X402_VERSION, Reason.X402_VERSION, X402_VERSION, version)
+        is_known = version in _VERSIONS
+        wanted: Any = version if is_known else _VERSIONS
+        yield Check("request.x402Version", is_known, Reason.X402_VERSION, wanted, version)
         is_formed = True
-        for check in form_checks(asked.payment, self._assets()):
+        for check in form_checks(asked.payment, self._assets(), version=version if is_known else X402_VERSION):
             yield check
             is_formed = is_formed and (check.ok or check.name not in _FORM)
         if is_formed:
@@ -268,13 +289,17 @@ def _readable(body: dict[str, Any], assets: Mapping[str, EvmAsset | SolanaAsset]
     try:
         return _of_our_kind(body, assets)
     except ApiError:
-        other = next((version for version in parse_versions(body) if version != X402_VERSION), None)
-        if other is None:
+        asked, paid = parse_versions(body)
+        if asked not in _VERSIONS:
+            return Check("x402Version", ok=False, reason=Reason.X402_VERSION, expected=_VERSIONS, actual=asked)
+        if asked == paid:
             raise
-        return Check("x402Version", ok=False, reason=Reason.X402_VERSION, expected=X402_VERSION, actual=other)
+        return Check("x402Version", ok=False, reason=Reason.X402_VERSION, expected=asked, actual=paid)
 
 
 def _of_our_kind(body: dict[str, Any], assets: Mapping[str, EvmAsset | SolanaAsset]) -> Asked | Check:
+    if body.get("x402Version") == version2.VERSION:
+        return _of_version_2(body, assets)
     scheme, network, _ = parse_kind(body)
     if scheme != SCHEME:
         return Check("scheme", ok=False, reason=Reason.SCHEME, expected=SCHEME, actual=scheme)
@@ -283,50 +308,16 @@ def _of_our_kind(body: dict[str, Any], assets: Mapping[str, EvmAsset | SolanaAss
     return parse_asked(body)
 
 
-def _verdict(failed: Check | None, payer: str | None, explained: list[Check] | None) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "isValid": failed is None,
-        "invalidReason": None if failed is None else failed.reason.value,
-        "payer": payer,
-    }
-    if failed is not None:
-        body["invalidMessage"] = f"payment check failed: {failed.name}"
-        body["details"] = {"check": failed.name, "expected": failed.expected, "found": failed.actual}
-    if explained is not None:
-        body["checks"] = [
-            {"name": check.name, "ok": check.ok, "expected": check.expected, "actual": check.actual}
-            for check in explained
-        ]
-    return body
-
-
-def settled_body(payment: Payment, amount: int, outcome: Outcome, *, use_db_id: bool) -> dict[str, Any]:
-    """The answer to a settlement whose outcome is known. `amount`: what was asked, told where none can be read."""
-    signed = row_of(payment).signed_value(payment)
-    value = amount if signed is None else signed
-    transaction = outcome.settlement_id or "" if use_db_id else outcome.transaction
-    return {
-        "success": outcome.success,
-        "status": "success" if outcome.success else "failed",
-        "transaction": transaction,
-        "network": payment.network,
-        "amount": str(value),
-        "payer": row_of(payment).payer_of(payment),
-        "errorReason": outcome.reason,
-    }
-
-
-def _refused_unread(body: dict[str, Any], failed: Check) -> dict[str, Any]:
-    payment, requirements = body["paymentPayload"], body.get("paymentRequirements")
-    named = requirements if isinstance(requirements, dict) else {}
-    network = payment.get("network") or named.get("network")
-    amount = named.get("maxAmountRequired") or named.get("amount")
-    return {
-        "success": False,
-        "status": "failed",
-        "transaction": "",
-        "network": network if is_text(network) else "",
-        "amount": amount if is_text(amount) and amount.isdecimal() else "0",
-        "payer": None,
-        "errorReason": failed.reason.value,
-    }
+def _of_version_2(body: dict[str, Any], assets: Mapping[str, EvmAsset | SolanaAsset]) -> Asked | Check:
+    asked, paid = parse_versions(body)
+    if asked != paid:
+        return Check("x402Version", ok=False, reason=Reason.X402_VERSION, expected=asked, actual=paid)
+    scheme, network, required = parse_kind_of_version_2(body)
+    if scheme != SCHEME:
+        return Check("scheme", ok=False, reason=Reason.SCHEME, expected=SCHEME, actual=scheme)
+    if network not in CAIP2_NAMES:
+        named = sorted(asset.network.caip2 for asset in assets.values())
+        return Check("network", ok=False, reason=Reason.NETWORK, expected=named, actual=network)
+    if required.network != network:
+        return Check("requirements.network", ok=False, reason=Reason.NETWORK, expected=network, actual=required.network)
+    return parse_asked(body)

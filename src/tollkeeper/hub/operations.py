@@ -9,6 +9,7 @@ from tollkeeper.core.openapi import JSON, Answer, Bearer, Operation, Schema, ref
 from tollkeeper.core.schemas import (
     ANY_OBJECT,
     BASE_UNITS,
+    CAIP2_NETWORK,
     COUNT,
     EVM_ADDRESS,
     FLAG,
@@ -49,9 +50,14 @@ _HISTORY: Final = (Code.AUTH_REQUIRED, Code.INVALID_TOKEN)
 _OPTION: Final = {"confirm": nullable(FLAG), "useDbId": nullable(FLAG)}
 _SETTLED: Final[dict[int | str, Answer]] = {200: Answer("What became of it", {JSON: ref("Settled")})}
 _ASKED: Final = {
-    "x402Version": {"type": "integer"},
+    "x402Version": {"type": "integer", "not": {"const": 2}},
     "paymentPayload": ref("PaymentPayload"),
     "paymentRequirements": ref("PaymentRequirements"),
+}
+_ASKED_IN_VERSION_2: Final = {
+    "x402Version": {"const": 2},
+    "paymentPayload": ref("PaymentPayloadV2"),
+    "paymentRequirements": ref("PaymentRequirementsV2"),
 }
 _ASSET: Final = {"address": TEXT, "name": TEXT, "symbol": TEXT, "decimals": COUNT, "tokenProgram": TEXT}
 
@@ -101,14 +107,34 @@ SCHEMAS: Final[dict[str, Schema]] = {
         },
         optional=["resource", "description", "mimeType", "maxTimeoutSeconds", "extra"],
     ),
+    "PaymentPayloadV2": record({"x402Version": {"const": 2}, "accepted": record({"scheme": _SHORT, "network": _SHORT})})
+    | {
+        "anyOf": [
+            record({"payload": {"anyOf": [ref("EvmPayload"), ref("SolanaPayload")]}}),
+            {"properties": {"accepted": {"properties": {"scheme": {"not": {"const": "exact"}}}}}},
+            {"properties": {"accepted": {"properties": {"network": {"not": CAIP2_NETWORK}}}}},
+        ]
+    },
+    "PaymentRequirementsV2": record(
+        {
+            "scheme": _SHORT,
+            "network": _SHORT,
+            "amount": BASE_UNITS,
+            "asset": _SHORT,
+            "payTo": _SHORT,
+            "maxTimeoutSeconds": nullable(COUNT),
+            "extra": {},
+        },
+        optional=["maxTimeoutSeconds", "extra"],
+    ),
     "Supported": answered(
         {
             "kinds": listed(
                 record(
                     {
-                        "x402Version": {"const": 1},
+                        "x402Version": {"enum": [1, 2]},
                         "scheme": {"const": "exact"},
-                        "network": NETWORK_ASKED,
+                        "network": {"anyOf": [NETWORK_ASKED, CAIP2_NETWORK]},
                         "assets": listed(record(_ASSET, ("tokenProgram",))),
                         "extra": ANY_OBJECT,
                     }
@@ -129,6 +155,16 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "transaction": TEXT,
         },
         optional=["invalidMessage", "details", "checks", "transaction"],
+    ),
+    "Pending": answered(
+        {
+            "success": {"const": False},
+            "transaction": TEXT,
+            "network": CAIP2_NETWORK,
+            "amount": BASE_UNITS,
+            "payer": SHOWN_ADDRESS,
+            "errorReason": {"const": "settlement_pending"},
+        }
     ),
     "Transaction": record(_TRANSACTION, optional=["purchaseData"]),
     "OneTransaction": answered(_TRANSACTION, optional=["purchaseData"]),
@@ -152,19 +188,28 @@ SCHEMAS: Final[dict[str, Schema]] = {
 
 
 def _asked(optional: Schema | None = None) -> Schema:
-    """What verify and settle take; of a version that is not ours the rest may look like anything."""
+    """What verify and settle take; where the versions are not ours, or not one, the rest may look like anything."""
     more = optional or {}
     versions: Schema = {
         "x402Version": {"type": "integer"},
         "paymentPayload": record({"x402Version": {"type": "integer"}}),
         "paymentRequirements": ANY_OBJECT,
     }
-    other = {"properties": {"x402Version": {"not": {"const": 1}}}}
-    is_other = {"anyOf": [other, {"properties": {"paymentPayload": other}}]}
+    other = {"properties": {"x402Version": {"not": {"enum": [1, 2]}}}}
+    mixed: list[Schema] = [
+        {
+            "properties": {
+                "x402Version": {"const": version},
+                "paymentPayload": {"properties": {"x402Version": {"not": {"const": version}}}},
+            }
+        }
+        for version in (1, 2)
+    ]
     return {
         "anyOf": [
             record({**_ASKED, **more}, optional=[*more]),
-            record({**versions, **more}, optional=[*more]) | is_other,
+            record({**_ASKED_IN_VERSION_2, **more}, optional=[*more]),
+            record({**versions, **more}, optional=[*more]) | {"anyOf": [other, *mixed]},
         ]
     }
 
@@ -176,7 +221,10 @@ SUPPORTED: Final = Operation(
     tag=_TAG,
     summary="What can be paid here",
     parameters=(IF_NONE_MATCH,),
-    answers={200: Answer("Kinds of payment, one per network name", {JSON: ref("Supported")}), 304: UNCHANGED},
+    answers={
+        200: Answer("Kinds of payment: version 2's, then version 1's, one per network name", {JSON: ref("Supported")}),
+        304: UNCHANGED,
+    },
 )
 VERIFY: Final = Operation(
     id="verify",
@@ -195,10 +243,14 @@ SETTLE: Final = Operation(
     path="/settle",
     tag=_TAG,
     summary="Settle a payment, once",
-    description="confirm: wait until it is on the chain. A gateway's signature (RFC 9421) lets purchaseData in.",
+    description=(
+        "confirm: wait until it is on the chain. A gateway's signature (RFC 9421) lets purchaseData in. A request of "
+        "version 2 is held for up to 50 s; an outcome that is not known by then is `settlement_pending`, with the "
+        "transaction: ask once more with the same body."
+    ),
     parameters=(IDEMPOTENCY_KEY, PREFER_WAIT),
     request={JSON: _asked({**_OPTION, "purchaseData": nullable(ANY_OBJECT)})},
-    answers=_SETTLED,
+    answers={200: Answer("What became of it", {JSON: {"anyOf": [ref("Settled"), ref("Pending")]}})},
     codes=(
         *_UNREADABLE,
         Code.AUTH_REQUIRED,

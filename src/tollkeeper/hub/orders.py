@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.wire import payment_body, requirements_body
+from tollkeeper.core.wire import X402_VERSION, payment_body, requirements_body
 from tollkeeper.hub.requests import canonical_hash
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class Order:
     kind: Kind
     purchase_data: dict[str, Any] | None
     deadline: float  # event loop time
+    receipt_deadline: float  # the same, where a node has taken the transaction
     expires_seconds: int | None  # from then on (Unix time) nothing may be started for the request; None: ever
     caller: Caller  # for whom nothing is started once it waits no more
     is_trusted: bool  # a gateway that we trust signed the request, for something that it was paid for
@@ -114,6 +115,7 @@ def is_kept_as(payment: Payment, text: str) -> bool:
     return {name: kept.get(name) for name in said} == said
 
 
-def requirements_hash(requirements: Requirements) -> str:
-    """Are two callers' requirements the same? Compared by this."""
-    return canonical_hash(requirements_body(requirements))
+def requirements_hash(requirements: Requirements, x402_version: int = X402_VERSION) -> str:
+    """Are two callers' requirements the same, and of one version of x402? Compared by this."""
+    body = requirements_body(requirements)
+    return canonical_hash(body if x402_version == X402_VERSION else {**body, "x402Version": x402_version})

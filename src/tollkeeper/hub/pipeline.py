@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tollkeeper.hub.accounts import Account
     from tollkeeper.hub.callers import Caller
     from tollkeeper.hub.metrics import HubMetrics
+    from tollkeeper.hub.orders import Order
     from tollkeeper.hub.second_try import SecondTry
     from tollkeeper.storage.database import Database
 
@@ -54,22 +55,21 @@ class Pipeline:
         self._metrics = metrics
         self.recovery = Recovery(database, clock_ms, metrics, second_try)
 
-    async def advance(
-        self, account: Account, row: Settlement, sent: asyncio.Future[Submission], deadline: float, caller: Caller
-    ) -> Advance:
-        """Follows a signed settlement until it is proven or `deadline` (event loop time), for the one who asked for it.
+    async def advance(self, order: Order, row: Settlement, sent: asyncio.Future[Submission]) -> Advance:
+        """Follows a signed settlement until it is proven or its order's time is up, for the one who asked for it.
 
         A success is handed out in the commit that records it: a proven one, or, where the request did not ask for
         confirmation, one that a node took. Raises: StorageError.
         """
-        submission = Submission.UNCLEAR
+        account, deadline, submission = order.account, order.deadline, Submission.UNCLEAR
         # The send has time of its own, so that a caller who waits for no receipt still learns that a node took it.
         with suppress(TimeoutError):
             async with asyncio.timeout_at(max(deadline, asyncio.get_running_loop().time() + SEND_SECONDS)):
                 submission = await asyncio.shield(sent)
         while True:
-            sighting = await account.chain.wait(expected_transfer(row, account.chain.config.depths), deadline)
-            advance = await self.record(account, row, submission, sighting, caller)
+            until = order.receipt_deadline if submission is Submission.TAKEN else deadline
+            sighting = await account.chain.wait(expected_transfer(row, account.chain.config.depths), until)
+            advance = await self.record(account, row, submission, sighting, order.caller)
             if advance.settlement.transaction_hash == row.transaction_hash:
                 return advance
             # It was replaced, or is tried alone: that one is followed now, if there is time.

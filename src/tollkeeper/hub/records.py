@@ -18,7 +18,7 @@ from tollkeeper.core.verification import Reason
 from tollkeeper.hub.accounts import RETRY_AFTER_SECONDS
 from tollkeeper.hub.orders import Outcome, is_kept_as, refusal
 from tollkeeper.hub.requests import conflict
-from tollkeeper.storage.claims import hand_out
+from tollkeeper.storage.claims import hand_out, withdraw
 from tollkeeper.storage.idempotency import find_key, record_answer
 from tollkeeper.storage.settlements import Settlement, find_payment, read_settlement
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.wire import Payment, PaymentKey
     from tollkeeper.hub.callers import Caller
+    from tollkeeper.hub.orders import Order
     from tollkeeper.hub.requests import SettleOptions
     from tollkeeper.storage.database import Database
 
@@ -172,6 +173,11 @@ class Records:
             pause = min(2 * pause, _LAST_LOOK_SECONDS)
             row = await read_settlement(self._database, row.id) or row
         return row
+
+    async def withdraw(self, order: Order) -> str:
+        """Take back an order that nothing is signed for; the transaction where something is. Raises: StorageError."""
+        row = await self._database.run(withdraw(order.key, order.caller.leave, self._clock_ms()))
+        return "" if row is None else row.transaction_hash
 
     def pending(self, key: PaymentKey, transaction_hash: str) -> ApiError:
         """503 for an outcome that nobody knows yet."""

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from tollkeeper.core.errors import ApiError, Code, invalid, missing
-from tollkeeper.core.limits import ACCEPT_WAIT_SECONDS, SETTLE_WAIT_SECONDS
+from tollkeeper.core.limits import ACCEPT_WAIT_SECONDS, SETTLE_HOLD_SECONDS, SETTLE_WAIT_SECONDS
 from tollkeeper.core.plain_request import read_plain_request
 from tollkeeper.core.preferences import preferred_wait_seconds
 from tollkeeper.core.wire import (
+    X402_VERSION,
     Payment,
     Requirements,
     parse_payment,
@@ -25,6 +26,7 @@ from tollkeeper.core.wire import (
     payment_body,
     requirements_body,
 )
+from tollkeeper.core.x402 import version2
 from tollkeeper.storage.idempotency import IdempotencyKey
 
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
@@ -44,17 +46,25 @@ class Asked(NamedTuple):
 class SettleOptions:
     """The rest of a settle request. `fingerprint` is of everything in its body, however it was spelled.
 
+    `wait_seconds`: so long it is held at most; `receipt_seconds`: where a node has taken the transaction already.
     `key_owner`: the gateway that signed the request, where we trust it, else the payer; "" while that is not known.
     """
 
+    x402_version: int
     confirm: bool
     use_db_id: bool
     wait_seconds: int
+    receipt_seconds: int
     idempotency_key: str | None
     fingerprint: str
     purchase_data: dict[str, Any] | None
     key_owner: str = ""
     is_gateway_s: bool = False
+
+    @property
+    def patience_seconds(self) -> int:
+        """Time that a caller is taken to wait, also one who would rather hear sooner."""
+        return _longest_wait_seconds(self.x402_version)
 
     @property
     def idempotency(self) -> IdempotencyKey | None:
@@ -89,8 +99,15 @@ def parse_versions(body: dict[str, Any]) -> tuple[int, int]:
 
 
 def parse_asked(body: dict[str, Any]) -> Asked:
-    """Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_ADDRESS, INVALID_AMOUNT."""
+    """Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT.
+
+    Of version 2 the requirements are for the payment's network: whoever asks has looked (`parse_kind_of_version_2`).
+    """
     version = _integer(body, "x402Version", "")
+    if version == version2.VERSION:
+        _, _, required = parse_kind_of_version_2(body)
+        paid = version2.parse_payment(body["paymentPayload"], "paymentPayload.")
+        return Asked(version, paid, replace(required, network=paid.network))
     payment = parse_payment(_member_object(body, "paymentPayload"), "paymentPayload.")
     return Asked(version, payment, parse_requirements(_member_object(body, "paymentRequirements")))
 
@@ -103,6 +120,14 @@ def parse_kind(body: dict[str, Any]) -> tuple[str, str, Requirements]:
     _integer(body, "x402Version", "")
     _, scheme, network = parse_payment_kind(_member_object(body, "paymentPayload"), "paymentPayload.")
     return scheme, network, parse_requirements(_member_object(body, "paymentRequirements"))
+
+
+def parse_kind_of_version_2(body: dict[str, Any]) -> tuple[str, str, Requirements]:
+    """Read the same of a request in version 2; networks as they were spelled. Raises: as `parse_kind`."""
+    payment = _member_object(body, "paymentPayload")
+    scheme, network = version2.parse_payment_kind(payment, "paymentPayload.")
+    required = version2.parse_requirements(_member_object(body, "paymentRequirements"), payment.get("resource"))
+    return scheme, network, required
 
 
 def _integer(body: dict[str, Any], name: str, path: str) -> int:
@@ -128,19 +153,27 @@ def parse_settle_options(body: dict[str, Any], asked: Asked | None, headers: Hea
     about: dict[str, Any] = {"purchaseData": purchase_data}
     if asked is not None:
         about |= {"payment": payment_body(asked.payment), "requirements": requirements_body(asked.requirements)}
-    return parse_options(body, headers, about, purchase_data)
+    version = X402_VERSION if asked is None else asked.x402_version
+    return parse_options(body, headers, about, purchase_data, version)
 
 
 def parse_options(
-    body: dict[str, Any], headers: Headers, about: dict[str, Any], purchase_data: dict[str, Any] | None = None
+    body: dict[str, Any],
+    headers: Headers,
+    about: dict[str, Any],
+    purchase_data: dict[str, Any] | None = None,
+    version: int = X402_VERSION,
 ) -> SettleOptions:
     """What settle and transfer have in common; `about` is the rest of the request. Raises: INVALID_PARAMETER."""
     confirm = _flag(body, "confirm")
     use_db_id = _flag(body, "useDbId")
+    wait_seconds = _wait_seconds(headers, version, confirm=confirm)
     return SettleOptions(
+        x402_version=version,
         confirm=confirm,
         use_db_id=use_db_id,
-        wait_seconds=_wait_seconds(headers, confirm=confirm),
+        wait_seconds=wait_seconds,
+        receipt_seconds=wait_seconds if confirm else min(wait_seconds, ACCEPT_WAIT_SECONDS),
         idempotency_key=_idempotency_key(headers),
         fingerprint=canonical_hash({**about, "confirm": confirm, "useDbId": use_db_id}),
         purchase_data=purchase_data,
@@ -179,11 +212,16 @@ def _idempotency_key(headers: Headers) -> str | None:
     return key
 
 
-def _wait_seconds(headers: Headers, *, confirm: bool) -> int:
-    """How long to wait for the receipt (contract 5.2); `Prefer: wait=N` only shortens it (RFC 7240)."""
-    longest = SETTLE_WAIT_SECONDS if confirm else ACCEPT_WAIT_SECONDS
+def _wait_seconds(headers: Headers, version: int, *, confirm: bool) -> int:
+    """How long to wait for an outcome (contract 5.2, 10.2); `Prefer: wait=N` only shortens it (RFC 7240)."""
+    is_long = confirm or version == version2.VERSION
+    longest = _longest_wait_seconds(version) if is_long else ACCEPT_WAIT_SECONDS
     preferred = preferred_wait_seconds(headers.get(b"prefer", b"").decode("latin-1"))
     return longest if preferred is None else min(longest, preferred)
+
+
+def _longest_wait_seconds(version: int) -> int:
+    return SETTLE_HOLD_SECONDS if version == version2.VERSION else SETTLE_WAIT_SECONDS
 
 
 def conflict() -> ApiError:

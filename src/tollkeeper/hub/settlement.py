@@ -225,7 +225,7 @@ class Settlements:
         if claimed is None or raw is None or sent is None:
             return await self._not_won(order, known, signed)
         try:
-            advance = await self.pipeline.advance(order.account, claimed, sent, order.deadline, order.caller)
+            advance = await self.pipeline.advance(order, claimed, sent)
         except StorageError as error:  # sent, and not recorded
             raise self._records.pending(order.key, raw.hash) from error
         finally:

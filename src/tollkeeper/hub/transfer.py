@@ -20,8 +20,9 @@ from tollkeeper.core.verification import Reason, code_of_reason, form_checks, re
 from tollkeeper.core.wallets import parse_address_of
 from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment, is_text, parse_payload, parse_uint256, payment_body
 from tollkeeper.hub.accounts import enabled_assets, require_reachable
+from tollkeeper.hub.answers import settled_body
 from tollkeeper.hub.callers import caller_of
-from tollkeeper.hub.facilitator import owned, read_headers, read_object, settled_body
+from tollkeeper.hub.facilitator import owned, read_headers, read_object
 from tollkeeper.hub.gateway_signature import read_gateway_signature
 from tollkeeper.hub.orders import Order, refusal
 from tollkeeper.hub.requests import canonical_hash, parse_options
@@ -202,6 +203,7 @@ class Transfers:
             kind=Kind.TRANSFER,
             purchase_data=None,
             deadline=deadline,
+            receipt_deadline=deadline,
             expires_seconds=signature.expires_seconds,
             caller=caller,
             is_trusted=False,  # it is any stranger's, whoever asks for it

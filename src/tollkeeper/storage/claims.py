@@ -12,17 +12,20 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tollkeeper.core.limits import PAYER_UNDER_WAY_MAX, PAYMENT_ATTEMPTS_MAX
-from tollkeeper.core.transactions import Kind, State
+from tollkeeper.core.transactions import Kind, Proof, State
+from tollkeeper.core.verification import Reason
 from tollkeeper.core.wire import PaymentKey
 from tollkeeper.storage.claim_bounds import ClaimBounds, leeway
 from tollkeeper.storage.idempotency import IdempotencyKey, bind_key, free_key
 from tollkeeper.storage.payers import Overdrawn, Suspended, payer_obstacle
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.settlements import (
+    Move,
     Settlement,
     event,
     find_statement,
     hand_out_statement,
+    move,
     name_transaction,
     read_row,
 )
@@ -242,6 +245,22 @@ def sign_again(
         raise Overtaken
     yield from add_gas(budget, left)
     return Again(row, signed)
+
+
+def withdraw(key: PaymentKey, discard: Callable[[], None], now_ms: int) -> Unit[Settlement | None]:
+    """Refuse an order of a payment that nothing is signed for; the row where something is.
+
+    `discard` is called within this unit: what another one signs for the order behind it, is to be undone there.
+    """
+    row = next((read_row(row) for row in (yield find_statement(key))), None)
+    if row is not None and row.state is State.CLAIMED:
+        to = Move(State.FAILED, now_ms, proof=Proof.NEVER_SENT, error=Reason.STATE.value)
+        moved = yield from move(row, to)
+        row = None if moved is None else moved.settlement
+    if row is not None and row.state is not State.FAILED:
+        return row
+    discard()
+    return None
 
 
 def hand_out(known: Settlement, key: IdempotencyKey | None, now_ms: int) -> Unit[bool]:

@@ -31,6 +31,21 @@ export async function pay(buy) {
   }
 }
 
+// What axios was answered, also where it raises for it: then the error has the answer.
+export function answered(asked) {
+  return asked.catch((error) => {
+    if (error.response === undefined) throw error;
+    return error.response;
+  });
+}
+
+// An axios response as `pay` takes one; its JSON was parsed already.
+export const asResponse = ({ status, headers, data }) => ({
+  status,
+  headers: Object.entries(headers.toJSON()),
+  text: async () => (typeof data === "string" ? data : JSON.stringify(data)),
+});
+
 // The answer of a facilitator driver: its calls in order; what one throws is its result and stops none of the others.
 export async function facilitate(connect) {
   const request = await readRequest();

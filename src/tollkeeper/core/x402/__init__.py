@@ -1,0 +1,1 @@
+"""x402's wire, version by version."""

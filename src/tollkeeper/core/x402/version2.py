@@ -1,0 +1,211 @@
+"""The x402 version 2 wire: what a 402 offers, how a payment is shown, what a facilitator is asked (contract 10).
+
+Version 2 says the same in other words: networks by their CAIP-2 names, `amount` for `maxAmountRequired`, and a payment
+repeats the offer that it takes (`accepted`). It is read into the types of `wire`, under our names of networks, so that
+one authorization shown in both versions is one payment with one identity. Nulls are members that are not there:
+clients built on pydantic send them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.core import wire
+from tollkeeper.core.errors import ApiError, Code, invalid, missing
+from tollkeeper.core.limits import CHALLENGE_TIMEOUT_SECONDS
+from tollkeeper.core.networks import CAIP2_NAMES, normalise
+from tollkeeper.core.strict_json import parse_json, parse_json_around
+from tollkeeper.core.wire import X402_VERSION, Payment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tollkeeper.core.wire import Requirements
+
+VERSION: Final = 2
+PAYMENT_REQUIRED_HEADER: Final = "PAYMENT-REQUIRED"
+PAYMENT_HEADER: Final = "PAYMENT-SIGNATURE"
+RECEIPT_HEADER: Final = "PAYMENT-RESPONSE"
+SETTLEMENT_PENDING: Final = "settlement_pending"
+# nginx reads a whole head into 4 kilobytes, unless told otherwise; clients of the field stop at 8,190 for one header.
+HEADER_LENGTH_MAX: Final = 2600
+# Facilitators that keep catalogues refuse a description of more (somewhere between 480 and 523).
+DESCRIPTION_LENGTH_MAX: Final = 480
+_ERROR_LENGTH_MAX: Final = 200
+# A seller that is paid before it serves says so; clients that know no other flow than theirs do not pay it.
+_UPFRONT: Final = {"paymentFlow": "upfront"}
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """The thing sold, as a 402 names it: an absolute URL, and what is at it."""
+
+    url: str
+    description: str = ""
+    mime_type: str = ""
+
+
+def offer_of(requirements: Requirements) -> dict[str, Any]:
+    """Write requirements as an entry of `accepts`: the same in every 402, because a payment must repeat it."""
+    return {
+        "scheme": requirements.scheme,
+        "network": normalise(requirements.network).caip2,
+        "amount": str(requirements.amount),
+        "asset": requirements.asset,
+        "payTo": requirements.pay_to,
+        "maxTimeoutSeconds": requirements.max_timeout_seconds,
+        "extra": {**requirements.extra, **_UPFRONT},
+    }
+
+
+def is_accepted(offer: Mapping[str, Any], accepted: Mapping[str, Any]) -> bool:
+    """Tell whether a payment takes this offer, by the reference server's rule.
+
+    Every member is equal, to the letter; `extra` may have more than the offer has.
+    """
+    said = {name: value for name, value in accepted.items() if value is not None}
+    extra = said.pop("extra", {})
+    if said != {name: value for name, value in offer.items() if name != "extra"} or not isinstance(extra, dict):
+        return False
+    return all(extra.get(name) == value for name, value in offer["extra"].items())
+
+
+def payment_required(resource: Resource, accepts: Sequence[Mapping[str, Any]], error: str) -> str:
+    """Encode the `PAYMENT-REQUIRED` header of a 402, within HEADER_LENGTH_MAX.
+
+    The description gives way: what is sold and for how much stands in the rest.
+    """
+
+    def encoded(description: str) -> str:
+        described = {"description": description, "mimeType": resource.mime_type}
+        body = {
+            "x402Version": VERSION,
+            "error": _cut(error, _ERROR_LENGTH_MAX),
+            "resource": {"url": resource.url, **{name: text for name, text in described.items() if text}},
+            "accepts": accepts,
+        }
+        text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
+        return base64.b64encode(text.encode()).decode()
+
+    length = min(len(resource.description), DESCRIPTION_LENGTH_MAX)
+    header = encoded(_cut(resource.description, length))
+    while length and len(header) > HEADER_LENGTH_MAX:
+        # A character is at most four bytes, which are five and a third of base64: so many are too many in any case.
+        length -= min(length, max(1, (len(header) - HEADER_LENGTH_MAX) // 6))
+        header = encoded(_cut(resource.description, length))
+    return header
+
+
+def _cut(text: str, length: int) -> str:
+    """At most so many characters, the last of which shows that there were more."""
+    return text if len(text) <= length else text[: max(0, length - 1)] + "…" * min(length, 1)
+
+
+def receipt_of(
+    network: str, payer: str, transaction: str, *, error_reason: str = "", amount: str = ""
+) -> dict[str, Any]:
+    """Write the receipt of the `PAYMENT-RESPONSE` header: a success unless there is a reason why not."""
+    receipt: dict[str, Any] = {
+        "success": not error_reason,
+        "payer": payer,
+        "transaction": transaction,
+        "network": normalise(network).caip2,
+    }
+    if amount:
+        receipt["amount"] = amount
+    if error_reason:
+        receipt["errorReason"] = error_reason
+    return receipt
+
+
+def decode_payment_header(header: bytes, name: str) -> Payment:
+    """Read the payment in a header of that name, of the version that it says itself.
+
+    Raises: PAYMENT_INVALID, as `wire.decode_payment_header`.
+    """
+    return wire.read_payment_header(header, name, _read_of_either_version)
+
+
+def _read_of_either_version(data: bytes) -> Payment:
+    try:
+        body = wire.as_object(parse_json(data))
+    except ValueError:
+        # A payment of version 2 repeats the extensions of a server's 402, which may hold anything.
+        body = wire.as_object(parse_json_around(data))
+        if body.get("x402Version") != VERSION:
+            raise
+    return parse_payment(body) if body.get("x402Version") == VERSION else wire.parse_payment(body)
+
+
+def parse_payment(body: dict[str, Any], path: str = "") -> Payment:
+    """Read a payment payload of version 2. `resource` and `extensions` are not judged.
+
+    Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT; an unsupported
+    scheme is not an error here.
+    """
+    scheme, network = parse_payment_kind(body, path)
+    name = CAIP2_NAMES.get(network)
+    if name is None:
+        supported = {"field": f"{path}accepted.network", "supported": sorted(CAIP2_NAMES)}
+        raise ApiError(Code.INVALID_NETWORK, "network is not supported", details=supported)
+    payload = wire.parse_payload(_object(body, "payload", path), f"{path}payload.")
+    return Payment(VERSION, scheme, name, payload, _object(body, "accepted", path))
+
+
+def parse_payment_kind(body: dict[str, Any], path: str = "") -> tuple[str, str]:
+    """Read scheme and network (CAIP-2) of the offer that a payment takes.
+
+    Raises: MISSING_PARAMETER, INVALID_PARAMETER.
+    """
+    accepted = {**_object(body, "accepted", path), "x402Version": VERSION}
+    _, scheme, network = wire.parse_payment_kind(accepted, f"{path}accepted.")
+    return scheme, network
+
+
+def parse_requirements(body: dict[str, Any], resource: object) -> Requirements:
+    """Read PaymentRequirements of version 2, and the payload's `resource` beside them; `network` as it was spelled.
+
+    Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_AMOUNT.
+    """
+    timeout = body.get("maxTimeoutSeconds")
+    said = {
+        **body,
+        "maxTimeoutSeconds": CHALLENGE_TIMEOUT_SECONDS if timeout is None else timeout,
+        "resource": resource.get("url") if isinstance(resource, dict) else None,
+    }
+    return wire.parse_requirements(said, "amount")
+
+
+def facilitator_request(payment: Payment, requirements: Requirements) -> dict[str, Any]:
+    """Write what a facilitator of version 2 is asked, of a payment that was shown in either version.
+
+    The offer is named once more as the one that the payer took: what counts is what the payer signed.
+    """
+    offer = offer_of(requirements)
+    return {
+        "x402Version": VERSION,
+        "paymentPayload": {
+            "x402Version": VERSION,
+            "payload": payment.payload.body(),
+            "accepted": offer,
+            "resource": {"url": requirements.resource},
+        },
+        "paymentRequirements": offer,
+    }
+
+
+def shown_network(payment: Payment) -> str:
+    """Spell a payment's network as its sender did."""
+    return payment.network if payment.x402_version == X402_VERSION else normalise(payment.network).caip2
+
+
+def _object(body: dict[str, Any], name: str, path: str) -> dict[str, Any]:
+    value = body.get(name)
+    if value is None:
+        raise missing(f"{path}{name}")
+    if not isinstance(value, dict):
+        raise invalid(f"{path}{name}", f"{path}{name} must be an object")
+    return value
