@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 from tests.golden.place import PAYEE, Place, recorded_at, wallet
+from tests.hub.version2 import in_version_2, with_offer
 from tests.specification.client import Json
 from tests.specification.settling import nonce_of, paused_mining
 from tests.specification.solana_world import SolanaWorld
@@ -48,7 +49,7 @@ def _invalid(world: World, good: Json) -> dict[str, Json]:
         "another scheme": changed(good, "paymentRequirements", scheme="upto"),
         "another network": changed(good, "paymentRequirements", network="base"),
         "another asset": changed(good, "paymentRequirements", asset="0x" + "66" * 20),
-        "another version": {**good, "x402Version": 2},
+        "another version": {**good, "x402Version": 3},
         "not covered": world.asking(payer=wallet("poor"), recipient=PAYEE),
     }
 
@@ -113,6 +114,38 @@ async def _on_solana(place: Place, solana: SolanaWorld) -> None:
     path = f"/payments/solana-devnet/{settled.body['transaction']}"
     await place.hub("on Solana: by its transaction, which is no name", "GET", path)
     await place.hub("on Solana: not covered", "POST", "/settle", body=await solana.asking(10**15))
+
+
+async def test_version_2(world: World, solana: SolanaWorld) -> None:
+    with recorded_at(world, "version_2_at_the_hub") as place:
+        good = in_version_2(world.asking(recipient=PAYEE))
+        await place.hub("valid", "POST", "/verify", body=good)
+        await place.hub("valid, explained", "POST", "/verify?explain=true", body=good)
+        for title, body in _invalid_in_version_2(good).items():
+            await place.hub(f"invalid: {title}", "POST", "/verify", body=body)
+            await place.hub(f"refused: {title}", "POST", "/settle", body=body)
+        less = changed(good, "paymentRequirements", amount=None)
+        await place.hub("unreadable: no amount", "POST", "/verify", body=less)
+        await place.hub("settled", "POST", "/settle", body={**good, "confirm": True})
+        await place.hub("settled again", "POST", "/settle", body={**good, "confirm": True})
+        await place.hub("verified after that", "POST", "/verify", body=good)
+        waiting = {**in_version_2(world.asking(recipient=PAYEE)), "confirm": True}
+        async with paused_mining(world):
+            await place.hub("not mined in time", "POST", "/settle", body=waiting, headers={"Prefer": "wait=1"})
+        await place.hub("the identical request once it is mined", "POST", "/settle", body=waiting)
+        on_solana = {**in_version_2(await solana.asking()), "confirm": True}
+        await place.hub("on Solana: valid", "POST", "/verify", body=on_solana)
+        await place.hub("on Solana: settled", "POST", "/settle", body=on_solana)
+
+
+def _invalid_in_version_2(good: Json) -> dict[str, Json]:
+    return {
+        "too little": with_offer(good, amount="10001"),
+        "too much": with_offer(good, amount="9999"),
+        "another scheme": with_offer(good, scheme="upto"),
+        "another network": with_offer(good, network="eip155:10"),
+        "a payment of version 1": changed(good, "paymentPayload", x402Version=1),
+    }
 
 
 async def test_payment_status(world: World) -> None:
