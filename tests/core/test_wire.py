@@ -30,6 +30,7 @@ from tollkeeper.core.wire import (
     decode_payment_header,
     encode_header,
     encode_payment_header,
+    is_text,
     parse_payload,
     parse_payment,
     parse_requirements,
@@ -396,3 +397,28 @@ def test_the_status_of_a_payment_has_a_path_in_either_family() -> None:
     assert PaymentKey("base", "0xa", "0xb", "0xc").status_query == "/payments/base/0xb/0xc?asset=0xa"
     solana = PaymentKey("solana-devnet", "mint", "payer", "ab12")
     assert (solana.status_path, solana.status_query) == ("/payments/solana-devnet/ab12", "/payments/solana-devnet/ab12")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"payload": ["signature"]}, "payload must be an object"),
+        ({"scheme": "\ud83d"}, "scheme must be text"),
+        ({"scheme": 5}, "scheme must be a string"),
+    ],
+)
+def test_a_member_of_another_type_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse_payment({**payment_body(signed_payment()), **changes})
+    assert (refused.value.code, refused.value.message) == (Code.INVALID_PARAMETER, message)
+
+
+def test_a_text_can_be_written_as_utf_8() -> None:
+    assert [is_text(one) for one in ("a 🌍", "\ud83d", 5, None)] == [True, False, False, False]
+
+
+def test_an_amount_may_be_a_json_integer_where_it_is_said_so() -> None:
+    assert parse_uint256(10_000, "amount", number_too=True) == 10_000
+    for other in (True, -1, 1.5):
+        with pytest.raises(ApiError):
+            parse_uint256(other, "amount", number_too=True)

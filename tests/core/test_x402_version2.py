@@ -163,6 +163,17 @@ def test_a_description_that_fits_is_whole_and_one_of_481_characters_is_cut_at_48
     assert shown("d" * 481) == "d" * 479 + "…"
 
 
+def test_a_description_gives_way_character_by_character_where_the_rest_needs_the_room() -> None:
+    offers = [version2.offer_of(requirements_of(decoded(CAPTURED[name])["accepts"][0])) for name in REQUIRED]
+    made = version2.payment_required(Resource("https://gate.example/" + "s" * 60, "🌍" * 480), offers, "e" * 300)
+    assert LONGEST_HEADER - 16 < len(made) <= LONGEST_HEADER
+    said = decoded(made)
+    assert said["resource"]["description"].startswith("🌍🌍")
+    assert said["error"] == "e" * 199 + "…"
+    nothing = version2.payment_required(Resource("https://gate.example/" + "s" * 1800, "🌍" * 480), offers, "")
+    assert "description" not in decoded(nothing)["resource"]
+
+
 def test_what_is_not_said_is_left_out() -> None:
     made = version2.payment_required(Resource("https://gate.example/a"), [OFFER], "Payment required")
     assert decoded(made)["resource"] == {"url": "https://gate.example/a"}
