@@ -214,6 +214,14 @@ def test_the_queue_of_every_network_is_as_long_as_its_setting_says() -> None:
         assert {config_of(one, settings).settlements_max for one in networks.values()} == {wanted}
 
 
+def test_the_least_price_is_what_no_payment_may_be_below() -> None:
+    networks = {name: NetworkSettings(network, ("http://127.0.0.1:1",)) for name, network in NETWORKS.items()}
+    for given, wanted in (({}, 0), ({"TOLLKEEPER_MIN_PRICE": "0.001"}, 1_000)):
+        settings = load(given)
+        assert settings.min_price_micro == wanted
+        assert {config_of(one, settings).min_value for one in networks.values()} == {wanted}
+
+
 def test_a_gate_s_caps_on_trust_are_its_own_and_ten_times_a_payer_s_unless_set() -> None:
     assert load().exposure == ExposureCaps(20, 20_000_000, 200, 200_000_000)
     payer = {"TOLLKEEPER_ASSUME_VALID_MAX_PAYMENTS": "3", "TOLLKEEPER_ASSUME_VALID_MAX_VALUE": "0.5"}

@@ -79,9 +79,7 @@ async def run_hostile_hub(hub_url: str | Callable[[], str]) -> AsyncIterator[Hos
         body = await request.read()
 
         async def forward() -> web.Response:
-            names = {
-                name: value for name, value in request.headers.items() if name.lower() not in {"host", "content-length"}
-            }
+            names = {name: value for name, value in request.headers.items() if name.lower() != "content-length"}
             where = hub_url if isinstance(hub_url, str) else hub_url()
             async with http.request(request.method, where + request.path_qs, data=body, headers=names) as answer:
                 passed = {name: value for name, value in answer.headers.items() if name.lower() == "x-correlation-id"}

@@ -26,6 +26,7 @@ class Act(Enum):
     LATE = auto()  # the node sees it after LATE_SECONDS
     HANG = auto()  # nothing happens until the caller gives up; the node never sees it
     SERVER_ERROR = auto()  # HTTP 500
+    TOO_MANY = auto()  # HTTP 429
     SWALLOW = auto()  # the node never sees it; `falsify` makes an answer of nothing
 
 
@@ -87,6 +88,8 @@ class ChaosNode:
 
 def _refusal(chaos: ChaosNode, act: Act, asked: Any) -> web.Response | None:
     """The answer of a node that fails, or takes no such batch."""
+    if act is Act.TOO_MANY:
+        return web.Response(text="daily request count exceeded, request rate limited", status=429)
     if act is Act.SERVER_ERROR or (isinstance(asked, list) and not chaos.takes_batches):
         return web.json_response(_ONE_CALL, status=500 if act is Act.SERVER_ERROR else 200)
     if isinstance(asked, list) and len(asked) > chaos.batches_max:

@@ -14,7 +14,8 @@ STRANGER = SigningKey("gateway-2", Algorithm.ED25519, bytes(range(1, 33)))
 OTHER = SigningKey("gateway-3", Algorithm.ED25519, bytes(range(2, 34)))
 OTHER_URL = "https://other.example"
 IMPOSTOR = SigningKey("gateway-1", Algorithm.ED25519, bytes(range(1, 33)))
-COVERED = ("@method", "@path", "content-digest", "idempotency-key")
+COVERED = ("@method", "@authority", "@path", "content-digest", "idempotency-key")
+AUTHORITY = "hub.example"
 DATA = {
     "gateway": "https://gate.example",
     "paygateId": 7,
@@ -39,10 +40,17 @@ def signed(
     created: int | None = None,
     lifetime_seconds: int = 60,
     idempotency_key: str = "claim.1",
+    authority: str = AUTHORITY,
 ) -> dict[str, str]:
     created = int(time.time()) if created is None else created
     digest = content_digest(body)
-    components = {"@method": "POST", "@path": path, "content-digest": digest, "idempotency-key": idempotency_key}
+    components = {
+        "@method": "POST",
+        "@authority": authority,
+        "@path": path,
+        "content-digest": digest,
+        "idempotency-key": idempotency_key,
+    }
     parameters = Parameters(
         covered, created=created, expires=created + lifetime_seconds, key_id=key.key_id, algorithm=key.algorithm.value
     )

@@ -22,6 +22,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth
 from tollkeeper.chains.evm import EvmConfig
+from tollkeeper.core.client_addresses import ClientAddresses
 from tollkeeper.core.evm import Authorization, authorization_digest, personal_message_digest, sign_digest
 from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.hub.accounts import Account
@@ -234,6 +235,7 @@ def new_hub(
     now_ms: Callable[[], int] = clock_ms,
     completer_interval_seconds: float = 3600,
     shared_life_seconds: float | None = None,
+    clients: ClientAddresses | None = None,
 ) -> Hub:
     """A hub; behind its first pass its completer sleeps unless told otherwise: a test says when it works."""
     auth = Auth(database, [("key-1", bytes(range(32)))], PUBLIC_URL, clock_ms, os.urandom)
@@ -246,6 +248,7 @@ def new_hub(
         now_ms=now_ms,
         completer_interval_seconds=completer_interval_seconds,
         shared_life_seconds=shared_life_seconds,
+        clients=clients,
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
-from collections import Counter
 from collections.abc import AsyncIterator
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -17,35 +18,72 @@ from tests.hub.chaos import ChaosNode
 from tests.hub.gateway_requests import TRUSTED, request_of, signed
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
 from tollkeeper.api import clock_ms
+from tollkeeper.core.client_addresses import ClientAddresses
 from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.storage.database import Statement
 
 GAS_LIMIT = 150_000
-BUDGET = {"gas_budget_per_hour": 10 * GAS_LIMIT}
+BUDGET = {"gas_budget_per_hour": 30 * GAS_LIMIT}
 
 
 @pytest_asyncio.fixture
 async def small_hub(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator[HubUnderTest]:
-    """Ten settlements in an hour; half of them are kept for a gateway."""
-    async with run_hub(tmp_path, embedded_chain, trusted_keys=TRUSTED, config=BUDGET) as running:
+    """Thirty settlements in an hour; half of them are kept for gateways. Callers are behind a proxy that is trusted."""
+    clients = ClientAddresses((IPv4Network("127.0.0.0/8"),))
+    async with run_hub(tmp_path, embedded_chain, trusted_keys=TRUSTED, config=BUDGET, clients=clients) as running:
         yield running
 
 
-async def by_gateway(hub: HubUnderTest, chain: ChainUnderTest, name: str) -> tuple[int, Any]:
-    body = request_of(new_payment(chain))
+async def by_gateway(hub: HubUnderTest, chain: ChainUnderTest, name: str, owner: str = "") -> bool:
+    """Whether a sale of that owner's is settled; where not, its gas is used up."""
+    body = json.dumps({**json.loads(request_of(new_payment(chain))), **({"tenant": owner} if owner else {})}).encode()
     answer = await hub.send("POST", "/settle", data=body, headers=signed(body, idempotency_key=name))
-    return answer.status, answer.body.get("success")
+    assert answer.status == 200 or answer.code == "UNAVAILABLE"
+    return answer.status == 200
 
 
-async def test_strangers_use_half_and_a_trusted_gateway_all_that_is_left(
+async def by_stranger(hub: HubUnderTest, chain: ChainUnderTest, address: str) -> bool:
+    answer = await hub.post("/settle", new_payment(chain).asking(confirm=True), X_Forwarded_For=address)
+    assert answer.status == 200 or (answer.code, answer.body["error"]["type"]) == ("UNAVAILABLE", "server")
+    assert answer.status == 200 or int(answer.headers["Retry-After"]) > 0
+    return answer.status == 200
+
+
+async def test_of_the_strangers_half_no_address_takes_more_than_half_of_what_it_leaves(
     small_hub: HubUnderTest, embedded_chain: ChainUnderTest
 ) -> None:
-    answers = await asyncio.gather(*(small_hub.settle(new_payment(embedded_chain)) for _ in range(40)))
-    assert Counter(answer.status for answer in answers) == {200: 5, 503: 35}
-    refused = next(answer for answer in answers if answer.status == 503)
-    assert (refused.code, refused.body["error"]["type"]) == ("UNAVAILABLE", "server")
-    assert int(refused.headers["Retry-After"]) > 0
-    sold = await asyncio.gather(*(by_gateway(small_hub, embedded_chain, f"claim-{index}.1") for index in range(8)))
-    assert Counter(sold) == {(200, True): 5, (503, None): 3}
+    async def settled(address: str) -> int:
+        return sum(await asyncio.gather(*(by_stranger(small_hub, embedded_chain, address) for _ in range(20))))
+
+    assert [await settled(address) for address in ("192.0.2.1", "192.0.2.2", "2001:db8::1")] == [5, 3, 2]
+    assert await settled("2001:db8::2") == 0, "one network of 64 bits is one caller's"
+    for number in range(9):
+        await settled(f"198.51.100.{number}")
+    assert await counted_gas(small_hub, is_trusted=False) <= 15 * GAS_LIMIT
+
+
+async def test_no_owner_s_sales_take_the_gas_of_another_s(
+    small_hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    """Sales to oneself for next to nothing cost their owner nothing, and the hub its gas."""
+    made = itertools.count()
+
+    async def sold(owner: str) -> int:
+        sales = (by_gateway(small_hub, embedded_chain, f"claim-{next(made)}.1", owner) for _ in range(20))
+        return sum(await asyncio.gather(*sales))
+
+    with capture_logs() as lines:
+        assert [await sold(owner) for owner in ("0xgreedy", "0xhonest", "")] == [10, 6, 4]
+    told = [line for line in lines if line["event"] == "gas_share_used_up"]
+    assert told[0]["tenant"] == "gateway https://gate.example 0xgreedy"
+    assert await by_stranger(small_hub, embedded_chain, "192.0.2.1")
+
+
+async def counted_gas(hub: HubUnderTest, *, is_trusted: bool) -> int:
+    statement = Statement(
+        "SELECT SUM(gas) AS gas FROM gas_spent WHERE is_trusted = :is_trusted", {"is_trusted": is_trusted}
+    )
+    return int((await hub.database.read(statement))[0]["gas"])
 
 
 async def test_a_token_that_is_not_configured_is_never_asked_and_costs_nothing(

@@ -29,7 +29,7 @@ from tollkeeper.storage.database import Statement
 _AT_ONCE: Final = 64
 _BLOCK_SECONDS: Final = 0.2
 _STRANGERS_MAX: Final = 150  # settlements within the hour
-_BUDGET: Final = 2 * _STRANGERS_MAX * GAS_LIMIT
+_BUDGET: Final = 3 * _STRANGERS_MAX * GAS_LIMIT  # all of them are at one address, which gets half of what it leaves
 _SALES_MAX: Final = 100
 _MEMORY_MAX_BYTES: Final = 100 << 20
 _FIRST_STRIKE: Final = PAYER_FAILURES_MAX + 5

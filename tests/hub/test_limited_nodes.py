@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.chains.batching import payers
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.hub.chaos import ChaosNode
-from tests.hub.hub_under_test import HubUnderTest, new_payment
+from tests.hub.chaos import Act, ChaosNode, recording
+from tests.hub.gateway_requests import TRUSTED, post, request_of, signed
+from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
 from tollkeeper.core.evm import transfer_calldata
 
 
@@ -101,3 +105,66 @@ async def test_an_absurd_tip_is_bounded_by_what_recent_blocks_paid(
     usual_wei = int(embedded_chain.rpc.call("eth_maxPriorityFeePerGas"), 16)
     most_wei = usual_wei if shows_history else max(usual_wei, 2 * base_fee_wei)
     assert int(transaction["maxPriorityFeePerGas"], 16) <= most_wei
+
+
+class Limiter:
+    """A node's quota: so many calls a second."""
+
+    def __init__(self, calls: int) -> None:
+        self._calls = calls
+        self._second, self._used = 0, 0
+
+    def __call__(self, methods: list[str]) -> Act:
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second, self._used = second, 0
+        if self._used + len(methods) > self._calls:
+            return Act.TOO_MANY
+        self._used += len(methods)
+        return Act.PASS
+
+
+async def test_junk_of_strangers_that_eats_the_nodes_quota_stops_no_sale(
+    tmp_path: Path, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    nobody = bytes(64) + b"\x1b"
+    junk = [new_payment(embedded_chain, signature=nobody, payer=f"0x{number:040x}").body for number in range(1, 500)]
+    sales = [request_of(new_payment(embedded_chain)) for _ in range(4)]
+    async with run_hub(tmp_path, embedded_chain, rpc_url=chaos.url, trusted_keys=TRUSTED) as hub:
+        chaos.act = Limiter(60)
+        told: Counter[int] = Counter()
+        is_over, is_known = False, asyncio.Event()
+
+        async def flood() -> None:
+            while not is_over:
+                told[(await hub.post("/verify", junk[told.total() % len(junk)])).status] += 1
+                if told[503]:
+                    is_known.set()
+
+        flooding = [asyncio.create_task(flood()) for _ in range(50)]
+        await is_known.wait()
+        for number, body in enumerate(sales):
+            signed_verify = signed(body, path="/verify", idempotency_key="verify")
+            assert (await post(hub, body, signed_verify, "/verify")).body["isValid"] is True
+            answer = await post(hub, body, signed(body, idempotency_key=f"claim-{number}.1"))
+            assert answer.body["success"] is True
+        is_over = True
+        await asyncio.gather(*flooding)
+        assert told[200] > 0
+
+
+async def test_of_what_its_payer_s_key_did_not_sign_a_node_is_asked_for_its_code_and_no_more(
+    chaos_hub: HubUnderTest, chaos: ChaosNode, embedded_chain: ChainUnderTest
+) -> None:
+    junk = new_payment(embedded_chain, signature=bytes(64) + b"\x1b")
+    payload = junk.body["paymentPayload"]["payload"]
+    transfer = {"network": NETWORK, "asset": junk.body["paymentRequirements"]["asset"], "payload": payload}
+    for path, body in (("/verify", junk.body), ("/verify?explain=true", junk.body), ("/settle", junk.body)):
+        asked: list[list[str]] = []
+        chaos.act = recording(asked)
+        assert (await chaos_hub.post(path, body)).reason == "invalid_exact_evm_payload_signature"
+        assert asked == [["eth_getCode"]], path
+    asked = []
+    chaos.act = recording(asked)
+    assert (await chaos_hub.post("/transfer", transfer)).code == "INVALID_SIGNATURE"
+    assert asked == [["eth_getCode"]]

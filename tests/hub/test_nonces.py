@@ -376,7 +376,7 @@ async def test_a_gap_is_filled_although_the_budget_is_used_up_and_new_settlement
     tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:
     chain = embedded_chain
-    async with run_hub(tmp_path, chain, config={"gas_budget_per_hour": 2 * GAS_LIMIT}) as hub:
+    async with run_hub(tmp_path, chain, config={"gas_budget_per_hour": 6 * GAS_LIMIT}) as hub:
         await hub.completer.close()  # the pass of the start, which might fill the gap before the budget is used up
         await hub.database.run(change("UPDATE signer_lanes SET next_nonce = next_nonce + 1"))
         payments = [new_payment(chain) for _ in range(2)]

@@ -446,6 +446,30 @@ async def test_an_expired_request_still_shows_what_its_key_shows(
     assert (again.body["success"], again.body["transaction"]) == (True, first.body["transaction"])
 
 
+@pytest.mark.parametrize("authority", ["evil.example", "hub.example:8443", "other.hub.example"])
+async def test_what_a_gateway_asked_of_another_hub_is_refused_here(
+    trusting_hub: HubUnderTest, embedded_chain: ChainUnderTest, authority: str
+) -> None:
+    """A hub that is not ours, and that the gateway asked, hands on what it was sent, under its own name or ours."""
+    body = request_of(new_payment(embedded_chain))
+    headers = signed(body, authority=authority)
+    for host in (authority, "hub.example"):
+        answer = await post(trusting_hub, body, headers | {"Host": host})
+        assert (answer.status, answer.code) == (401, "INVALID_SIGNATURE")
+        assert "hub_url must name it" in answer.body["error"]["message"]
+    uncovered = signed(body, covered=("@method", "@path", "content-digest", "idempotency-key"))
+    assert (await post(trusting_hub, body, uncovered)).status == 401
+
+
+@pytest.mark.parametrize("authority", ["hub.example", "127.0.0.1:8402", "localhost:1", "[::1]:8402"])
+async def test_a_gateway_may_name_the_hub_by_its_public_url_or_reach_it_over_its_own_machine(
+    trusting_hub: HubUnderTest, embedded_chain: ChainUnderTest, authority: str
+) -> None:
+    body = request_of(new_payment(embedded_chain))
+    answer = await post(trusting_hub, body, signed(body, authority=authority) | {"Host": authority})
+    assert answer.body["success"] is True
+
+
 async def test_a_header_that_must_be_single_is_refused_twice(
     trusting_hub: HubUnderTest, embedded_chain: ChainUnderTest
 ) -> None:

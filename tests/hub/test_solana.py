@@ -603,7 +603,7 @@ async def test_a_chain_without_lighthouse_has_its_payments_refused_and_nothing_i
 async def test_fees_of_an_hour_are_bounded(tmp_path: Path) -> None:
     """By what each transaction costs, which stands in it."""
     moved = transfer(10_000, payer=BUYER.pubkey(), pay_to=OWNER)
-    async with run_solana_hub(tmp_path, fee_budget_per_hour_lamports=50_000 + 3 * FEE_LAMPORTS - 1) as world:
+    async with run_solana_hub(tmp_path, fee_budget_per_hour_lamports=3 * (50_000 + 3 * FEE_LAMPORTS) - 1) as world:
         money = world.fee_money
         dear = world.asking(drafted(world.node, compute_limit(400_000), compute_price(100_000), moved))
         bodies = [dear, *(world.payment() for _ in range(3))]

@@ -31,7 +31,7 @@ async def dear(world: SolanaHub, text: bytes, path: str, **headers: str) -> Answ
 @pytest.mark.parametrize("path", ["/settle", "/transfer"])
 async def test_payments_that_no_block_ever_held_take_nothing_of_the_hours_fees(tmp_path: Path, path: str) -> None:
     """Whoever signs them with a blockhash of the last moment pays nothing, and must not stop the sales of others."""
-    async with run_solana_hub(tmp_path, fee_budget_per_hour_lamports=2 * DEAR_LAMPORTS) as world:
+    async with run_solana_hub(tmp_path, fee_budget_per_hour_lamports=6 * DEAR_LAMPORTS) as world:
         world.node.chain.holds = True
         answers = [await dear(world, text, path, Prefer="wait=0") for text in (b"1", b"2", b"3")]
         assert [answer.code for answer in answers] == [*["SETTLEMENT_PENDING"] * 2, "UNAVAILABLE"]

@@ -273,7 +273,7 @@ def test_no_hour_goes_over_the_budget_and_strangers_leave_the_share(requests: li
         await database.run(open_lane("base-sepolia", SIGNER, 0))
         for index, (is_trusted, pause_ms) in enumerate(requests):
             now_ms += pause_ms
-            new = replace(NEW, id=f"s-{index}", key=replace(KEY, nonce=f"0x{index:064x}"))
+            new = replace(NEW, id=f"s-{index}", key=replace(KEY, nonce=f"0x{index:064x}"), tenant=f"t-{index}")
             wish = Wish(new, is_trusted=is_trusted, gas=1)
             (one,) = await claim(database, wish, budget=GasBudget("base-sepolia", 10, 5, now_ms))
             recent = [known for known in granted if known[1] // 60_000 > now_ms // 60_000 - 60]

@@ -75,7 +75,7 @@ class EvmConfig:
     depths: Depths = field(default_factory=Depths)
     watch_blocks: int = 128
     gas_limit: int = 150_000
-    gas_budget_per_hour: int = 6_000_000_000
+    gas_budget_per_hour: int = 18_000_000_000
     max_fee_per_gas_wei: int = 50_000_000_000
     batcher: str = ""
     batch_queue_depth: int = 0
@@ -85,6 +85,7 @@ class EvmConfig:
     timeout_seconds: float = 10.0
     confirm_nodes: int = 0
     settlements_max: int = SETTLEMENTS_UNDER_WAY_MAX
+    min_value: int = 0  # of a payment, in base units: what moves less is not worth its gas
 
     @property
     def settlement_fee_cap_wei(self) -> int:

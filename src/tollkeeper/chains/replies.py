@@ -44,6 +44,10 @@ class RefusedByStatus(RpcUnavailable):
     """A call that a node refused by an HTTP status alone, perhaps because it asked for too much."""
 
 
+class RateLimited(RpcUnavailable):
+    """A node that serves no more calls now, by an HTTP status alone."""
+
+
 class RpcError(Exception):
     """The node answered with an error object."""
 
@@ -106,6 +110,8 @@ def read_one(reply: HttpReply, call_id: int, clean: Callable[[str], str]) -> Ans
         if error is not None:
             return RpcError(error.code, clean(error.message), error.data)
         raise RefusedByStatus(_status_words(reply, clean))
+    if reply.status == _TOO_MANY_REQUESTS:
+        raise RateLimited(_status_words(reply, clean))
     raise RpcUnavailable(_status_words(reply, clean))
 
 

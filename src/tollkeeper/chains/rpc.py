@@ -18,7 +18,17 @@ import msgspec
 
 from tollkeeper.chains.connections import CLOSED, Connections
 from tollkeeper.chains.nodes import BATCH_SIZE_MAX, Node, Nodes
-from tollkeeper.chains.replies import Answer, BatchRefusal, RpcError, RpcUnavailable, is_limit, read_batch, read_one
+from tollkeeper.chains.quota import Quota
+from tollkeeper.chains.replies import (
+    Answer,
+    BatchRefusal,
+    RateLimited,
+    RpcError,
+    RpcUnavailable,
+    is_limit,
+    read_batch,
+    read_one,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -31,6 +41,7 @@ _IMPATIENT_SECONDS: Final = 3.0
 _BUDGET_TIMEOUTS: Final = 3
 _FLIGHTS_MAX: Final = 3
 _LIMITED: Final = "it limits how often we may ask"
+_LIMITED_PAUSE_SECONDS: Final = 1.0
 
 Call: TypeAlias = "tuple[str, Sequence[Any]]"
 T = TypeVar("T")
@@ -57,6 +68,7 @@ class Rpc:
         `timeout_seconds` bounds one HTTP exchange with the last of them, and thrice as long a question to all.
         """
         self.nodes = Nodes(urls)
+        self.quota = Quota()
         self._timeout_seconds = timeout_seconds
         self._connections = Connections()
         self._waiting: list[_Group] = []
@@ -235,11 +247,27 @@ class Rpc:
         return min(self._timeout_seconds, _IMPATIENT_SECONDS)
 
     async def _first_answer(self, ask: Callable[[Node, float], Awaitable[list[Answer]]]) -> list[Answer]:
-        """What the first node says that says anything. Raises: RpcUnavailable where none does in the time there is."""
+        """What the first node says that says anything. Raises: RpcUnavailable where none does in the time there is.
+
+        Where all of them serve no more calls for now they are asked once more, a little later: quotas are of a second.
+        """
+        now = asyncio.get_running_loop().time
+        deadline = now() + self.budget_seconds
+        try:
+            answers = await self._by_any(ask, deadline)
+            if not any(map(is_limit, answers)):
+                return answers
+        except RateLimited:
+            pass
+        self.quota.refused()
+        await asyncio.sleep(min(_LIMITED_PAUSE_SECONDS, max(0.0, deadline - now())))
+        return await self._by_any(ask, deadline)
+
+    async def _by_any(self, ask: Callable[[Node, float], Awaitable[list[Answer]]], deadline: float) -> list[Answer]:
+        """The same, once. What all limit is an answer, or RateLimited. Raises: RpcUnavailable."""
         loop = asyncio.get_running_loop()
         last = RpcUnavailable("no node may be asked")
         candidates = self.nodes.in_order(loop.time())
-        deadline = loop.time() + self.budget_seconds
         limited: list[Answer] | None = None
         for node in candidates:
             seconds = self._timeout_seconds if node is candidates[-1] else self._impatience
@@ -265,6 +293,7 @@ class Rpc:
         """Ask a node in batches as large as it takes. Raises: RpcUnavailable."""
         now = asyncio.get_running_loop().time
         deadline, largest = now() + seconds, node.batch_size(now())
+        self.quota.asked(len(requests))
         answers: list[Answer] = []
         while len(answers) < len(requests):
             some = requests[len(answers) : len(answers) + node.batch_size(now())]

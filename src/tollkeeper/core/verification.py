@@ -306,6 +306,12 @@ def requirement_checks(payment: Payment, requirements: Requirements, asset: EvmA
         yield Check("value", value >= least, Reason.VALUE, str(least), str(value))
 
 
+def minimum_checks(value: int, least: int, reason: Reason) -> Iterator[Check]:
+    """Is the payment worth what it costs to settle, where the operator says how much that is?"""
+    if least:
+        yield Check("minimum", value >= least, reason, str(least), str(value))
+
+
 def time_checks(payload: EvmPayload, now_seconds: int) -> Iterator[Check]:
     """Is the authorization valid now, and long enough to be mined (6 s, as the reference facilitators ask)?"""
     authorization = payload.authorization

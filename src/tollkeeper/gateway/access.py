@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tollkeeper.api import clock_ms
+from tollkeeper.core.client_addresses import rate_key
 from tollkeeper.core.errors import ApiError, ErrorType
 from tollkeeper.core.paygate_fields import CreditBinding
 from tollkeeper.core.purchases import Claim, Spend, Terms, attempts_exhausted, terms_for
@@ -306,7 +307,9 @@ class Arriving(Asking):
             if await self.shared.buying.is_under_way_again(failed, deadline):
                 return None
             raise refused
-        attempt = Attempt(self.shared.buying, self.opened, presented, buyer)
+        client = self.shared.limit.clients.of(self.call.peer, self.call.head.headers)
+        tenant = self.opened.gate.owner_wallet or rate_key(client)
+        attempt = Attempt(self.shared.buying, self.opened, presented, buyer, tenant)
         return await self._taken(self.shared.buying.buy(attempt, deadline))
 
     @abstractmethod
@@ -318,13 +321,15 @@ class Arriving(Asking):
 class Attempt:
     """5, the payment's own, whoever waits for it or leaves, in a task (`Buying.buy`).
 
-    `buyer` is the request that began it, which gets the first credit.
+    `buyer` is the request that began it, which gets the first credit. `tenant`: whose share of the hub's gas it takes:
+    the gate's owner's, or where it has none, its caller's.
     """
 
     parts: Buying
     opened: OpenGate
     presented: Presented
     buyer: Buyer
+    tenant: str
     purchase: Purchase | None = None  # once it is claimed
 
     # Waits for its steps; of a refusal, or of too many attempts, also for the purchase (by the reading thread), for our
@@ -399,7 +404,9 @@ class Attempt:
 
         def request_of(purchase_id: str, attempt: int, assume_valid: bool) -> bytes:  # noqa: FBT001 - as `claim` says
             key, bought = f"{purchase_id}.{attempt}", parts.purchase_data(gate, terms, purchase_id)
-            request = parts.hub.settle_request(asked, key=key, confirm=not assume_valid, purchase_data=bought)
+            request = parts.hub.settle_request(
+                asked, key=key, confirm=not assume_valid, purchase_data=bought, tenant=self.tenant
+            )
             made[attempt, assume_valid] = request
             return request.to_bytes()
 

@@ -108,6 +108,7 @@ class GatewayConfig:
     listening_port: int | None = None
     proves_payments: bool = False
     has_lost_gates: bool = False
+    min_price_micro: int = 0
 
 
 class Gateway:
@@ -202,6 +203,7 @@ class Gateway:
             random_bytes=random_bytes,
             default_network=self.config.default_network,
             default_payment_address=self.config.default_payment_address,
+            min_price_micro=self.config.min_price_micro,
         )
 
     def _transferring(self) -> DirectTransfers:

@@ -59,6 +59,8 @@ _UNAVAILABLE: Final = "unavailable"
 AWAY: Final = frozenset({_UNREACHABLE, _UNAVAILABLE})
 _CODES: Final = frozenset(Code)
 _TRANSACTION: Final = re.compile(r"[!-~]{1,256}")
+# A verification starts nothing, so that it needs no key of its own; the signature covers one in every request.
+_VERIFYING: Final = "verify"
 _SIGNING_HEADERS: Final = frozenset({"signature", "signature-input", "content-digest"})
 _LOG = structlog.get_logger("tollkeeper.gateway.hub_client")
 
@@ -257,10 +259,12 @@ class HubClient:
 
     async def verify(self, asked: bytes) -> Verdict:
         """The facilitator's word on what `asked_of` made. Raises: UNAVAILABLE where none comes within 10 s."""
+        headers, body = dict(_JSON_HEADERS), b"{%b}" % asked
+        if self._is_ours:  # it keeps some of its nodes' answers for what gateways sell
+            headers["idempotency-key"] = _VERIFYING
+            headers |= self._sign("POST", "/verify", headers, body)
         try:
-            status, data = await self._transport.request(
-                "POST", "/verify", _JSON_HEADERS, b"{%b}" % asked, VERIFY_TIMEOUT_SECONDS
-            )
+            status, data = await self._transport.request("POST", "/verify", headers, body, VERIFY_TIMEOUT_SECONDS)
             answer = _object(data)
         except HubUnreachableError:
             raise unavailable() from None
@@ -278,17 +282,19 @@ class HubClient:
             details if isinstance(details, dict) else None,
         )
 
-    def settle_request(self, asked: bytes, *, key: str, confirm: bool, purchase_data: dict[str, Any]) -> SettleRequest:
+    def settle_request(
+        self, asked: bytes, *, key: str, confirm: bool, purchase_data: dict[str, Any], tenant: str = ""
+    ) -> SettleRequest:
         """One attempt's request under its key `<claim id>.<attempt>`; pure but for the signer's clock and nonce.
 
-        `asked` is what `asked_of` made.
+        `asked` is what `asked_of` made. `tenant`: whose share of our hub's gas it takes.
         """
         headers = dict(_JSON_HEADERS)
         more = b""
         if self._confirms:
             more = b',"confirm":true' if confirm else b',"confirm":false'
         if self._is_ours:
-            more += b',"purchaseData":%b' % _ENCODE(purchase_data)
+            more += b',"purchaseData":%b,"tenant":%b' % (_ENCODE(purchase_data), _ENCODE(tenant))
             headers["idempotency-key"] = key
             if not confirm:
                 headers["prefer"] = "wait=0"

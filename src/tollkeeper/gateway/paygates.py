@@ -35,6 +35,7 @@ from tollkeeper.core.paygates import (
     updated,
 )
 from tollkeeper.core.target_signing import KEY_ID_SIZE_BYTES, SECRET_SIZE_BYTES, HmacSecret, new_secret
+from tollkeeper.core.usdc import format_usdc
 from tollkeeper.describing import route
 from tollkeeper.gateway import operations
 from tollkeeper.gateway.creating_once import creation_key, key_among
@@ -84,6 +85,7 @@ class Management:
     random_bytes: Callable[[int], bytes]
     default_network: str
     default_payment_address: str | None
+    min_price_micro: int
 
     async def create(
         self, caller: Caller, body: dict[str, Any], file: StoredFile | None = None, *, key: str | None = None
@@ -110,6 +112,7 @@ class Management:
             self.default_network, self.default_payment_address, self._forbidden(), creator_wallet=caller.wallet
         )
         new = parse_create(body, defaults, file)
+        self._check_price(new.fields["price_micro"])
         recipients = (Recipient(new.fields["network"], new.fields["payment_address"]), *new.fields["accepts"])
         self._check_recipients(recipients, assume_valid=new.fields["assume_valid"])
         target = None if file is not None else await self.resolver.check_target(new.fields["target_url"])
@@ -140,6 +143,16 @@ class Management:
     def _forbidden(self) -> frozenset[str]:
         supported = self.supported()
         return supported.signers | {asset.address for asset in supported.assets.values()}
+
+    def _check_price(self, price_micro: int) -> None:
+        """Raises: INVALID_AMOUNT for a price that is not worth its settlement."""
+        if price_micro < self.min_price_micro:
+            least = format_usdc(self.min_price_micro)
+            raise ApiError(
+                Code.INVALID_AMOUNT,
+                f"price must be at least {least} here (the operator's setting min_price)",
+                details={"field": "price", "minimum": least},
+            )
 
     def _check_recipients(
         self, recipients: Sequence[Recipient], *, assume_valid: bool, before: PayGate | None = None
@@ -240,6 +253,8 @@ class Management:
         gate = await self._managed_by(caller, gate_id)
         forbidden, now_ms = self._forbidden(), clock_ms()
         wanted = updated(gate, body, now_ms, forbidden, file)  # refuses before anything is asked of the network
+        if "price" in body:
+            self._check_price(wanted.price_micro)
         self._check_recipients(wanted.recipients, assume_valid=wanted.assume_valid, before=gate)
         target = await self.resolver.check_target(wanted.target_url) if "targetUrl" in body else None
         warned = await self._warned(wanted.recipients, gate.recipients, target, wanted.target_headers)

@@ -21,6 +21,7 @@ from tollkeeper.core.verification import (
     chain_checks,
     deployed_check,
     judged_signature,
+    minimum_checks,
     payment_key,
     requirement_checks,
     signature_check,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.solana import SolanaAsset
     from tollkeeper.core.verification import EvmAsset
     from tollkeeper.core.wire import Payment, PaymentKey
+    from tollkeeper.hub.askers import Asker
     from tollkeeper.hub.company import Company
     from tollkeeper.hub.gas import Gas
     from tollkeeper.hub.queue import Queue
@@ -95,6 +97,7 @@ class Account:
         """
         payload = asked.payment.authorized
         yield from requirement_checks(asked.payment, asked.requirements, self._asset)
+        yield from minimum_checks(payload.authorization.value, self.chain.config.min_value, Reason.VALUE)
         if now_seconds is not None:
             yield from time_checks(payload, now_seconds)
 
@@ -144,6 +147,7 @@ class Account:
         authorization = payload.authorization
         if authorization.value == 0:
             raise nothing_moved("payload.authorization.value")
+        yield from minimum_checks(authorization.value, self.chain.config.min_value, Reason.VALUE)
         if asked.amount is not None:
             signed = str(authorization.value)
             yield Check("amount", asked.amount == authorization.value, Reason.PAYLOAD, signed, str(asked.amount))
@@ -238,6 +242,15 @@ def require_reachable(accounts: Mapping[str, AnyAccount], network: str) -> None:
     account = accounts.get(ALIASES.get(network, network))
     if account is not None and account.chain.asset is None and not account.chain.is_refused:
         raise unavailable("its node does not answer")
+
+
+def require_answers_for(account: AnyAccount, asker: Asker) -> None:
+    """Keep what the network's nodes serve for sales, where they limit it.
+
+    Raises: UNAVAILABLE for a stranger who has had his share.
+    """
+    if not asker.is_trusted and not account.chain.rpc.quota.may_ask(asker.tenant):
+        raise unavailable("its nodes limit how often they are asked, and strangers have had their share")
 
 
 def nothing_moved(field: str) -> ApiError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 import structlog
 from litestar import Request, Response
@@ -16,11 +15,13 @@ from litestar import Request, Response
 from tollkeeper.api import Shell, clock_ms, ok, refused
 from tollkeeper.auth import auth_routes
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.client_addresses import ClientAddresses
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import READINESS_WAIT_SECONDS
 from tollkeeper.core.signatures import Algorithm, VerifyingKey
 from tollkeeper.describing import Handlers, description_routes, route
 from tollkeeper.hub import operations
+from tollkeeper.hub.askers import Askers
 from tollkeeper.hub.completer import open_account
 from tollkeeper.hub.facilitator import Facilitator
 from tollkeeper.hub.families import Around, Settling, account_of
@@ -53,7 +54,7 @@ _UNPREFIXED: Final = ("/payments/", "/healthz", "/readyz", "/.well-known/", "/op
 class Hub:
     """Everything the hub is made of. `start` it in the event loop that serves it; `close` it before its database."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a hub is composed of
         self,
         database: Database,
         auth: Auth,
@@ -64,11 +65,12 @@ class Hub:
         now_ms: Callable[[], int] = clock_ms,
         completer_interval_seconds: float = 2.0,
         shared_life_seconds: float | None = None,
+        clients: ClientAddresses | None = None,
     ) -> None:
         """`public_url`: where the hub is reached. `trusted_keys`: of gateways, by URL, Ed25519 public keys by key id.
 
         `shared_life_seconds`: other hub processes use the database too, and one that is silent for so long is dead;
-        None where it is this one's alone.
+        None where it is this one's alone. `clients`: whose addresses requests come from, behind trusted proxies.
         """
         self.database = database
         self.auth = auth
@@ -86,7 +88,8 @@ class Hub:
         self.accounts: dict[str, AnyAccount] = {
             network.config.network.name: account_of(network, around) for network in networks
         }
-        shared = (self.accounts, self.settling, self.trusted_keys, urlsplit(self.public_url).path, now_ms)
+        askers = Askers(self.trusted_keys, self.public_url, clients or ClientAddresses(), now_ms)
+        shared = (self.accounts, self.settling, askers, now_ms)
         self.facilitator, self.transfers = Facilitator(*shared), Transfers(*shared)
         self.completers = self.settling.completers(
             self.accounts, (database, now_ms, self.membership, self.metrics, completer_interval_seconds)

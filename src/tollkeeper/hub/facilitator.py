@@ -30,10 +30,10 @@ from tollkeeper.core.transactions import Kind
 from tollkeeper.core.verification import Check, Reason, form_checks
 from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment
 from tollkeeper.core.x402 import version2
-from tollkeeper.hub.accounts import AnyAccount, enabled_assets, require_reachable
+from tollkeeper.hub.accounts import AnyAccount, enabled_assets, require_answers_for, require_reachable
 from tollkeeper.hub.answers import pending_body, refused_unread, settled_body, verdict_body
 from tollkeeper.hub.callers import caller_of
-from tollkeeper.hub.gateway_signature import read_gateway_signature
+from tollkeeper.hub.gateway_signature import GatewaySignature
 from tollkeeper.hub.orders import Order, refusal, requirements_hash
 from tollkeeper.hub.requests import (
     Asked,
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.solana import SolanaAsset
     from tollkeeper.core.verification import EvmAsset
+    from tollkeeper.hub.askers import Asker, Askers
     from tollkeeper.hub.families import Settling
-    from tollkeeper.hub.gateway_signature import GatewaySignature, TrustedKeys
     from tollkeeper.hub.orders import Outcome
     from tollkeeper.hub.requests import SettleOptions
 
@@ -74,15 +74,13 @@ class Facilitator:
         self,
         accounts: Mapping[str, AnyAccount],
         settlements: Settling,
-        trusted_keys: TrustedKeys,
-        public_path: str,
+        askers: Askers,
         clock_ms: Callable[[], int],
     ) -> None:
-        """`trusted_keys`: whose signature lets `purchaseData` into the history. `public_path`: of the hub's URL."""
+        """`askers`: whose signature lets `purchaseData` into the history, and whose share a request takes."""
         self._accounts = accounts
         self._settlements = settlements
-        self._trusted_keys = trusted_keys
-        self._public_path = public_path
+        self._askers = askers
         self._clock_ms = clock_ms
         self._telling = Telling(clock_ms)
 
@@ -100,7 +98,8 @@ class Facilitator:
         if isinstance(asked, Check):
             await send_answer(send, 200, envelope(verdict_body(asked, None, [asked] if explain else None)))
             return
-        checks = await self._checks(asked, explain=explain)
+        asker = await self._asker(scope, data)
+        checks = await self._checks(asked, asker, explain=explain)
         failed = next((check for check in checks if not check.ok), None)
         before = None
         if failed is not None and failed.reason in row_of(asked.payment).shown_by_nodes:
@@ -125,15 +124,13 @@ class Facilitator:
         if isinstance(asked, Check):
             await send_answer(send, 200, envelope(refused_unread(body, asked)))
             return
-        await self._trusted_keys.know(headers, options.purchase_data)
-        signature = read_gateway_signature(
-            scope, headers, data, self._trusted_keys, self._public_path, self._clock_ms() // 1000
-        )
+        signature = await self._askers.signature(scope, headers, data, options.purchase_data)
         require_reachable(self._accounts, asked.payment.network)
         options = owned(options, signature, asked.payment)
         deadline = arrived + options.wait_seconds
         caller = caller_of(scope, options, signature, arrived_ms)
-        asked, failed = await self._judged(asked)
+        asker = self._askers.of(scope, signature, body)
+        asked, failed = await self._judged(asked, asker)
         purchase_data = self._purchase_data(options, signature)
         hashed = requirements_hash(asked.requirements, asked.x402_version)
         try:
@@ -159,7 +156,7 @@ class Facilitator:
                     receipt_deadline=arrived + options.receipt_seconds,
                     expires_seconds=signature.expires_seconds,
                     caller=caller,
-                    is_trusted=signature.is_trusted,
+                    asker=asker,
                     requirements_hash=hashed,
                 )
                 outcome = await self._settled(order, arrived + options.patience_seconds)
@@ -189,7 +186,7 @@ class Facilitator:
             _LOG.warning("purchase_data_names_another_gateway", gateways=sorted(signature.gateways))
         return None
 
-    async def _judged(self, asked: Asked) -> tuple[Asked, Check | None]:
+    async def _judged(self, asked: Asked, asker: Asker) -> tuple[Asked, Check | None]:
         """The request with its payment as the token takes it, and the first rule that it breaks, if any.
 
         Of those that no simulation judges. Raises: UNAVAILABLE.
@@ -197,6 +194,7 @@ class Facilitator:
         failed = next((check for check in self._static_checks(asked, None) if not check.ok), None)
         if failed is not None:
             return asked, failed
+        require_answers_for(self._account(asked.payment), asker)
         payment, signed = await self._account(asked.payment).authorized(asked.payment)
         return asked._replace(payment=payment), None if signed.ok else signed
 
@@ -237,7 +235,15 @@ class Facilitator:
         if is_formed:
             yield from self._account(asked.payment).static_checks(asked, now_seconds)
 
-    async def _checks(self, asked: Asked, *, explain: bool) -> list[Check]:
+    async def _asker(self, scope: HTTPScope, data: bytes) -> Asker:
+        """For whom a verification is made, which starts nothing: whose signature is refused is any stranger."""
+        try:
+            signature = await self._askers.signature(scope, read_headers(scope), data)
+        except ApiError:
+            signature = GatewaySignature()
+        return self._askers.of(scope, signature, {})
+
+    async def _checks(self, asked: Asked, asker: Asker, *, explain: bool) -> list[Check]:
         """The rules in order, up to the first that fails; with `explain`, all that can be judged.
 
         Raises: UNAVAILABLE.
@@ -251,6 +257,7 @@ class Facilitator:
                 return checks
         if any(not check.ok and check.name in _FORM for check in checks):
             return checks
+        require_answers_for(self._account(asked.payment), asker)
         live = await self._account(asked.payment).live_checks(asked, now_seconds)
         # What was judged by our clock and then by the chain's is told once, as the chain has it.
         return list({check.name: check for check in (*checks, *live)}.values())

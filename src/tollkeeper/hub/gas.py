@@ -2,7 +2,8 @@
 
 The hub has no rate limit, so its gas is bounded here. Strangers who settle for themselves may use half of the hour's
 budget where the hub has trusted gateways; the other half is left for what these are paid for, their sales and transfers
-for a fee, so that nobody can stop them from elsewhere. A free transfer is a stranger's, whoever asks for it. Each
+for a fee, so that nobody can stop them from elsewhere. A free transfer is a stranger's, whoever asks for it. Of either
+half nobody takes more than half of what is left to the others (`core.shares`): no gate's owner, and no stranger. Each
 transaction counts with its gas limit, in the commit that signs it, over the last sixty minutes: the counts are in the
 database, so that all processes that share it share one budget.
 """
@@ -47,6 +48,12 @@ class Gas:
         if self._telling.is_due("gas_budget_used_up"):
             _LOG.error("gas_budget_used_up", network=self._network, per_hour=self._per_hour)
         return unavailable("its gas budget of this hour is used up")
+
+    def share_used_up(self, tenant: str) -> ApiError:
+        """503 for a claim whose tenant has its share of the budget; told as above."""
+        if self._telling.is_due("gas_share_used_up"):
+            _LOG.warning("gas_share_used_up", network=self._network, tenant=tenant, per_hour=self._per_hour)
+        return unavailable("who sells here has had its share of the hub's gas budget of this hour")
 
     def promised(self, signer: str) -> None:
         """The operator is told, as above, that nobody's money lasts beside what is under way, this signer's last."""

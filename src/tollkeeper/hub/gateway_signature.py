@@ -3,14 +3,18 @@
 Anybody may settle, so an unsigned request and one of a gateway that is not trusted are settled without their
 `purchaseData`; so is a trusted one's that names another gateway: whose a sale is decides who may try its payment again.
 A trusted gateway's signature that does not fit refuses the request, and so does one that has expired, whoever made it:
-its sender has given the call up.
+its sender has given the call up. It covers the hub that was asked: a hub that is not ours cannot hand on to us what a
+gateway asked of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
+from tollkeeper.core.configuration import is_loopback
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.core.signatures import (
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
     from litestar.types import HTTPScope
 
 LABEL: Final = "tollkeeper"
-COVERED: Final = ("@method", "@path", "content-digest", "idempotency-key")
+COVERED: Final = ("@method", "@authority", "@path", "content-digest", "idempotency-key")
 
 
 class TrustedKeys(dict[str, "Mapping[str, VerifyingKey]"]):
@@ -50,6 +54,31 @@ class TrustedKeys(dict[str, "Mapping[str, VerifyingKey]"]):
         asked = [self[named]] if isinstance(named, str) and named in self else self.values()
         if not any(key_id in keys for keys in asked):
             await self.ask(named)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the hub is reached: what a gateway's signature covers of its URL."""
+
+    authority: str
+    path: str
+
+    @classmethod
+    def of(cls, url: str) -> Place:
+        """Of the hub's public URL."""
+        return cls(authority_of(url), urlsplit(url).path)
+
+    def authorities(self, host: str) -> tuple[str, ...]:
+        """Ours, and where the request came over this machine alone, the one that it names: nobody hands that on."""
+        hostname = urlsplit(f"//{host}").hostname or ""
+        return (self.authority, host.lower()) if is_loopback(hostname) else (self.authority,)
+
+
+def authority_of(url: str) -> str:
+    """Host and port of a URL as RFC 9421 signs them: in lower case, without the scheme's own port."""
+    parts = urlsplit(url.lower())
+    usual = ":443" if parts.scheme == "https" else ":80"
+    return parts.netloc.rpartition("@")[2].removesuffix(usual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +115,7 @@ def read_gateway_signature(
     headers: Mapping[bytes, bytes],
     body: bytes,
     trusted_keys: TrustedKeys,
-    public_path: str,
+    place: Place,
     now_seconds: int,
 ) -> GatewaySignature:
     """What the request's signature is worth. Raises: INVALID_SIGNATURE."""
@@ -100,7 +129,7 @@ def read_gateway_signature(
     is_expired = has_expired(signed.parameters, now_seconds)
     try:
         require_content_digest(_text(headers, b"content-digest"), body)
-        gateways = _require_one_of_paths(signed, scope, headers, named, public_path)
+        gateways = _require_one_of_urls(signed, scope, headers, named, place)
         if not is_expired:  # an expired one still shows what its idempotency key shows
             require_times(signed.parameters, now_seconds, lifetime_max_seconds=SETTLE_REQUEST_LIFETIME_SECONDS)
     except SignatureRefused as refused:
@@ -118,22 +147,23 @@ def _signed(headers: Mapping[bytes, bytes]) -> Signed | None:
         return None
 
 
-def _require_one_of_paths(
+def _require_one_of_urls(
     signed: Signed,
     scope: HTTPScope,
     headers: Mapping[bytes, bytes],
     named: Mapping[str, VerifyingKey],
-    public_path: str,
+    place: Place,
 ) -> frozenset[str]:
-    """Who of them signed the path of the URL that it called: ours with or without what a mount or proxy cut off.
+    """Who of them signed the URL that it called: ours, with or without what a mount or proxy cut off its path.
 
     Raises: SignatureRefused where none of them did.
     """
     local = local_path(scope)
     root = scope.get("root_path", "")
     last: SignatureRefused | None = None
-    for path in dict.fromkeys((local, root + local, public_path + local)):
-        components = {"@method": scope["method"], "@path": path}
+    paths = dict.fromkeys((local, root + local, place.path + local))
+    for authority, path in product(place.authorities(_text(headers, b"host")), paths):
+        components = {"@method": scope["method"], "@authority": authority, "@path": path}
         for name in (b"content-digest", b"idempotency-key"):
             if name in headers:
                 components[name.decode()] = _text(headers, name)
@@ -147,8 +177,9 @@ def _require_one_of_paths(
                 signers.add(gateway)
         if signers:
             return frozenset(signers)
-    assert last is not None  # noqa: S101 - there is at least one path
-    raise last
+    assert last is not None  # noqa: S101 - there is at least one URL
+    msg = f"{last}; this hub is {place.authority}, and a gateway's hub_url must name it"
+    raise SignatureRefused(msg)
 
 
 def local_path(scope: HTTPScope) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.transactions import Kind
     from tollkeeper.core.verification import Reason
     from tollkeeper.core.wire import Payment, PaymentKey, Requirements
+    from tollkeeper.hub.askers import Asker
     from tollkeeper.hub.callers import Caller
     from tollkeeper.hub.requests import SettleOptions
 
@@ -34,7 +35,7 @@ class Order:
     receipt_deadline: float  # the same, where a node has taken the transaction
     expires_seconds: int | None  # from then on (Unix time) nothing may be started for the request; None: ever
     caller: Caller  # for whom nothing is started once it waits no more
-    is_trusted: bool  # a gateway that we trust signed the request, for something that it was paid for
+    asker: Asker  # for whom it is settled; trusted for a gateway of ours, for something that it was paid for
     requirements_hash: str
 
     def given_up(self, now_ms: int) -> GivenUpError | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.families import row_of
+from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.core.networks import ALIASES
 from tollkeeper.core.transactions import State
 from tollkeeper.core.verification import Reason
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
     from tollkeeper.hub.orders import Order
     from tollkeeper.hub.requests import SettleOptions
     from tollkeeper.storage.database import Database
+    from tollkeeper.storage.idempotency import IdempotencyKey
 
 _FIRST_LOOK_SECONDS: Final = 0.02
 _LAST_LOOK_SECONDS: Final = 0.4
+_REFUSALS_MAX: Final = 10_000
 
 
 class Records:
@@ -45,6 +48,7 @@ class Records:
         self._database = database
         self._clock_ms = clock_ms
         self._status_url = status_url
+        self._refusals = _Refusals(clock_ms)
 
     async def of_key(self, options: SettleOptions, deadline: float, *, is_signed: bool = True) -> Outcome | None:
         """What a key that was seen before shows; None for a new one, or none. Raises: CONFLICT, SETTLEMENT_PENDING.
@@ -54,7 +58,7 @@ class Records:
         key = options.idempotency
         known = None if key is None else await find_key(self._database, key)
         if key is None or known is None:
-            return None
+            return None if key is None else self._refusals.of(key)
         if known.fingerprint != key.fingerprint:
             if is_signed or options.is_gateway_s:
                 raise conflict()
@@ -123,7 +127,9 @@ class Records:
     async def kept(
         self, options: SettleOptions, outcome: Outcome, deadline: float, failed_before: Settlement | None = None
     ) -> Outcome:
-        """The answer, kept with a gateway's key, so that the key shows it again. A stranger's refusal leaves no row.
+        """The answer, kept with a gateway's key, so that the key shows it again.
+
+        A stranger's refusal leaves no row: it is remembered for as long as a copy of its request may be on its way.
 
         `failed_before`: the failed attempt for the same purchase that this next one was refused after, or for. That
         may be taken back, and then the key shows what it came to: nothing else is asked for its purchase any more.
@@ -137,7 +143,10 @@ class Records:
         unit = record_answer(key, outcome.recorded(), self._clock_ms(), failed)
         if options.is_gateway_s and await self._database.run(unit):
             return outcome
-        return await self.of_key(options, deadline, is_signed=False) or outcome
+        known = await self.of_key(options, deadline, is_signed=False)
+        if known is None:
+            self._refusals.add(key, outcome)
+        return known or outcome
 
     async def refused(
         self,
@@ -187,6 +196,30 @@ class Records:
             details={"transaction": transaction_hash, "statusUrl": self._status_url(key), "network": key.network},
             headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
         )
+
+
+class _Refusals:
+    """What strangers were refused lately, by the very request and its key: in memory, so that nothing grows by it.
+
+    A copy of the request that comes behind its answer must not be settled: its sender was told that it was not. It may
+    come for as long as a gateway's signature lets it be begun.
+    """
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self._clock_ms = clock_ms
+        self._known: dict[IdempotencyKey, tuple[int, Outcome]] = {}  # the oldest first
+
+    def add(self, key: IdempotencyKey, outcome: Outcome) -> None:
+        """Remember it, and forget what is too old or too much."""
+        now_ms = self._clock_ms()
+        self._known[key] = now_ms + SETTLE_REQUEST_LIFETIME_SECONDS * 1000, outcome
+        while len(self._known) > _REFUSALS_MAX or next(iter(self._known.values()))[0] <= now_ms:
+            del self._known[next(iter(self._known))]
+
+    def of(self, key: IdempotencyKey) -> Outcome | None:
+        """Return what the very request was refused for under this key."""
+        until_ms, outcome = self._known.get(key, (0, None))
+        return outcome if until_ms > self._clock_ms() else None
 
 
 def has_outcome(row: Settlement, *, confirm: bool) -> bool:

@@ -249,6 +249,8 @@ class Settlements:
         obstacle = signed.claim.obstacle
         if signed.claim.outcome is Claimed.OVER_BUDGET:
             raise order.account.gas.used_up()
+        if signed.claim.outcome is Claimed.OVER_SHARE:
+            raise order.account.gas.share_used_up(order.asker.tenant)
         if signed.claim.outcome is Claimed.NO_FUNDS:
             order.account.gas.promised(signed.relayer.signer.address)
             raise self._without_money()

@@ -252,9 +252,10 @@ class Signing:
             purchase_data=None if order.purchase_data is None else canonical_json(order.purchase_data),
             signer=signer,
             holder=self._membership.id,
+            tenant=order.asker.tenant,
             now_ms=self._clock_ms(),
         )
-        return Wish(new, known, order.options.idempotency, is_trusted=order.is_trusted, gas=gas)
+        return Wish(new, known, order.options.idempotency, is_trusted=order.asker.is_trusted, gas=gas)
 
 
 def require_awaited(orders: Mapping[str, Order], now_ms: int) -> None:

@@ -8,7 +8,7 @@ It has no requirements, and goes the way of every settlement: one payment is mov
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.api import envelope, read_body, receive_chunks, send_answer
@@ -19,11 +19,10 @@ from tollkeeper.core.transactions import Kind
 from tollkeeper.core.verification import Reason, code_of_reason, form_checks, require
 from tollkeeper.core.wallets import parse_address_of
 from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment, is_text, parse_payload, parse_uint256, payment_body
-from tollkeeper.hub.accounts import enabled_assets, require_reachable
+from tollkeeper.hub.accounts import enabled_assets, require_answers_for, require_reachable
 from tollkeeper.hub.answers import settled_body
 from tollkeeper.hub.callers import caller_of
 from tollkeeper.hub.facilitator import owned, read_headers, read_object
-from tollkeeper.hub.gateway_signature import read_gateway_signature
 from tollkeeper.hub.orders import Order, refusal
 from tollkeeper.hub.requests import canonical_hash, parse_options
 
@@ -34,9 +33,10 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.networks import Family
     from tollkeeper.hub.accounts import AnyAccount
+    from tollkeeper.hub.askers import Asker, Askers
     from tollkeeper.hub.callers import Caller
     from tollkeeper.hub.families import Settling
-    from tollkeeper.hub.gateway_signature import GatewaySignature, TrustedKeys
+    from tollkeeper.hub.gateway_signature import GatewaySignature
     from tollkeeper.hub.orders import Outcome
     from tollkeeper.hub.requests import SettleOptions
 
@@ -121,15 +121,12 @@ class Transfers:
         self,
         accounts: Mapping[str, AnyAccount],
         settlements: Settling,
-        trusted_keys: TrustedKeys,
-        public_path: str,
+        askers: Askers,
         clock_ms: Callable[[], int],
     ) -> None:
-        """`public_path`: of the hub's URL, which a gateway's signature covers."""
         self._accounts = accounts
         self._settlements = settlements
-        self._trusted_keys = trusted_keys
-        self._public_path = public_path
+        self._askers = askers
         self._clock_ms = clock_ms
 
     async def transfer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
@@ -140,15 +137,14 @@ class Transfers:
         headers = read_headers(scope)
         asked = parse_transfer(body, self._accounts)
         options = parse_options(body, headers, asked.body())
-        await self._trusted_keys.know(headers)
-        signature = read_gateway_signature(
-            scope, headers, data, self._trusted_keys, self._public_path, self._clock_ms() // 1000
-        )
+        signature = await self._askers.signature(scope, headers, data)
         options = owned(options, signature, asked.payment)
         deadline = arrived + options.wait_seconds
         caller = caller_of(scope, options, signature, arrived_ms)
         try:
-            order = await self._order(asked, options, signature, deadline, caller)
+            # It is any stranger's, whoever asks for it.
+            asker = replace(self._askers.of(scope, signature, body), is_trusted=False)
+            order = await self._order(asked, options, signature, deadline, caller, asker)
         except ApiError as refused:
             if refused.status >= _FAULTS:
                 raise
@@ -183,6 +179,7 @@ class Transfers:
         signature: GatewaySignature,
         deadline: float,
         caller: Caller,
+        asker: Asker,
     ) -> Order:
         """The transfer as it is to be carried out. Raises: the first rule that it breaks; UNAVAILABLE."""
         name = normalise(asked.payment.network).name
@@ -190,6 +187,7 @@ class Transfers:
         account = self._accounts[name]
         require(form_checks(asked.payment, enabled_assets(self._accounts)))
         require(account.transfer_checks(asked))
+        require_answers_for(account, asker)
         payment, signed = await account.authorized(asked.payment)
         require([signed])
         key, payload = account.identified(payment)
@@ -206,7 +204,7 @@ class Transfers:
             receipt_deadline=deadline,
             expires_seconds=signature.expires_seconds,
             caller=caller,
-            is_trusted=False,  # it is any stranger's, whoever asks for it
+            asker=asker,
             requirements_hash=canonical_hash(asked.body()),
         )
 

@@ -98,6 +98,7 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
         ("trusted_proxies", ", ".join(map(str, settings.trusted_proxies)) or "none"),
         ("trusted_issuers", ", ".join(settings.trusted_issuers) or "none"),
         ("cors_origins", ", ".join(settings.cors_origins) or "none"),
+        ("min_price", format_usdc(settings.min_price_micro)),
         ("log_level", settings.log_level.value),
         ("log_format", settings.log_format.value),
         ("metrics_address", _endpoint(settings.metrics_address)),

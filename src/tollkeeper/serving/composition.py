@@ -20,7 +20,7 @@ from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
 from tollkeeper.gateway.hub_client import HubClient, Transport
 from tollkeeper.gateway.transports import AsgiTransport, HttpTransport
-from tollkeeper.hub.gateway_signature import COVERED, LABEL
+from tollkeeper.hub.gateway_signature import COVERED, LABEL, authority_of
 from tollkeeper.serving import inspection, reconciling
 from tollkeeper.serving.access import AccessLog, Application, Mounted
 from tollkeeper.serving.admin.socket import taking_orders
@@ -162,6 +162,7 @@ async def _open_hub(
         networks,
         public_url=public_url,
         trusted_keys=own_keys if settings.role is Role.SERVE else {},
+        clients=ClientAddresses(settings.trusted_proxies),
     )
     parts.push_async_callback(hub.close)
     if settings.role is Role.HUB and settings.trusted_issuers:
@@ -217,9 +218,10 @@ async def _open_gateway(
         clients=ClientAddresses(settings.trusted_proxies),
         listening_port=settings.port,
         proves_payments=settings.role is Role.GATEWAY,
+        min_price_micro=settings.min_price_micro,
     )
     place = _given(settings.hub_url) if settings.role is Role.GATEWAY else ""
-    hub = HubClient(transport, settle_request_signer(_given(settings.auth_keys)), place)
+    hub = HubClient(transport, settle_request_signer(_given(settings.auth_keys), config.hub_url), place)
     # In `serve` the hub, which is ours, looks at the chain; it is asked how far a payment is. What a wallet has is not.
     proves = settings.role is Role.GATEWAY
     chains = {
@@ -249,14 +251,16 @@ def _public_keys(ring: KeyRing) -> Mapping[str, bytes]:
     }
 
 
-def settle_request_signer(ring: KeyRing) -> RequestSigner:
-    """What signs a gateway's settle requests with the ring's current key (RFC 9421, ed25519; contract 4.3, 6)."""
+def settle_request_signer(ring: KeyRing, hub_url: str) -> RequestSigner:
+    """What signs a gateway's requests to that hub with the ring's current key (RFC 9421, ed25519; contract 4.3, 6)."""
+    authority = authority_of(hub_url)
     key = SigningKey(ring.current, Algorithm.ED25519, ring.keys[ring.current])
 
     def sign_request(method: str, path: str, headers: Mapping[str, str], body: bytes) -> dict[str, str]:
         digest = content_digest(body)
         components = {
             "@method": method,
+            "@authority": authority,
             "@path": path,
             "content-digest": digest,
             "idempotency-key": headers["idempotency-key"],

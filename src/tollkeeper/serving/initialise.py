@@ -116,7 +116,7 @@ default_network = "{network}"
 # confirm_nodes = 0
 # max_fee_per_gas_wei = 50000000000
 # gas_limit = 150000
-# gas_budget_per_hour = 6000000000
+# gas_budget_per_hour = 18000000000
 # On top of gas_limit, where a factory deploys the payer's wallet first.
 # deploy_gas_limit = 500000
 
@@ -127,6 +127,9 @@ default_network = "{network}"
 
 # How many settlements may be under way on each network; half of them are kept for trusted gateways, if there are any.
 # settlements_max = 20000
+
+# Gates that are cheaper are not made, and payments of less not settled: what a settlement's gas costs you, or more.
+# min_price = "0.001"
 
 # From how many settlements under way on a network they share transactions (0: never), and how many share one.
 # batch_queue_depth = 16

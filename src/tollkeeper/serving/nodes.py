@@ -34,6 +34,7 @@ def evm_config(network: NetworkSettings, settings: Settings) -> EvmConfig:
         wallet_factories=network.wallet_factories,
         deploy_gas_limit=settings.gas.deploy_gas_limit,
         settlements_max=settings.settlements_max,
+        min_value=settings.min_price_micro,
     )
 
 
@@ -51,6 +52,7 @@ def solana_config(network: NetworkSettings, settings: Settings) -> SolanaConfig:
         compute_price_max_micro_lamports=settings.fee_payer.compute_price_max_micro_lamports,
         fee_budget_per_hour_lamports=settings.fee_payer.budget_per_hour_lamports,
         settlements_max=settings.settlements_max,
+        min_value=settings.min_price_micro,
     )
 
 

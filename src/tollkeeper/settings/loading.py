@@ -130,6 +130,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         fee_payer=_fee_payer(sources),
         batching=_batching(sources),
         settlements_max=sources.take("settlements_max", text_of.whole_number(2, 10**6), SETTLEMENTS_UNDER_WAY_MAX),
+        min_price_micro=sources.take("min_price", text_of.parse_usdc_micro, 0),
         encryption_keys=encryption_keys,
         encryption_key_paths=sources.secret_paths("encryption_keys"),
         auth_keys=auth_keys,

@@ -73,7 +73,7 @@ class GasCaps:
 
     max_fee_per_gas_wei: int = 50_000_000_000
     gas_limit: int = 150_000
-    budget_per_hour: int = 6_000_000_000
+    budget_per_hour: int = 18_000_000_000
     deploy_gas_limit: int = 500_000  # on top of gas_limit, where a payer's wallet is deployed first
 
 
@@ -158,6 +158,7 @@ class Settings:
     log_level: LogLevel
     log_format: LogFormat
     shutdown_timeout_seconds: int
+    min_price_micro: int = 0  # cheaper gates are not made, and smaller payments not settled
     confirm_nodes: int = 0  # how many of a network's nodes must show an outcome; 0: two where others can be reached
     exports_spans: bool = False  # OpenTelemetry's environment names a collector
     metrics_address: tuple[str, int] | None = None  # None: there are no metrics

@@ -53,6 +53,7 @@ class NewSettlement:
     """What a claim writes. `payment` and `requirements` are canonical JSON texts, `signer` will settle it.
 
     `holder` is the process that carries it forward; `alias` is another name of the payment's, where it has one.
+    `tenant`: for whom it is settled.
     """
 
     id: str
@@ -69,14 +70,15 @@ class NewSettlement:
     holder: str
     now_ms: int
     alias: str = ""
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
     """One settlement that somebody asks for: the failed row that it would try again, where there is one.
 
-    `gas` counts against the hour's budget. `balance`: what the payer held when the payment was simulated; `used`:
-    nonces of its authorizations that were used by then.
+    `gas` counts against the hour's budget, and its tenant's share of it. `balance`: what the payer held when the
+    payment was simulated; `used`: nonces of its authorizations that were used by then.
     """
 
     new: NewSettlement
@@ -95,6 +97,7 @@ class Claimed(Enum):
     LOST = auto()  # somebody else was first: their row
     KEY_TAKEN = auto()  # the key was bound to another request in the meantime; nothing was written
     OVER_BUDGET = auto()  # the hour's gas is used up; nothing was written
+    OVER_SHARE = auto()  # the tenant's share of it is; nothing was written
     NO_ROOM = auto()  # too many are under way; nothing was written
     OBSTRUCTED = auto()  # the payer may have nothing more signed now; nothing was written
     NO_FUNDS = auto()  # the signer could not pay for it beside what is under way; nothing was written
@@ -156,7 +159,8 @@ class _Prepared(NamedTuple):
 def _prepare(wishes: Sequence[Wish], budget: GasBudget | None, bounds: ClaimBounds | None) -> Unit[_Prepared]:
     """Claim within the budget and the bounds, and take a nonce."""
     claims: list[Claim] = []
-    left = None if budget is None else (yield from gas_left(budget))
+    tenants = dict.fromkeys(wish.new.tenant for wish in wishes)
+    left = None if budget is None else (yield from gas_left(budget, tenants))
     within = None if bounds is None else (yield from leeway(bounds))
     most = PAYER_UNDER_WAY_MAX if bounds is None else bounds.of_payer
     won: NewSettlement | None = None
@@ -167,8 +171,11 @@ def _prepare(wishes: Sequence[Wish], budget: GasBudget | None, bounds: ClaimBoun
         if within is not None and not within.can_pay(wish.gas):
             claims.append(Claim(Claimed.NO_FUNDS))
             continue
-        if left is not None and not left.take(wish.gas, is_trusted=wish.is_trusted):
+        if left is not None and not left.has(wish.gas, is_trusted=wish.is_trusted):
             claims.append(Claim(Claimed.OVER_BUDGET))
+            continue
+        if left is not None and not left.take(wish.gas, is_trusted=wish.is_trusted, tenant=wish.new.tenant):
+            claims.append(Claim(Claimed.OVER_SHARE))
             continue
         claim = (yield from _obstructed(wish, most)) or (yield from _claim(wish))
         if claim.outcome is Claimed.WON:
@@ -176,7 +183,7 @@ def _prepare(wishes: Sequence[Wish], budget: GasBudget | None, bounds: ClaimBoun
             if within is not None:
                 within.take(wish.gas)
         elif left is not None:
-            left.give_back(wish.gas, is_trusted=wish.is_trusted)
+            left.give_back(wish.gas, is_trusted=wish.is_trusted, tenant=wish.new.tenant)
         claims.append(claim)
     nonce = None if won is None else (yield from take_nonce(won.key.network, won.signer))
     return _Prepared(claims, nonce, left)
@@ -234,8 +241,10 @@ def sign_again(
     """
     left = yield from gas_left(budget)
     # Only a trusted gateway's request has purchase data.
-    if not left.take(gas, is_trusted=known.purchase_data is not None):
+    is_trusted = known.purchase_data is not None
+    if not left.has(gas, is_trusted=is_trusted):
         return None
+    left.go_on(gas, is_trusted=is_trusted)
     nonce = yield from take_nonce(known.key.network, signer)
     raw, transaction_hash = sign(nonce)
     signed = RawTransaction(raw, transaction_hash, known.key.network, signer, nonce, budget.now_ms)
@@ -345,5 +354,6 @@ def _terms(new: NewSettlement) -> dict[str, Any]:
         "purchase_data": new.purchase_data,
         "signer": new.signer,
         "holder": new.holder,
+        "tenant": new.tenant,
         "now_ms": new.now_ms,
     }

@@ -7,15 +7,17 @@ who lost it writes nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from tollkeeper.core.shares import may_take
 from tollkeeper.storage.leases import hold
 from tollkeeper.storage.queries import load_queries
 from tollkeeper.storage.settlements import Settlement, name_replacement, read_row
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tollkeeper.storage.database import Database, Row, Unit
     from tollkeeper.storage.leases import Lease
@@ -54,33 +56,56 @@ class GasBudget:
 
 @dataclass(slots=True)
 class GasLeft:
-    """What is left of a budget within one unit, and what that unit takes of it, by `is_trusted`."""
+    """What is left of a budget within one unit, and what that unit takes of it, by `is_trusted` and by tenant.
+
+    `of_tenants`: what the tenants of this unit have had within the hour.
+    """
 
     total: int
     strangers: int
+    of_tenants: dict[str, int] = field(default_factory=dict)
     taken: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
+    taken_by: Counter[str] = field(default_factory=Counter)
 
-    def take(self, gas: int, *, is_trusted: bool) -> bool:
-        """Was there so much left?"""
-        if gas > self.total or (not is_trusted and gas > self.strangers):
+    def has(self, gas: int, *, is_trusted: bool) -> bool:
+        """Tell whether there is so much left."""
+        return gas <= self._left(is_trusted=is_trusted)
+
+    def take(self, gas: int, *, is_trusted: bool, tenant: str) -> bool:
+        """Give a tenant so much, if its share lasts for it (`core.shares`)."""
+        has = self.of_tenants.get(tenant, 0) + self.taken_by[tenant]
+        if not may_take(has, gas, self._left(is_trusted=is_trusted)):
             return False
-        self.give_back(-gas, is_trusted=is_trusted)
+        self.go_on(gas, is_trusted=is_trusted)
+        self.taken_by[tenant] += gas
         return True
 
-    def give_back(self, gas: int, *, is_trusted: bool) -> None:
-        """It was not used after all."""
-        self.total += gas
-        self.strangers += 0 if is_trusted else gas
-        self.taken[is_trusted] -= gas
+    def give_back(self, gas: int, *, is_trusted: bool, tenant: str) -> None:
+        """Count it out again: it was not used after all."""
+        self.go_on(-gas, is_trusted=is_trusted)
+        self.taken_by[tenant] -= gas
+
+    def go_on(self, gas: int, *, is_trusted: bool) -> None:
+        """Count it for what was begun before, so that no share is asked."""
+        self.total -= gas
+        self.strangers -= 0 if is_trusted else gas
+        self.taken[is_trusted] += gas
+
+    def _left(self, *, is_trusted: bool) -> int:
+        return self.total if is_trusted else min(self.total, self.strangers)
 
 
-def gas_left(budget: GasBudget) -> Unit[GasLeft]:
-    """What the last sixty minutes left of the budget."""
+def gas_left(budget: GasBudget, tenants: Iterable[str] = ()) -> Unit[GasLeft]:
+    """What the last sixty minutes left of the budget, and what these tenants had of it."""
     after = budget.now_ms // _MINUTE_MS - _WINDOW_MINUTES
     rows = yield _QUERIES.read_gas(network=budget.network, after_minute=after)
     spent = {row["is_trusted"]: row["gas"] for row in rows}
     total = budget.per_hour - sum(spent.values())
-    return GasLeft(total, budget.strangers - spent.get(0, 0))
+    of_tenants = {}
+    for tenant in tenants:
+        (row,) = yield _QUERIES.read_gas_of_tenant(network=budget.network, tenant=tenant, after_minute=after)
+        of_tenants[tenant] = row["gas"]
+    return GasLeft(total, budget.strangers - spent.get(0, 0), of_tenants)
 
 
 def add_gas(budget: GasBudget, left: GasLeft) -> Unit[None]:
@@ -90,6 +115,10 @@ def add_gas(budget: GasBudget, left: GasLeft) -> Unit[None]:
     for is_trusted, gas in left.taken.items():
         if gas:
             yield _QUERIES.add_gas(network=budget.network, minute=minute, is_trusted=int(is_trusted), gas=gas)
+    yield _QUERIES.drop_old_gas_of_tenants(network=budget.network, after_minute=minute - _WINDOW_MINUTES)
+    for tenant, gas in left.taken_by.items():
+        if gas:
+            yield _QUERIES.add_gas_of_tenant(network=budget.network, tenant=tenant, minute=minute, gas=gas)
 
 
 def open_lane(network: str, signer: str, chain_nonce: int) -> Unit[int]:
@@ -146,7 +175,7 @@ def replace_transaction(
     added = yield _QUERIES.add_replacement(**_columns(new), gas_counted=missing)
     if not added:
         return False
-    yield from add_gas(budget, GasLeft(0, 0, {is_trusted: missing}))
+    yield from add_gas(budget, GasLeft(0, 0, taken={is_trusted: missing}))
     if not frees_nonce:
         yield from name_replacement(old.slot, old.hash, new.hash, new.created_ms)
     return True
@@ -160,7 +189,7 @@ def store_filler(lease: Lease, filler: RawTransaction, budget: GasBudget, *, gas
     yield from hold(lease)
     added = yield _QUERIES.add_filler(**_columns(filler), gas_counted=gas)
     if added:
-        yield from add_gas(budget, GasLeft(0, 0, {True: gas}))
+        yield from add_gas(budget, GasLeft(0, 0, taken={True: gas}))
     return bool(added)
 
 

@@ -25,4 +25,8 @@ def take_back_gas(settlement_id: str, attempt: int) -> Unit[None]:
         for is_trusted, gas in ((1, trusted), (0, row["gas_counted"] - trusted)):
             minute = row["created_ms"] // _MINUTE_MS
             yield _QUERIES.take_back_gas(network=row["network"], minute=minute, is_trusted=is_trusted, gas=gas)
+        minute, gas = row["created_ms"] // _MINUTE_MS, row["gas_counted"]
+        yield _QUERIES.take_back_gas_of_tenant(
+            network=row["network"], minute=minute, settlement_id=settlement_id, gas=gas
+        )
         yield _QUERIES.uncount_transaction(hash=row["hash"])

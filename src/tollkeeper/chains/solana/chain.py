@@ -100,6 +100,7 @@ class SolanaConfig:
     compute_price_max_micro_lamports: int = 100_000
     fee_budget_per_hour_lamports: int = 2_000_000_000
     settlements_max: int = SETTLEMENTS_UNDER_WAY_MAX
+    min_value: int = 0  # of a payment, in base units: what moves less is not worth its fee
     timeout_seconds: float = 10.0
 
     @property

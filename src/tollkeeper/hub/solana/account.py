@@ -20,7 +20,7 @@ from tollkeeper.core.solana import (
     transaction_checks,
     transfer_of,
 )
-from tollkeeper.core.verification import Check, Reason
+from tollkeeper.core.verification import Check, Reason, minimum_checks
 from tollkeeper.core.wire import SCHEME, Requirements
 from tollkeeper.hub.accounts import node_obstacles, nothing_moved, unavailable
 from tollkeeper.hub.signer_pool import Relayer, SignerPool
@@ -102,6 +102,7 @@ class SolanaAccount:
         transfer = transfer_of(payload)
         if transfer is not None:
             yield from requirement_checks(transfer, asked.requirements, self.asset, self.fee_payers.addresses)
+            yield from minimum_checks(transfer.value, self.chain.config.min_value, Reason.SVM_AMOUNT_LOW)
 
     async def authorized(self, payment: Payment) -> tuple[Payment, Check]:
         """The payment as it is, whose payer's signature was judged with the transaction."""
@@ -121,6 +122,7 @@ class SolanaAccount:
         yield from transaction_checks(payload, asset, self.policy)
         transfer = read_transfer(payload)
         yield asset.price_check(transfer.value, asked.amount or 0)
+        yield from minimum_checks(transfer.value, self.chain.config.min_value, Reason.SVM_AMOUNT_LOW)
         yield from recipient_checks(transfer, asked.recipient or "", asset)
 
     def own_requirements(self, asked: TransferAsked) -> Requirements:

@@ -134,10 +134,13 @@ class SolanaSigning(Signing):
             purchase_data=None if order.purchase_data is None else canonical_json(order.purchase_data),
             signer=transfer.fee_payer,
             holder=self._membership.id,
+            tenant=order.asker.tenant,
             now_ms=self._clock_ms(),
             alias=encode(transfer.transaction.signatures[1]),
         )
-        wish = Wish(new, known, order.options.idempotency, is_trusted=order.is_trusted, gas=fee_lamports(transfer))
+        wish = Wish(
+            new, known, order.options.idempotency, is_trusted=order.asker.is_trusted, gas=fee_lamports(transfer)
+        )
         return replace(wish, balance=terms.balance, used=terms.used)
 
 

@@ -25,10 +25,10 @@ ORDER BY created_ms + 0 DESC LIMIT 1;
 -- name: insert_settlement
 INSERT INTO settlements (
     id, network, asset, payer, nonce, kind, pay_to, value, state, version, attempt, payment, requirements,
-    requirements_hash, confirm, purchase_data, signer, holder, alias, created_ms, updated_ms
+    requirements_hash, confirm, purchase_data, signer, holder, alias, tenant, created_ms, updated_ms
 ) VALUES (
     :id, :network, :asset, :payer, :nonce, :kind, :pay_to, :value, 'CLAIMED', 1, 1, :payment, :requirements,
-    :requirements_hash, :confirm, :purchase_data, :signer, :holder, :alias, :now_ms, :now_ms
+    :requirements_hash, :confirm, :purchase_data, :signer, :holder, :alias, :tenant, :now_ms, :now_ms
 )
 ON CONFLICT DO NOTHING
 RETURNING *;
@@ -39,7 +39,8 @@ RETURNING *;
 UPDATE settlements SET
     state = 'CLAIMED', version = version + 1, attempt = attempt + 1, kind = :kind, payment = :payment,
     requirements = :requirements, requirements_hash = :requirements_hash, confirm = :confirm,
-    purchase_data = :purchase_data, signer = :signer, holder = :holder, fence = fence + 1, failures = 0, retry_ms = 0,
+    purchase_data = :purchase_data, signer = :signer, holder = :holder, tenant = :tenant, fence = fence + 1, failures = 0,
+    retry_ms = 0,
     transaction_hash = '', foreign_hash = NULL, block_number = NULL, block_hash = NULL, proof = NULL, error = NULL,
     handed_out_ms = NULL, updated_ms = :now_ms
 WHERE id = :id AND state = 'FAILED' AND version = :version AND attempt < :attempts_max

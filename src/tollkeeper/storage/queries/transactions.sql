@@ -98,6 +98,24 @@ ON CONFLICT (network, minute, is_trusted) DO UPDATE SET gas = gas_spent.gas + :g
 -- name: take_back_gas
 UPDATE gas_spent SET gas = gas - :gas WHERE network = :network AND minute = :minute AND is_trusted = :is_trusted;
 
+-- What of that was for one tenant.
+-- name: read_gas_of_tenant
+SELECT COALESCE(SUM(gas), 0) AS gas FROM gas_of_tenants
+WHERE network = :network AND tenant = :tenant AND minute > :after_minute;
+
+-- name: add_gas_of_tenant
+INSERT INTO gas_of_tenants (network, tenant, minute, gas) VALUES (:network, :tenant, :minute, :gas)
+ON CONFLICT (network, tenant, minute) DO UPDATE SET gas = gas_of_tenants.gas + :gas;
+
+-- Of a transaction of one settlement alone: whose it was stands in its row.
+-- name: take_back_gas_of_tenant
+UPDATE gas_of_tenants SET gas = gas - :gas
+WHERE network = :network AND minute = :minute
+    AND tenant = (SELECT tenant FROM settlements WHERE id = :settlement_id);
+
+-- name: drop_old_gas_of_tenants
+DELETE FROM gas_of_tenants WHERE network = :network AND minute <= :after_minute;
+
 -- name: uncount_transaction
 UPDATE raw_transactions SET gas_counted = 0, gas_trusted = 0 WHERE hash = :hash;
 
