@@ -107,6 +107,7 @@ def test_a_captured_request_is_what_we_would_ask_another_facilitator(name: str) 
         )
         del wanted["payload"]
     assert asked == {**said, "paymentPayload": wanted}
+    assert "resource" not in version2.facilitator_request(payment, requirements_of(required))["paymentPayload"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 
 from aiohttp import web
 
+from tollkeeper.core.networks import NETWORKS
+
 Settling = Callable[[Any, Any], Awaitable[web.StreamResponse]]
 
 
@@ -19,17 +21,27 @@ Settling = Callable[[Any, Any], Awaitable[web.StreamResponse]]
 class Foreign(ABC):
     """`settling` answers `/settle`. A payload is what its family's facilitator reads of a payment.
 
-    `NOBODYS` names a transaction that is none.
+    `NOBODYS` names a transaction that is none. `versions` are those of x402 that it says it speaks.
     """
 
     NETWORK: ClassVar[str]
     NOBODYS: ClassVar[str]
 
     settling: Settling
+    versions: tuple[int, ...] = (1,)
     refusing: str | None = None  # what it says of every payment that it is to verify
     url: str = ""
+    pending: str = ""
     settles: list[dict[str, Any]] = field(default_factory=list)
     connection: asyncio.WriteTransport | None = None
+
+    def kinds(self, network: str, extra: dict[str, Any] | None) -> list[dict[str, Any]]:
+        """Of that network, one for each version."""
+        names = {1: network, 2: NETWORKS[network].caip2}
+        return [
+            {"x402Version": version, "scheme": "exact", "network": names[version], "extra": extra}
+            for version in self.versions
+        ]
 
     @abstractmethod
     def supported(self) -> dict[str, Any]:
@@ -68,6 +80,11 @@ def success(foreign: Foreign, transaction: str, **changes: object) -> web.Respon
     return web.json_response({**body, **changes})
 
 
+def pending(foreign: Foreign) -> web.Response:
+    """What one of version 2 says while its transaction is on its way."""
+    return success(foreign, foreign.pending, success=False, errorReason="settlement_pending")
+
+
 def failure(reason: str, status: int = 200) -> web.Response:
     """What it says of one that it did not settle."""
     return web.json_response({"success": False, "errorReason": reason, "transaction": ""}, status=status)
@@ -76,6 +93,26 @@ def failure(reason: str, status: int = 200) -> web.Response:
 async def honest(foreign: Foreign, payload: Any) -> web.StreamResponse:
     """Sends, and says so."""
     return success(foreign, await foreign.send(payload))
+
+
+async def pending_and_then_success(foreign: Foreign, payload: Any) -> web.StreamResponse:
+    """Sends, knows no outcome yet, and tells it to who asks again with the very same."""
+    if foreign.settles.count(foreign.settles[-1]) > 1:
+        return success(foreign, foreign.pending)
+    foreign.pending = await foreign.send(payload)
+    return pending(foreign)
+
+
+async def pending_for_ever(foreign: Foreign, payload: Any) -> web.StreamResponse:
+    """Sends, and never knows the outcome."""
+    if foreign.settles.count(foreign.settles[-1]) == 1:
+        foreign.pending = await foreign.send(payload)
+    return pending(foreign)
+
+
+async def pending_without_a_transaction(_foreign: Foreign, _payload: Any) -> web.StreamResponse:
+    """Has sent nothing, and does not know whether it will."""
+    return failure("settlement_pending")
 
 
 async def hands_over(foreign: Foreign, payload: Any) -> web.StreamResponse:

@@ -42,7 +42,7 @@ class ForeignOnEvm(Foreign):
 
     def supported(self) -> dict[str, Any]:
         networks = (self.NETWORK, *self.also)
-        kinds = [{"x402Version": 1, "scheme": "exact", "network": network, "extra": None} for network in networks]
+        kinds = [kind for network in networks for kind in self.kinds(network, None)]
         return {"kinds": kinds, "extensions": ["confirm"] * self.confirms, "signers": {"eip155:*": self.signers}}
 
     def read(self, payload: dict[str, Any]) -> EvmPayload:

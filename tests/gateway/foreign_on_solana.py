@@ -38,9 +38,8 @@ class ForeignOnSolana(Foreign):
 
     def supported(self) -> dict[str, Any]:
         fee_payer = str(self.fee_payer.pubkey())
-        kind = {"x402Version": 1, "scheme": "exact", "network": NETWORK, "extra": {"feePayer": fee_payer}}
         signers = {"solana:*": [fee_payer]} if self.lists else {}
-        return {"kinds": [kind], "extensions": [], "signers": signers}
+        return {"kinds": self.kinds(NETWORK, {"feePayer": fee_payer}), "extensions": [], "signers": signers}
 
     def read(self, payload: dict[str, Any]) -> bytes:
         return base64.b64decode(payload["transaction"])

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, recording_target
@@ -58,17 +60,30 @@ async def test_sent_to_targets(world: World, target: RecordingTarget) -> None:
         await sent("signed", signing, await world.payment(signing), "POST", content=b"body")
 
 
+@pytest.mark.parametrize(
+    ("version", "network", "subject"),
+    [
+        (1, "base-sepolia", "sent_to_a_facilitator"),
+        (2, "eip155:84532", "sent_to_a_facilitator_of_version_2"),
+    ],
+)
 async def test_sent_to_a_facilitator(
-    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, http: Http
+    tmp_path: Path,
+    embedded_chain: ChainUnderTest,
+    target: RecordingTarget,
+    http: Http,
+    version: int,
+    network: str,
+    subject: str,
 ) -> None:
     said: dict[str, object] = {
         "/supported": {
-            "kinds": [{"x402Version": 1, "scheme": "exact", "network": "base-sepolia"}],
+            "kinds": [{"x402Version": version, "scheme": "exact", "network": network}],
             "extensions": ["confirm"],
             "signers": {"eip155:*": [embedded_chain.wallets.relayer.address]},
         },
         "/verify": {"isValid": True, "payer": PAYEE},
-        "/settle": {"success": True, "transaction": "0x" + "ab" * 32, "network": "base-sepolia", "payer": PAYEE},
+        "/settle": {"success": True, "transaction": "0x" + "ab" * 32, "network": network, "payer": PAYEE},
     }
 
     async def answer(request: Received, writer: Writer) -> None:
@@ -83,7 +98,7 @@ async def test_sent_to_a_facilitator(
             chain, buyer = Chain(USDC_ADDRESS), Wallet(embedded_chain.wallets.buyer.private_key_hex)
             nothing = tmp_path / "nothing"
             world = World(url, url, target, http, nothing, nothing, embedded_chain.url, chain, buyer)
-            with recorded_at(world, "sent_to_a_facilitator") as place:
+            with recorded_at(world, subject) as place:
                 host = facilitator.url.removeprefix("http://")
                 place.recording.names[host] = "facilitator.example"
                 gate = await place.gate("golden-abroad", title="Sold", description="abroad")

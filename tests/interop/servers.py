@@ -84,6 +84,15 @@ def official_server(name: str, facilitator_url: str, sale: Sale) -> Iterator[str
 
 
 @contextmanager
+def official_facilitator_of_version_2(rpc_url: str, private_key: str, network: str) -> Iterator[str]:
+    """The URL of npm's facilitator on that node, with this key; it speaks version 2 alone."""
+    settings = {"rpcUrl": rpc_url, "privateKey": private_key, "network": network}
+    command = [os.environ.get("NODE", "node"), str(HERE / "servers" / "facilitator.mjs")]
+    with _running(command, CACHE / "npm-servers", SERVER=json.dumps(settings)) as url:
+        yield url
+
+
+@contextmanager
 def pasted(title: str, facilitator_url: str, pay_to: str, directory: pathlib.Path) -> Iterator[str]:
     """The URL of the server that stands under that heading of the guide, with these addresses in it."""
     _, _, section = GUIDE.read_text().partition(f"\n## {title}")

@@ -1,7 +1,8 @@
-"""The official Python facilitator, unmodified, as this gateway's `hub_url` (contract 4.4).
+"""The official facilitators of today, unmodified, as this gateway's `hub_url` (contract 4.4, 10.2).
 
-It advertises no `confirm`, names no token and knows no keys; an official client pays all the same, once. The same on
-both families.
+They advertise no `confirm`, name no token and know no keys; an official client pays all the same, once. The same on
+both families. Python's names both versions of x402, npm's version 2 alone: both are asked in version 2, whatever a
+buyer shows.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tests.fixtures_chain import run_anvil_with_fiat_token
 from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget, recording_target
 from tests.interop.official import FACILITATOR_CLIENTS_ON_SOLANA, sign
+from tests.interop.servers import EVM, SOLANA, official_facilitator_of_version_2
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.wire import encode_header
 from tollkeeper.sandbox.buyer import Buyer
@@ -36,10 +38,15 @@ def anvil() -> Iterator[ChainUnderTest]:
         yield chain
 
 
-@pytest.fixture(scope="module")
-def facilitator(anvil: ChainUnderTest) -> Iterator[str]:
-    with official_facilitator(anvil.url, anvil.wallets.relayer.private_key_hex) as official:
-        yield official.url
+@pytest.fixture(scope="module", params=["x402-2.25.0", "@x402/core-2.27.0"])
+def facilitator(request: pytest.FixtureRequest, anvil: ChainUnderTest) -> Iterator[str]:
+    key = anvil.wallets.relayer.private_key_hex
+    if request.param == "x402-2.25.0":
+        with official_facilitator(anvil.url, key) as official:
+            yield official.url
+    else:
+        with official_facilitator_of_version_2(anvil.url, key, EVM) as url:
+            yield url
 
 
 @pytest.fixture
@@ -85,6 +92,7 @@ async def test_an_official_payment_is_settled_once_and_serves_what_it_bought(
         assert len(recording.requests) == 2
 
 
+@pytest.mark.parametrize("facilitator", ["x402-2.25.0"], indirect=True)
 async def test_of_many_payments_at_once_those_that_were_carried_out_are_served(
     gateway: str, anvil: ChainUnderTest, recording: RecordingTarget
 ) -> None:
@@ -116,10 +124,15 @@ def solana_node() -> Iterator[SolanaNode]:
         yield node
 
 
-@pytest.fixture(scope="module")
-def solana_facilitator(solana_node: SolanaNode) -> Iterator[str]:
-    with official_solana_facilitator(solana_node.url, derive_solana_wallets().fee_payers[1].secret_key) as running:
-        yield running.url
+@pytest.fixture(scope="module", params=["x402-2.25.0", "@x402/core-2.27.0"])
+def solana_facilitator(request: pytest.FixtureRequest, solana_node: SolanaNode) -> Iterator[str]:
+    key = derive_solana_wallets().fee_payers[1].secret_key
+    if request.param == "x402-2.25.0":
+        with official_solana_facilitator(solana_node.url, key) as running:
+            yield running.url
+    else:
+        with official_facilitator_of_version_2(solana_node.url, key, SOLANA) as url:
+            yield url
 
 
 @pytest.fixture

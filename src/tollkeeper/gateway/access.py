@@ -42,7 +42,7 @@ from tollkeeper.gateway import calls, heads
 from tollkeeper.gateway.asking import Asking
 from tollkeeper.gateway.buying import ASK_AGAIN, Buyer
 from tollkeeper.gateway.evidence.port import ExpectedTransfer
-from tollkeeper.gateway.hub_client import Settlement, asked_of
+from tollkeeper.gateway.hub_client import Settlement
 from tollkeeper.gateway.limiting import PROOFS, PROOFS_OF_PAYERS
 from tollkeeper.gateway.ownership import login_required
 from tollkeeper.gateway.signing import BodyAhead
@@ -380,7 +380,7 @@ class Attempt:
             raise await parts.refusals.of_own(late, tender) from None
         # A facilitator that is not ours may want the exact amount: it is asked for the value that was authorized.
         amount_micro = terms.price_micro if parts.supported().is_ours else tender.value
-        asked = asked_of(self.presented.payment, opened.settled_by(tender, amount_micro))
+        asked = parts.hub.asked_of(self.presented.payment, opened.settled_by(tender, amount_micro))
         verdict, refusal = await parts.hub.verify(asked), None
         if not verdict.is_valid:
             refusal = await parts.refusals.of(verdict, tender, opened.asset_on(network).no_wallet(terms.pay_to))

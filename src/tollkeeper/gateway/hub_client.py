@@ -1,7 +1,9 @@
 """The gateway's way to its x402 facilitator: supported, verify, settle, status (contract 1, 4.3, 4.4, 5).
 
-The facilitator is our hub or any standard one. Its answers are judged here, strictly: only a literal `true` is a
-success, and whatever is neither a clear success nor a clear failure is an unknown outcome, never a refusal.
+The facilitator is our hub or any standard one. Ours is asked in x402 version 1, another one in the version that it
+says to settle in on the payment's network, the newer where it says both (contract 10.2). Answers are judged here,
+strictly: only a literal `true` is a success, and whatever is neither a clear success nor a clear failure is an unknown
+outcome, never a refusal.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import structlog
 from tollkeeper.api import clock_ms, iso
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.families import FAMILIES
-from tollkeeper.core.networks import ALIASES, NETWORKS
+from tollkeeper.core.networks import ALIASES, CAIP2_NAMES, NETWORKS, normalise
 from tollkeeper.core.purchases import NOT_ATTEMPTED
 from tollkeeper.core.strict_json import parse_json
 from tollkeeper.core.transactions import UNKNOWN_PAYMENT
@@ -34,6 +36,7 @@ from tollkeeper.core.wire import (
     payment_body,
     requirements_body,
 )
+from tollkeeper.core.x402 import version2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,6 +61,7 @@ _UNREACHABLE: Final = "unreachable"
 _UNAVAILABLE: Final = "unavailable"
 AWAY: Final = frozenset({_UNREACHABLE, _UNAVAILABLE})
 _CODES: Final = frozenset(Code)
+_FORMER_NAMES: Final = {**ALIASES, **{name: name for name in NETWORKS}}  # of version 1
 _TRANSACTION: Final = re.compile(r"[!-~]{1,256}")
 # A verification starts nothing, so that it needs no key of its own; the signature covers one in every request.
 _VERIFYING: Final = "verify"
@@ -192,15 +196,6 @@ class SettleRequest:
         return cls(stored["path"], stored["headers"], stored["body"].encode(), stored.get("place"))
 
 
-def asked_of(payment: Payment, requirements: Requirements) -> bytes:
-    """What verify and settle are both asked, encoded once: members of a JSON object, without its braces."""
-    return b'"x402Version":%d,"paymentPayload":%b,"paymentRequirements":%b' % (
-        X402_VERSION,
-        _ENCODE(payment_body(payment)),
-        _ENCODE(requirements_body(requirements)),
-    )
-
-
 def transfer_body(payment: Payment, asset: str, amount: int, recipient: str, *, confirm: bool) -> bytes:
     """Encode what our hub is asked for a transfer: everything that says which one it is."""
     return _ENCODE(
@@ -221,7 +216,7 @@ _JSON_HEADERS: Final = {"content-type": "application/json"}
 
 
 class HubClient:
-    """One facilitator. What only our hub understands is sent once `supported` has told that it is ours.
+    """One facilitator. What only our hub understands, or only version 2, is sent once `supported` has told that.
 
     `place` is its URL, "" for the hub of this very program. `doubted` is set where it could not do what it advertised:
     `supported` may say something else by now.
@@ -233,6 +228,7 @@ class HubClient:
         self._sign = sign
         self._confirms = False
         self._is_ours = False
+        self._versions: Mapping[str, int] = {}  # by our names of networks
         self.doubted = asyncio.Event()
 
     async def close(self) -> None:
@@ -246,16 +242,29 @@ class HubClient:
         if status != 200 or not isinstance(body.get("kinds"), list):
             msg = f"/supported answered {status} without kinds"
             raise HubUnreachableError(msg)
-        assets: dict[str, Asset] = {}
-        for kind in body["kinds"]:
-            asset = _asset_of(kind)
-            if asset is not None:
-                assets.setdefault(asset.network.name, asset)
         extensions = body.get("extensions")
         self._confirms = isinstance(extensions, list) and CONFIRM_EXTENSION in extensions
         self._is_ours = self._confirms and body.get("apiVersion") == "v1"
+        assets: dict[str, Asset] = {}
+        versions: dict[str, int] = {}
+        for version in (X402_VERSION,) if self._is_ours else (version2.VERSION, X402_VERSION):
+            found = [asset for kind in body["kinds"] if (asset := _asset_of(kind, version)) is not None]
+            for asset in found:
+                assets.setdefault(asset.network.name, asset)
+                versions.setdefault(asset.network.name, version)
+        self._versions = versions
         signers = _signers(body.get("signers"))
         return Supported(assets, confirms=self._confirms, is_ours=self._is_ours, signers=signers)
+
+    def asked_of(self, payment: Payment, requirements: Requirements) -> bytes:
+        """Write what verify and settle are both asked, encoded once: members of a JSON object, without its braces."""
+        if self._versions.get(normalise(payment.network).name) == version2.VERSION:
+            return _ENCODE(version2.facilitator_request(payment, requirements))[1:-1]
+        return b'"x402Version":%d,"paymentPayload":%b,"paymentRequirements":%b' % (
+            X402_VERSION,
+            _ENCODE(payment_body(payment)),
+            _ENCODE(requirements_body(requirements)),
+        )
 
     async def verify(self, asked: bytes) -> Verdict:
         """The facilitator's word on what `asked_of` made. Raises: UNAVAILABLE where none comes within 10 s."""
@@ -309,16 +318,28 @@ class HubClient:
         return replace(plain, headers=plain.headers | self._sign("POST", plain.path, plain.headers, plain.body))
 
     async def settle(self, request: SettleRequest) -> SettleAnswer:
-        """Sends the attempt (again, with the same bytes) and judges the answer, which may take 35 s."""
+        """Sends the attempt (again, with the same bytes) and judges the answer, which may take 35 s.
+
+        A facilitator of version 2 that does not know the outcome yet wants to be asked once more, for as long.
+        """
+        answer = await self._answer_to(request)
+        if answer is not None and not self._is_ours and _wants_to_be_asked_again(*answer):
+            answer = await self._answer_to(request) or answer
+        if answer is None:
+            return SettleAnswer(Settlement.PENDING, "", _UNREACHABLE)
+        return _judge(*answer, is_ours=self._is_ours)
+
+    async def _answer_to(self, request: SettleRequest) -> tuple[int, dict[str, Any]] | None:
+        """Status and body; None where no answer came, so that nothing is known."""
         try:
             status, data = await self._transport.request(
                 "POST", request.path, request.headers, request.body, SETTLE_TIMEOUT_SECONDS
             )
             if status == 503:
                 self.doubted.set()
-            return _judge(status, _object(data), is_ours=self._is_ours)
+            return status, _object(data)
         except HubUnreachableError:
-            return SettleAnswer(Settlement.PENDING, "", _UNREACHABLE)
+            return None
 
     def transfer_request(self, body: bytes, *, key: str, wait_seconds: int | None) -> SettleRequest:
         """A transfer by our hub, under an idempotency key; pure but for the signer's clock and nonce.
@@ -332,13 +353,7 @@ class HubClient:
 
     async def transfer(self, request: SettleRequest) -> tuple[int, dict[str, Any]] | None:
         """Status and body of our hub's answer; None where none came, so that nothing is known."""
-        try:
-            status, data = await self._transport.request(
-                "POST", request.path, request.headers, request.body, SETTLE_TIMEOUT_SECONDS
-            )
-            return status, _object(data)
-        except HubUnreachableError:
-            return None
+        return await self._answer_to(request)
 
     async def payment_status(self, key: PaymentKey) -> PaymentStatus | None:
         """Ask our hub for a payment's public status; None where it says itself that it knows nothing of it.
@@ -432,12 +447,12 @@ def _read_ms(moment: object) -> int:
         return 0
 
 
-def _asset_of(kind: object) -> Asset | None:
-    """What a kind says that we can sell for; None for one of another scheme or network, or that cannot be read."""
-    if not isinstance(kind, dict) or kind.get("scheme") != SCHEME or kind.get("x402Version") != X402_VERSION:
+def _asset_of(kind: object, version: int) -> Asset | None:
+    """What a kind of this version says that we can sell for; None for any other, or one that cannot be read."""
+    if not isinstance(kind, dict) or kind.get("scheme") != SCHEME or kind.get("x402Version") != version:
         return None
-    name = kind.get("network")
-    network = NETWORKS.get(ALIASES.get(name, name)) if isinstance(name, str) else None
+    name, names = kind.get("network"), CAIP2_NAMES if version == version2.VERSION else _FORMER_NAMES
+    network = NETWORKS.get(names.get(name, "")) if isinstance(name, str) else None
     if network is None:
         return None
     extra = kind.get("extra")
@@ -461,6 +476,12 @@ def _transaction_in(answer: Mapping[str, Any]) -> str:
     return transaction if isinstance(transaction, str) and _TRANSACTION.fullmatch(transaction) else ""
 
 
+def _wants_to_be_asked_again(status: int, body: Mapping[str, Any]) -> bool:
+    """Tell whether a transaction is on its way whose outcome the identical request will be told (contract 10.2)."""
+    is_pending = body.get("success") is False and body.get("errorReason") == version2.SETTLEMENT_PENDING
+    return status == 200 and is_pending and bool(_transaction_in(body))
+
+
 def _judge(status: int, body: dict[str, Any], *, is_ours: bool) -> SettleAnswer:
     """What the answer means. A stranger's refusal is one only by `success: false`: any status may follow a sending."""
     transaction = _transaction_in(body)
@@ -469,7 +490,7 @@ def _judge(status: int, body: dict[str, Any], *, is_ours: bool) -> SettleAnswer:
     if status == 200 and body.get("success") is True and transaction:
         return SettleAnswer(Settlement.SUCCESS, transaction, "")
     is_answered = status == 200 or (status in _REFUSALS and not is_ours)
-    if is_answered and body.get("success") is False and reason != "settlement_pending":
+    if is_answered and body.get("success") is False and reason != version2.SETTLEMENT_PENDING:
         return SettleAnswer(Settlement.FAILED, transaction, reason or "settlement_failed")
     error = body.get("error")
     if status in _REFUSALS:
@@ -482,5 +503,5 @@ def _judge(status: int, body: dict[str, Any], *, is_ours: bool) -> SettleAnswer:
     details = error.get("details") if isinstance(error, dict) else None
     if isinstance(details, dict):
         transaction = _transaction_in(details) or transaction
-    reason = _UNAVAILABLE if status in _AWAY_STATUSES else "settlement_pending"
+    reason = _UNAVAILABLE if status in _AWAY_STATUSES else version2.SETTLEMENT_PENDING
     return SettleAnswer(Settlement.PENDING, transaction, reason)

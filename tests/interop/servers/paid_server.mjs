@@ -11,7 +11,6 @@ export const official = createRequire(join(process.cwd(), "package.json"));
 export const goods = { said: "served" };
 const { facilitatorUrl, payTo, network, price } = JSON.parse(process.env.SERVER);
 
-// `core` is the copy of @x402/core that the middleware itself uses.
 export function resourceServer(x402ResourceServer) {
   const { HTTPFacilitatorClient } = official("@x402/core/server");
   const { ExactEvmScheme } = official("@x402/evm/exact/server");

@@ -185,16 +185,10 @@ def facilitator_request(payment: Payment, requirements: Requirements) -> dict[st
     The offer is named once more as the one that the payer took: what counts is what the payer signed.
     """
     offer = offer_of(requirements)
-    return {
-        "x402Version": VERSION,
-        "paymentPayload": {
-            "x402Version": VERSION,
-            "payload": payment.payload.body(),
-            "accepted": offer,
-            "resource": {"url": requirements.resource},
-        },
-        "paymentRequirements": offer,
-    }
+    shown = {"x402Version": VERSION, "payload": payment.payload.body(), "accepted": offer}
+    if requirements.resource:
+        shown["resource"] = {"url": requirements.resource}
+    return {"x402Version": VERSION, "paymentPayload": shown, "paymentRequirements": offer}
 
 
 def shown_network(payment: Payment) -> str:

@@ -18,7 +18,7 @@ from tollkeeper.core.errors import Code
 from tollkeeper.core.verification import Reason, code_of_reason
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.gateway.evidence.port import EvidenceOutcome, ExpectedTransfer
-from tollkeeper.gateway.hub_client import Settlement, asked_of
+from tollkeeper.gateway.hub_client import Settlement
 from tollkeeper.gateway.transfers.request import refused_transfer
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ class ForeignTransfers:
             if not finding.is_unused:
                 raise refused_transfer(finding.reason or Reason.NONCE_USED, finding.transaction, _ADVICE)
         asking = self.hub.settle(
-            self.hub.settle_request(asked_of(payment, terms), key="", confirm=transfer.confirm, purchase_data={})
+            self.hub.settle_request(
+                self.hub.asked_of(payment, terms), key="", confirm=transfer.confirm, purchase_data={}
+            )
         )
         answer = await self.evidence.settle(expected, asking, trusted=not transfer.confirm, confirms=supported.confirms)
         if answer.outcome is Settlement.SUCCESS:

@@ -25,7 +25,7 @@ from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.wire import encode_header
 from tollkeeper.describing import route
 from tollkeeper.gateway import operations
-from tollkeeper.gateway.hub_client import HubUnreachableError, asked_of, log_refused_signature, transfer_body
+from tollkeeper.gateway.hub_client import HubUnreachableError, log_refused_signature, transfer_body
 from tollkeeper.gateway.transfers.request import refused_transfer
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class DirectTransfers:
         return body
 
     async def _make_at_hub(self, transfer: TransferRequest, payment: Payment, paid: Tender) -> dict[str, Any]:
-        await self._require_good(paid, asked_of(payment, self.requests.terms(transfer, paid)))
+        await self._require_good(paid, self.hub.asked_of(payment, self.requests.terms(transfer, paid)))
         body = transfer_body(payment, transfer.asset.address, paid.value, transfer.pay_to, confirm=transfer.confirm)
         key = f"transfer-{hashlib.sha256(body).hexdigest()}"
         answer = await self.hub.transfer(self.hub.transfer_request(body, key=key, wait_seconds=transfer.wait_seconds))
