@@ -21,7 +21,7 @@ from tollkeeper.edge.call import InboundCall
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.edge.heads import ResponseHead
 from tollkeeper.edge.listening import strict_protocol
-from tollkeeper.edge.relay import RelayRequest
+from tollkeeper.edge.relay import RelayRequest, TargetUse
 from tollkeeper.edge.spool import SpooledBody
 
 PLAIN = b"content-type: text/plain\r\n"
@@ -150,7 +150,7 @@ class Calls:
         head = b"%b / HTTP/1.1\r\nhost: %b\r\n%b%b\r\n" % (call.method.encode(), host, lines, framing)
         body = b"" if length == 0 else call
         relay = self.forwarder.relay(
-            RelayRequest(self.target, call.method, head, body, length), Relayed(call, self.answered)
+            RelayRequest(TargetUse("owner"), self.target, call.method, head, body, length), Relayed(call, self.answered)
         )
 
         def gone() -> None:

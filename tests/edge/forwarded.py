@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tests.core.header_pairs import pairs_of
 from tollkeeper.core.addresses import TargetUrl
@@ -21,7 +21,7 @@ from tollkeeper.core.framing import BodyEnd
 from tollkeeper.edge.call import BodySink
 from tollkeeper.edge.forwarding import DEFAULT_LIMITS, Forwarder
 from tollkeeper.edge.heads import ResponseHead
-from tollkeeper.edge.relay import ForwardLimits, RelayRequest
+from tollkeeper.edge.relay import ForwardLimits, RelayRequest, TargetUse
 from tollkeeper.edge.spool import SpooledBody
 from tollkeeper.edge.streaming import StreamedRelay
 
@@ -44,6 +44,7 @@ class ForwardRequest:
     query: bytes = b""
     subpath: bytes = b""
     content_length: int | None = None
+    use: TargetUse = field(default_factory=lambda: TargetUse("owner"))
 
 
 @dataclass(slots=True)
@@ -207,10 +208,11 @@ def _encode(
         headers.append((b"content-length", b"%d" % length))
     head = encode_request_head(request.method, path, headers)
     if isinstance(body, bytes):
-        return RelayRequest(request.target, request.method, head, body, None), None
+        return RelayRequest(request.use, request.target, request.method, head, body, None), None
     assert answer is not None
     pumped = _PumpedBody(body, answer)
-    return RelayRequest(request.target, request.method, head, pumped, request.content_length), pumped
+    length = request.content_length
+    return RelayRequest(request.use, request.target, request.method, head, pumped, length), pumped
 
 
 def _response(head: ResponseHead, body: bytes | SpooledBody | Stream, size_bytes: int | None) -> ForwardResponse:

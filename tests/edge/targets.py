@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import resource
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -166,9 +167,11 @@ async def target(
 
 
 @contextlib.asynccontextmanager
-async def forwarder(resolver: Resolver | None = None, tls: ssl.SSLContext | None = None) -> AsyncIterator[Forwarder]:
+async def forwarder(
+    resolver: Resolver | None = None, tls: ssl.SSLContext | None = None, places: int = sys.maxsize
+) -> AsyncIterator[Forwarder]:
     """A forwarder that may reach this machine."""
-    made = Forwarder(resolver or Resolver(allow_private=True), tls=tls)
+    made = Forwarder(resolver or Resolver(allow_private=True), tls=tls, places=places)
     try:
         yield made
     finally:

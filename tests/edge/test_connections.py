@@ -414,39 +414,6 @@ async def test_closing_the_pool_fails_what_is_under_way_and_keeps_nothing() -> N
             await connect(pool, there)
 
 
-async def close_at_once(connection: Connection) -> None:
-    connection.writer.close()
-
-
-async def test_no_address_has_more_connections_than_are_left_to_others() -> None:
-    pool = TargetPool(places=16)
-    async with target(answers()) as there, target(close_at_once) as closing, AsyncExitStack() as targets:
-
-        async def fails(scheme: str, address: str, port: int) -> Code:
-            with pytest.raises(ApiError) as refusal:
-                await pool.open(scheme, [address], port, "a.example")
-            return refusal.value.code
-
-        for _ in range(10):  # of what failed, was given up or is lost nothing stays taken
-            opening = asyncio.ensure_future(connect(pool, there))
-            await asyncio.sleep(0)
-            opening.cancel()
-            assert await fails("http", "127.0.0.1", 9) is Code.UPSTREAM_UNREACHABLE
-            assert await fails("https", "127.0.0.1", closing.port) is Code.UPSTREAM_UNREACHABLE
-            (await connect(pool, there)).abort()
-            await asyncio.sleep(0)
-        await asyncio.sleep(0.05)
-        for count in (8, 4, 2, 1):  # of 16, and of what the others leave
-            address = f"127.0.0.{count + 1}"
-            one = await targets.enter_async_context(target(answers(), host=address))
-            for number in range(count):
-                await pool.open("http", [address], one.port, f"{number}.example")
-            assert await fails("http", address, one.port) is Code.UNAVAILABLE
-        assert pool.open_count == 15
-        pool.close()
-        await asyncio.sleep(0.01)
-
-
 async def test_no_address_is_no_connection(pool: TargetPool) -> None:
     with pytest.raises(ApiError) as refusal:
         await pool.open("http", [], 80, "a.example")

@@ -303,7 +303,7 @@ async def test_a_disk_that_is_full_in_the_middle_of_an_answer_is_a_clean_refusal
         with contextlib.ExitStack() as full:
             refusal = await asyncio.wait_for(refusal_of(edge, get(there.at())), 10)
         assert (refusal.code, refusal.status) == (Code.UNAVAILABLE, 503)
-        assert edge.room.in_use_bytes == edge.pool.open_count == 0
+        assert edge.room.memory.held == edge.room.disk.held == edge.places.held == edge.pool.open_count == 0
 
 
 async def test_whatever_fails_when_a_call_is_given_up_its_owner_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +317,7 @@ async def test_whatever_fails_when_a_call_is_given_up_its_owner_is_told_why(monk
     head = OK + b"Content-Length: 500000\r\n\r\n"
     async with target(answers(head, bytes(200_000), wait=False)) as there, forwarder() as edge:
         refusal = await asyncio.wait_for(refusal_of(edge, get(there.at())), 10)
-        assert (refusal.code, edge.room.in_use_bytes) == (Code.UPSTREAM_INVALID, 0)
+        assert (refusal.code, edge.room.memory.held) == (Code.UPSTREAM_INVALID, 0)
         assert Spool.close is close
 
 
@@ -337,7 +337,7 @@ async def test_a_disk_that_does_not_take_an_answer_in_time_is_a_refusal_and_gets
         response.close()
         # The first one's write was given up, and may be done by another thread later than the second one's.
         async with asyncio.timeout(20):
-            while edge.room.in_use_bytes:  # noqa: ASYNC110 - a room is asked
+            while edge.room.disk.held:  # noqa: ASYNC110 - a room is asked
                 await asyncio.sleep(0.01)
         assert await asyncio.to_thread(lambda: list(tmp_path.iterdir())) == []
         edge.close()

@@ -19,7 +19,7 @@ from tests.edge.callers import caller, everything, first_answer, say
 from tests.edge.targets import Connection, serves, sized, target
 from tests.edge.test_calls import CLOSE, bodies, get, until
 from tollkeeper.core.patience import Patience
-from tollkeeper.edge import presence
+from tollkeeper.edge import listening, presence
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 QUICK = Patience(sweep_seconds=0.1)
@@ -279,7 +279,7 @@ async def test_a_caller_who_leaves_an_upload_that_its_target_does_not_take_ends_
 async def test_an_upload_that_its_target_takes_late_arrives_whole_and_is_read_ahead_within_bounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(presence, "AHEAD_CALL_BYTES", 6 * 1024 * 1024)
+    monkeypatch.setattr(listening, "AHEAD_ALL_BYTES", 18 * 1024 * 1024)  # of which one address has a third
     size = 64_000_000
     sent = random.Random(1).randbytes(size)
     goes = asyncio.Event()

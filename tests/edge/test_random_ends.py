@@ -23,7 +23,6 @@ from tollkeeper.core.patience import Patience
 from tollkeeper.edge.addresses import Resolver
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.edge.listener import Listener
-from tollkeeper.edge.presence import AHEAD_ALL_BYTES
 
 NAME = "good.example"
 PATHS = (*(b"/call/relay",) * 4, b"/call/take", b"/call/early", b"/call/large", b"/asgi")
@@ -165,12 +164,11 @@ def held(running: Called, forwarder: Forwarder) -> dict[str, int]:
         "callers": len(state.connections),
         "tasks": len(state.tasks),
         "watched": len(listener.sweep._watched),
-        "ahead": AHEAD_ALL_BYTES - listener.ahead._left_bytes,
-        "places": pool._taken_in_all - pool.idle_count,
-        "by address": pool._taken.total() - pool._taken_in_all,
+        "ahead": listener.ahead.held,
+        "places": forwarder.places.held,
         "open": pool.open_count - pool.idle_count,
         "lanes": sum(len(lane) for lane in pool._lanes.values()) - pool.idle_count,
-        "spooled": forwarder.room.in_use_bytes,
+        "spooled": forwarder.room.memory.held + forwarder.room.disk.held,
         "deadlines": len(forwarder.deadlines._due),
         "calls": len(running.calls.begun) - len(running.calls.ends),
     }

@@ -11,11 +11,21 @@ import pytest
 
 from tests.edge.forwarded import ForwardRequest, forward
 from tests.edge.targets import forwarder, nothing_more_can_be_opened, serves, sized, target
+from tests.edge.test_calls import until
 from tollkeeper.core.addresses import TargetUrl
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.edge.addresses import CACHE_SECONDS, CACHED_HOSTS_MAX, Lookup, OwnPlace, Resolver, is_of_this_machine
-from tollkeeper.edge.lookups import CALL_THREADS, OTHER_THREADS
+from tollkeeper.edge.addresses import (
+    CACHED_HOSTS_MAX,
+    CALL_THREADS,
+    CHECK_THREADS,
+    Lookup,
+    OwnPlace,
+    Resolver,
+    is_of_this_machine,
+)
 from tollkeeper.edge.pool import NothingSentError
+
+OWNER = "owner"
 
 
 class Clock:
@@ -63,21 +73,21 @@ async def code_of(waiting: Awaitable[object]) -> Code:
 )
 async def test_one_address_that_is_not_public_refuses_the_host(answer: list[str]) -> None:
     resolver = Resolver(allow_private=False, lookup=Names(answer))
-    assert await code_of(resolver.resolve("evil.example", 80)) is Code.UPSTREAM_BLOCKED
+    assert await code_of(resolver.resolve("evil.example", 80, OWNER)) is Code.UPSTREAM_BLOCKED
     assert resolver.cached("evil.example") is None
 
 
 async def test_every_public_address_is_given_in_order() -> None:
     answer = ["8.8.8.8", "2606:4700::1111"]
-    assert await Resolver(allow_private=False, lookup=Names(answer)).resolve("good.example", 80) == answer
+    assert await Resolver(allow_private=False, lookup=Names(answer)).resolve("good.example", 80, OWNER) == answer
 
 
 async def test_an_address_is_judged_without_asking_anybody() -> None:
     names = Names(["8.8.8.8"])
     resolver = Resolver(allow_private=False, lookup=names)
-    assert await resolver.resolve("1.1.1.1", 80) == ["1.1.1.1"]
-    assert await code_of(resolver.resolve("127.0.0.1", 80)) is Code.UPSTREAM_BLOCKED
-    assert await code_of(resolver.resolve("::1", 80)) is Code.UPSTREAM_BLOCKED
+    assert await resolver.resolve("1.1.1.1", 80, OWNER) == ["1.1.1.1"]
+    assert await code_of(resolver.resolve("127.0.0.1", 80, OWNER)) is Code.UPSTREAM_BLOCKED
+    assert await code_of(resolver.resolve("::1", 80, OWNER)) is Code.UPSTREAM_BLOCKED
     assert names.asked == 0
 
 
@@ -91,7 +101,7 @@ def failing(fault: Exception) -> Lookup:
 @pytest.mark.parametrize("lookup", [failing(OSError("no such host")), failing(UnicodeError("label")), Names([])])
 async def test_a_host_that_has_no_address_is_unreachable(lookup: Lookup) -> None:
     assert (
-        await code_of(Resolver(allow_private=False, lookup=lookup).resolve("a.example", 80))
+        await code_of(Resolver(allow_private=False, lookup=lookup).resolve("a.example", 80, OWNER))
         is Code.UPSTREAM_UNREACHABLE
     )
 
@@ -103,26 +113,27 @@ async def test_a_name_server_that_does_not_answer_is_not_waited_for_long(monkeyp
 
     monkeypatch.setattr("tollkeeper.edge.addresses.LOOKUP_TIMEOUT_SECONDS", 0.05)
     assert (
-        await code_of(Resolver(allow_private=False, lookup=hang).resolve("a.example", 80)) is Code.UPSTREAM_UNREACHABLE
+        await code_of(Resolver(allow_private=False, lookup=hang).resolve("a.example", 80, OWNER))
+        is Code.UPSTREAM_UNREACHABLE
     )
 
 
 async def test_an_answer_is_remembered_for_five_seconds_and_checked_again_then() -> None:
     clock, names = Clock(), Names(["8.8.8.8"], ["127.0.0.1"])
     resolver = Resolver(allow_private=False, lookup=names, clock=clock)
-    assert await resolver.resolve("a.example", 80) == ["8.8.8.8"]
+    assert await resolver.resolve("a.example", 80, OWNER) == ["8.8.8.8"]
     clock.seconds += 4.99
-    assert await resolver.resolve("a.example", 80) == ["8.8.8.8"]
+    assert await resolver.resolve("a.example", 80, OWNER) == ["8.8.8.8"]
     assert names.asked == 1
     clock.seconds += 0.02
-    assert await code_of(resolver.resolve("a.example", 80)) is Code.UPSTREAM_BLOCKED
+    assert await code_of(resolver.resolve("a.example", 80, OWNER)) is Code.UPSTREAM_BLOCKED
     assert names.asked == 2
 
 
 async def test_many_who_ask_at_once_ask_once_and_one_who_leaves_takes_nobody_along() -> None:
     names = Names(["8.8.8.8"])
     resolver = Resolver(allow_private=False, lookup=names)
-    waiting = [asyncio.ensure_future(resolver.resolve("a.example", 80)) for _ in range(50)]
+    waiting = [asyncio.ensure_future(resolver.resolve("a.example", 80, OWNER)) for _ in range(50)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     answers = await asyncio.gather(*waiting[1:])
@@ -133,25 +144,25 @@ async def test_many_who_ask_at_once_ask_once_and_one_who_leaves_takes_nobody_alo
 async def test_what_is_remembered_is_bounded() -> None:
     resolver = Resolver(allow_private=False, lookup=Names(["8.8.8.8"]))
     for number in range(CACHED_HOSTS_MAX + 10):
-        await resolver.resolve(f"h{number}.example", 80)
+        await resolver.resolve(f"h{number}.example", 80, OWNER)
     assert resolver.cached("h0.example") is None
     assert resolver.cached(f"h{CACHED_HOSTS_MAX + 9}.example") == ["8.8.8.8"]
 
 
 async def test_creating_and_updating_a_gate_resolve_the_host_and_name_the_field() -> None:
     resolver = Resolver(allow_private=False, lookup=Names(["8.8.8.8"], ["10.0.0.1"]), clock=Clock())
-    assert (await resolver.check_target("https://A.example/x")).text == "https://a.example/x"
+    assert (await resolver.check_target("https://A.example/x", OWNER)).text == "https://a.example/x"
     for url in ("https://b.example/", "http://127.0.0.1/", "ftp://a.example/"):
         with pytest.raises(ApiError) as refusal:
-            await resolver.check_target(url)
+            await resolver.check_target(url, OWNER)
         assert (refusal.value.code, refusal.value.details) == (Code.INVALID_PARAMETER, {"field": "targetUrl"})
 
 
 async def test_the_system_s_own_lookup_is_judged_like_any_other() -> None:
     resolver = Resolver(allow_private=False)
     try:
-        assert await code_of(resolver.resolve("localhost", 80)) is Code.UPSTREAM_BLOCKED
-        assert await code_of(resolver.resolve("no-such-host.invalid", 80)) is Code.UPSTREAM_UNREACHABLE
+        assert await code_of(resolver.resolve("localhost", 80, OWNER)) is Code.UPSTREAM_BLOCKED
+        assert await code_of(resolver.resolve("no-such-host.invalid", 80, OWNER)) is Code.UPSTREAM_UNREACHABLE
     finally:
         resolver.close()
 
@@ -179,72 +190,65 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answered]:
     event.set()
 
 
-async def test_silent_name_servers_of_gates_that_are_made_do_not_stop_calls(answered: Answered) -> None:
+async def test_silent_name_servers_of_called_gates_stop_nobody_else(
+    answered: Answered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tollkeeper.edge.addresses.LOOKUP_TIMEOUT_SECONDS", 2)
     resolver = Resolver(allow_private=False)
-    urls = [*(f"http://silent{n}.example/" for n in range(100)), "http://good.example/"]
-    making = [asyncio.ensure_future(resolver.check_target(url)) for url in urls]
-    await asyncio.sleep(0.05)
-    assert await resolver.resolve("good.example", 80) == ["8.8.8.8"]  # or it would be given up
+    hosts = [f"silent{n}.example" for n in range(160)]
+    calling = [asyncio.ensure_future(code_of(resolver.resolve(host, 80, OWNER))) for host in hosts]
+    await until(lambda: len(answered.asked) == CALL_THREADS // 3)
+    for number in range(20):
+        assert await resolver.resolve(f"good{number}.example", 80, "another") == ["8.8.8.8"]
+    assert await resolver.resolve("good.example", 80, "a third") == ["8.8.8.8"]
+    codes = await asyncio.gather(*calling)
+    for host, code in zip(hosts, codes, strict=True):  # a name that was not asked for is no reason to charge anybody
+        assert code is (Code.UPSTREAM_UNREACHABLE if host in answered.asked else Code.UNAVAILABLE)
+    assert await code_of(resolver.resolve(hosts[0], 80, OWNER)) is Code.UPSTREAM_UNREACHABLE  # it has its thread
+    answered.set()
+    assert await resolver.resolve(hosts[-1], 80, OWNER) == ["8.8.8.8"]
+    resolver.close()
+
+
+async def test_silent_name_servers_of_gates_that_are_made_stop_no_call_and_nobody_else_s_gate(
+    answered: Answered,
+) -> None:
+    resolver = Resolver(allow_private=False)
+    urls = [f"http://silent{n}.example/" for n in range(100)]
+    making = [asyncio.ensure_future(resolver.check_target(url, OWNER)) for url in urls]
+    await until(lambda: len(answered.asked) == CHECK_THREADS // 3)
+    assert await resolver.resolve("good.example", 80, OWNER) == ["8.8.8.8"]
+    assert (await resolver.check_target("http://other.example/", "another")).host == "other.example"
     answered.set()
     await asyncio.gather(*making)
     resolver.close()
 
 
-async def test_silent_name_servers_of_called_gates_do_not_stop_calls_of_others(
-    answered: Answered, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tollkeeper.edge.lookups.SILENT_SECONDS", 0.01)
-    clock = Clock()
-    resolver = Resolver(allow_private=False, clock=clock)
-
-    def waited_for(seconds: float) -> None:
-        monkeypatch.setattr("tollkeeper.edge.addresses.LOOKUP_TIMEOUT_SECONDS", seconds)
-
-    waited_for(1)  # far longer than a thread takes to begin
-    for _ in range(CALL_THREADS + 1):  # one host, as often as it is called: it has one thread
-        assert await code_of(resolver.resolve("silent.example", 80)) is Code.UPSTREAM_UNREACHABLE
-        waited_for(0.02)  # from now on it has its thread
-    waited_for(5)
-    assert await resolver.resolve("first.example", 80) == ["8.8.8.8"]
-    waited_for(1)  # as above
-    for number in range(2):  # many hosts: they have been silent before
-        hosts = [f"silent{n}.example" for n in range(CALL_THREADS - 1)]  # the last thread is the first host's
-        answered.asked.clear()
-        codes = await asyncio.gather(*(code_of(resolver.resolve(host, 80)) for host in hosts))
-        assert number == 0 or len(answered.asked) < len(hosts)
-        for host, code in zip(hosts, codes, strict=True):  # not charged for what was silent before, nor for others
-            assert code is (Code.UPSTREAM_UNREACHABLE if host in answered.asked else Code.UNAVAILABLE)
-        if number == 0:  # who finds no thread while others have them all is not to be blamed, nor to be charged
-            with pytest.raises(NothingSentError):
-                await resolver.resolve("late.example", 80)
-        if number == 0:
-            answered.set()
-            waited_for(5)
-            for host in hosts:  # each has let go of its thread by then
-                assert await resolver.resolve(host, 80) == ["8.8.8.8"]
-            answered.clear()
-            waited_for(1)
-            clock.seconds += CACHE_SECONDS + 1
-    waited_for(5)
-    assert await resolver.resolve("second.example", 80) == ["8.8.8.8"]
+async def test_a_tenant_that_waits_for_a_host_holds_up_nobody_else_who_asks_for_it(answered: Answered) -> None:
+    resolver = Resolver(allow_private=False)
+    calling = [asyncio.ensure_future(resolver.resolve(f"silent{n}.example", 80, OWNER)) for n in range(CALL_THREADS)]
+    calling.append(asyncio.ensure_future(resolver.resolve("good.example", 80, OWNER)))
+    await until(lambda: len(answered.asked) == CALL_THREADS // 3)
+    assert not calling[-1].done()
+    assert await resolver.resolve("good.example", 80, "another") == ["8.8.8.8"]
     answered.set()
-    assert await resolver.resolve("silent.example", 80) == ["8.8.8.8"]
+    await asyncio.gather(*calling)
     resolver.close()
 
 
 async def test_where_nothing_more_can_be_opened_no_target_is_to_blame() -> None:
     resolver = Resolver(allow_private=False, own=OwnPlace("gateway.example", 443, 8402), lookup=Names(["8.8.8.8"]))
     with nothing_more_can_be_opened(os.getpid()), pytest.raises(NothingSentError):
-        await resolver.resolve("good.example", 8402)
-    assert await resolver.resolve("good.example", 8402) == ["8.8.8.8"]
+        await resolver.resolve("good.example", 8402, OWNER)
+    assert await resolver.resolve("good.example", 8402, OWNER) == ["8.8.8.8"]
     saved = "https://good.example:8402/"
     with nothing_more_can_be_opened(os.getpid()), pytest.raises(NothingSentError):  # 503: nothing is wrong with it
-        await resolver.check_target(saved)
-    assert (await resolver.check_target(saved)).host == "good.example"
+        await resolver.check_target(saved, OWNER)
+    assert (await resolver.check_target(saved, OWNER)).host == "good.example"
     by_the_system = Resolver(allow_private=True)
     with nothing_more_can_be_opened(os.getpid()), pytest.raises(NothingSentError):
-        await by_the_system.resolve("localhost", 80)
-    assert await by_the_system.resolve("localhost", 80)
+        await by_the_system.resolve("localhost", 80, OWNER)
+    assert await by_the_system.resolve("localhost", 80, OWNER)
     by_the_system.close()
 
 
@@ -253,14 +257,15 @@ async def test_a_lookup_that_nobody_waits_for_any_more_is_not_begun(
 ) -> None:
     monkeypatch.setattr("tollkeeper.edge.addresses.LOOKUP_TIMEOUT_SECONDS", 0.5)  # a thread has begun by then
     resolver = Resolver(allow_private=False)
-    urls = [f"http://silent{n}.example/" for n in range(5 * OTHER_THREADS)]
-    codes = await asyncio.gather(*(code_of(resolver.check_target(url)) for url in urls))
+    share = CHECK_THREADS // 3
+    urls = [f"http://silent{n}.example/" for n in range(5 * share)]
+    codes = await asyncio.gather(*(code_of(resolver.check_target(url, OWNER)) for url in urls))
     assert set(codes) == {Code.INVALID_PARAMETER, Code.UNAVAILABLE}  # nothing is known of a name that was not asked for
-    assert codes.count(Code.INVALID_PARAMETER) == OTHER_THREADS
+    assert codes.count(Code.INVALID_PARAMETER) == share
     monkeypatch.setattr("tollkeeper.edge.addresses.LOOKUP_TIMEOUT_SECONDS", 5)
     answered.set()
-    assert (await resolver.check_target("http://good.example/")).host == "good.example"
-    assert len(answered.asked) <= OTHER_THREADS + 1
+    assert (await resolver.check_target("http://good.example/", OWNER)).host == "good.example"
+    assert len(answered.asked) == share + 1
     resolver.close()
 
 
@@ -276,7 +281,7 @@ async def test_a_name_that_turns_inward_is_never_followed(turn: int) -> None:
     resolver = Resolver(allow_private=False, lookup=names, clock=clock)
     async with target(serves(sized(b"secret"))) as inner, forwarder(resolver) as edge:
         for _ in range(turn):
-            assert await resolver.resolve("rebinding.example", inner.port) == ["8.8.8.8"]
+            assert await resolver.resolve("rebinding.example", inner.port, OWNER) == ["8.8.8.8"]
             clock.seconds += 6
         assert await code_of(forward(edge, ForwardRequest(named(inner.port), "GET", []), b"")) is Code.UPSTREAM_BLOCKED
         assert inner.connections == 0
@@ -314,16 +319,16 @@ async def test_a_kept_connection_serves_only_the_address_that_the_name_has_now()
 async def test_the_gateway_itself_is_no_target(public_url: str, target_url: str) -> None:
     own = OwnPlace.of(public_url, 8402)
     resolver = Resolver(allow_private=False, own=own, lookup=Names(["8.8.8.8"]))
-    assert await code_of(resolver.check_target(target_url)) is Code.INVALID_PARAMETER
-    assert await code_of(resolver.resolve(own.host, own.port)) is Code.UPSTREAM_BLOCKED
+    assert await code_of(resolver.check_target(target_url, OWNER)) is Code.INVALID_PARAMETER
+    assert await code_of(resolver.resolve(own.host, own.port, OWNER)) is Code.UPSTREAM_BLOCKED
     # Another port of its host is somebody else's, and so is its port on another machine.
-    assert (await resolver.check_target("http://pay.example:8080/")).port == 8080
-    assert (await resolver.check_target("http://8.8.8.8:8402/")).port == 8402
+    assert (await resolver.check_target("http://pay.example:8080/", OWNER)).port == 8080
+    assert (await resolver.check_target("http://8.8.8.8:8402/", OWNER)).port == 8402
 
 
 async def test_in_development_the_gateway_may_be_its_own_target() -> None:
     resolver = Resolver(allow_private=True, own=OwnPlace.of("http://127.0.0.1:8402", 8402))
-    assert await resolver.resolve("127.0.0.1", 8402) == ["127.0.0.1"]
+    assert await resolver.resolve("127.0.0.1", 8402, OWNER) == ["127.0.0.1"]
 
 
 def test_addresses_of_this_machine_are_known() -> None:

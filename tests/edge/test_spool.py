@@ -15,7 +15,7 @@ import pytest
 
 from tests.edge.test_calls import until
 from tests.storage.test_files import no_file_larger_than
-from tollkeeper.edge.spool import BATCH_SIZE_BYTES, Spool, SpooledBody, SpoolRoom
+from tollkeeper.edge.spool import BATCH_SIZE_BYTES, Space, Spool, SpooledBody, SpoolRoom
 
 MIB = 1024 * 1024
 
@@ -37,7 +37,14 @@ class Source:
 
 
 def spool(room: SpoolRoom, source: Source, memory_bytes: int = MIB) -> Spool:
-    return Spool(room, memory_bytes, pause=source.pause, resume=source.resume, on_fault=source.faults.append)
+    return Spool(
+        Space(room, "owner"), memory_bytes, pause=source.pause, resume=source.resume, on_fault=source.faults.append
+    )
+
+
+def held(room: SpoolRoom) -> int:
+    """What tenants have of memory and disk."""
+    return room.memory.held + room.disk.held
 
 
 async def until_resumed(source: Source) -> None:
@@ -54,35 +61,35 @@ async def whole(body: bytes | SpooledBody) -> bytes:
 
 
 async def test_a_small_body_never_touches_the_disk(tmp_path: Path) -> None:
-    room, source = SpoolRoom(64 * MIB, tmp_path / "missing"), Source()
+    room, source = SpoolRoom(tmp_path / "missing"), Source()
     spooled = spool(room, source)
     for _ in range(4):
         spooled.append(bytes(MIB // 4))
-    assert room.in_use_bytes == MIB
+    assert held(room) == MIB
     assert await spooled.finish() == bytes(MIB)
-    assert (room.in_use_bytes, source.pauses, source.faults) == (0, 0, [])
+    assert (held(room), source.pauses, source.faults) == (0, 0, [])
     room.close()
 
 
 async def test_a_large_body_comes_back_as_it_went_in_and_the_source_waits_for_the_disk() -> None:
-    room, source = SpoolRoom(64 * MIB), Source()
+    room, source = SpoolRoom(), Source()
     spooled = spool(room, source)
     parts = [bytes([number]) * 100_000 for number in range(80)]
     for part in parts:
         spooled.append(part)
         while source.is_paused:
-            assert room.in_use_bytes <= MIB + 100_000
+            assert room.memory.held <= MIB
             await asyncio.sleep(0)
     body = await spooled.finish()
     assert isinstance(body, SpooledBody)
     assert body.size_bytes == 8_000_000
     assert await whole(body) == b"".join(parts)
-    assert (room.in_use_bytes, source.pauses > 5) == (0, True)
+    assert (held(room), source.pauses > 5) == (0, True)
     room.close()
 
 
 async def test_a_source_that_goes_on_while_the_disk_is_behind_loses_nothing() -> None:
-    room, source = SpoolRoom(64 * MIB), Source()
+    room, source = SpoolRoom(), Source()
     spooled = spool(room, source)
     parts = [bytes([number]) * 300_000 for number in range(20)]
     for part in parts:
@@ -93,7 +100,7 @@ async def test_a_source_that_goes_on_while_the_disk_is_behind_loses_nothing() ->
 
 
 async def test_a_crowded_room_sends_bodies_to_disk_early() -> None:
-    room, source = SpoolRoom(2 * MIB), Source()
+    room, source = SpoolRoom(memory_bytes=7 * MIB), Source()
     spools = [spool(room, source) for _ in range(6)]
     for spooled in spools:
         for _ in range(3):
@@ -101,12 +108,12 @@ async def test_a_crowded_room_sends_bodies_to_disk_early() -> None:
     bodies = [await spooled.finish() for spooled in spools]
     assert [isinstance(body, SpooledBody) for body in bodies] == [False, False, True, True, True, True]
     assert [await whole(body) for body in bodies] == [bytes(900_000)] * 6
-    assert room.in_use_bytes == 0
+    assert held(room) == 0
     room.close()
 
 
 async def test_a_spool_that_is_given_up_leaves_nothing() -> None:
-    room, source = SpoolRoom(64 * MIB), Source()
+    room, source = SpoolRoom(), Source()
     for size in (1000, 2 * MIB):
         given_up = spool(room, source)
         given_up.append(bytes(size))
@@ -115,42 +122,42 @@ async def test_a_spool_that_is_given_up_leaves_nothing() -> None:
     on_disk.append(bytes(2 * MIB))
     await until_resumed(source)
     on_disk.close()
-    await until(lambda: room.in_use_bytes == 0)
-    assert (room.in_use_bytes, source.faults) == (0, [])
+    await until(lambda: held(room) == 0)
+    assert (held(room), source.faults) == (0, [])
     room.close()
 
 
 async def test_a_spool_that_is_given_up_while_its_end_is_awaited_leaves_nothing() -> None:
-    room, source, held = SpoolRoom(64 * MIB), Source(), threading.Event()
+    room, source, goes_on = SpoolRoom(), Source(), threading.Event()
     for _ in range(4):
-        room.threads.submit(held.wait)  # the disk is slow
+        room.threads.submit(goes_on.wait)  # the disk is slow
     spooled = spool(room, source)
     spooled.append(bytes(2 * MIB))
     finishing = asyncio.ensure_future(spooled.finish())
     await asyncio.sleep(0)
     finishing.cancel()
     spooled.close()
-    held.set()
-    await until(lambda: room.in_use_bytes == 0)
-    assert (room.in_use_bytes, finishing.cancelled()) == (0, True)
+    goes_on.set()
+    await until(lambda: held(room) == 0)
+    assert (held(room), finishing.cancelled()) == (0, True)
     room.close()
 
 
 async def test_a_disk_that_fails_is_told_once_and_ends_the_wait(tmp_path: Path) -> None:
-    room, source = SpoolRoom(64 * MIB, tmp_path / "missing"), Source()
+    room, source = SpoolRoom(tmp_path / "missing"), Source()
     spooled = spool(room, source)
     spooled.append(bytes(2 * MIB))
     with pytest.raises(FileNotFoundError):
         await spooled.finish()
     assert [type(fault) for fault in source.faults] == [FileNotFoundError]
     spooled.close()
-    assert room.in_use_bytes == 0
+    assert held(room) == 0
     room.close()
 
 
 @pytest.mark.parametrize("short_bytes", [1, 1000, 4096, 100_000])
 async def test_a_disk_that_takes_a_write_in_part_is_told_once_and_its_file_is_given_up(short_bytes: int) -> None:
-    room, source = SpoolRoom(64 * MIB), Source()
+    room, source = SpoolRoom(), Source()
     spooled = spool(room, source)
     spooled.append(bytes(2 * MIB))
     await until_resumed(source)
@@ -160,7 +167,7 @@ async def test_a_disk_that_takes_a_write_in_part_is_told_once_and_its_file_is_gi
         await until(lambda: source.faults)
         spooled.close()
     assert [getattr(fault, "errno", None) for fault in source.faults] == [errno.EFBIG]
-    assert (room.in_use_bytes, open_descriptors()) == (0, before - 1)
+    assert (held(room), open_descriptors()) == (0, before - 1)
     room.close()
 
 
@@ -169,7 +176,7 @@ async def test_some_of_a_disk_is_left_to_others(monkeypatch: pytest.MonkeyPatch,
     left_bytes = min(256 * MIB, disk_bytes // 10) + 3 * MIB
     usage = SimpleNamespace(total=disk_bytes, free=left_bytes)
     monkeypatch.setattr("tollkeeper.edge.spool.shutil.disk_usage", lambda _folder: usage)
-    room, source = SpoolRoom(64 * MIB), Source()
+    room, source = SpoolRoom(), Source()
     spooled = spool(room, source)
     spooled.append(bytes(2 * MIB))
     await until_resumed(source)
@@ -183,7 +190,7 @@ async def test_some_of_a_disk_is_left_to_others(monkeypatch: pytest.MonkeyPatch,
 
 
 async def test_what_could_not_be_written_for_another_reason_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    room, source = SpoolRoom(64 * MIB), Source()
+    room, source = SpoolRoom(), Source()
 
     def nothing_left(_size_bytes: int) -> None:
         raise MemoryError
@@ -199,7 +206,7 @@ async def test_what_could_not_be_written_for_another_reason_is_told_too(monkeypa
 
 
 async def test_a_body_that_is_left_half_read_gives_its_space_back() -> None:
-    room, source = SpoolRoom(64 * MIB), Source()
+    room, source = SpoolRoom(), Source()
     spooled = spool(room, source, memory_bytes=1)
     spooled.append(bytes(3 * BATCH_SIZE_BYTES))
     body = await spooled.finish()
@@ -228,12 +235,12 @@ class HungFile(io.FileIO):
 
 @pytest.mark.parametrize("how", ["its reader is cancelled", "it is closed"])
 async def test_a_body_that_is_given_up_while_a_read_hangs_keeps_nobody_waiting(how: str, tmp_path: Path) -> None:
-    room, path = SpoolRoom(64 * MIB), tmp_path / "body"
+    room, path = SpoolRoom(), tmp_path / "body"
     path.write_bytes(bytes(2 * BATCH_SIZE_BYTES))
     HungFile.began.clear()
     HungFile.may_end.clear()
     file = io.BufferedReader(HungFile(str(path)))
-    body = SpooledBody(file, 2 * BATCH_SIZE_BYTES, room.threads)
+    body = SpooledBody(file, 2 * BATCH_SIZE_BYTES, Space(room, "owner"))
     reading = asyncio.ensure_future(whole(body))
     await until(HungFile.began.is_set)
     late = threading.Timer(5, HungFile.may_end.set)  # lest a loop that waits for it wait for ever
@@ -250,9 +257,9 @@ async def test_a_body_that_is_given_up_while_a_read_hangs_keeps_nobody_waiting(h
 
 
 async def test_a_file_that_is_shorter_than_it_was_is_a_fault(tmp_path: Path) -> None:
-    room = SpoolRoom(64 * MIB)
+    room = SpoolRoom()
     path = tmp_path / "short"
     path.write_bytes(b"half")
     with pytest.raises(OSError, match="shorter"):
-        await whole(SpooledBody(path.open("rb"), 10, room.threads))
+        await whole(SpooledBody(path.open("rb"), 10, Space(room, "owner")))
     room.close()

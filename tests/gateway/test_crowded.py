@@ -9,11 +9,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.cli.processes import running
 from tests.edge.targets import nothing_more_can_be_opened
 from tests.edge.test_calls import until
 from tests.faults.shop import Shop, url_of
 from tests.gateway.recording_target import Received, Writer, recording_target
 from tests.gateway.same_bytes import kept, request
+from tests.ports import free_port
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
@@ -69,7 +71,7 @@ async def test_strangers_who_only_connect_stop_no_paid_call(tmp_path: Path, embe
         assert len(target.requests) == 5
 
 
-async def test_a_target_that_hangs_holds_up_its_own_callers_only(
+async def test_targets_that_hang_at_many_addresses_hold_up_their_owner_s_callers_only(
     tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:
     hang = asyncio.Event()
@@ -82,38 +84,49 @@ async def test_a_target_that_hangs_holds_up_its_own_callers_only(
 
     shop = await asyncio.to_thread(Shop, tmp_path / "home", embedded_chain, embedded_chain.url)
     limited = ("sh", "-c", f'ulimit -n {FEW}; exec "$@"', "sh")
-    elsewhere = await asyncio.start_server(answer_late, "127.0.0.2", 0)
-    port = elsewhere.sockets[0].getsockname()[1]
     async with recording_target() as target, Buyer(derive_wallets().buyer) as buyer, AsyncExitStack() as callers:
-        callers.callback(elsewhere.close)
+        targets = [target.url]
+        for number in range(12):
+            server = await asyncio.start_server(answer_late, f"127.0.0.{number + 2}", 0)
+            callers.callback(server.close)
+            targets.append("http://{}:{}".format(*server.sockets[0].getsockname()))
         callers.callback(hang.set)
-        with shop.serving(under=limited) as program:
+        port = free_port()
+        environ = {**shop.environ, "TOLLKEEPER_PUBLIC_URL": f"http://127.0.0.1:{port}"}
+        with running("serve", "--config", shop.config, "--port", str(port), environ=environ, under=limited) as program:
             url = url_of(program)
+            bearer = await buyer.login(url, derive_wallets().owner.key)
 
-            async def paid(target_url: str) -> tuple[dict[str, str], bytes]:
+            async def paid(target_url: str, **headers: str) -> tuple[dict[str, str], bytes]:
                 body = {"targetUrl": target_url, "price": "0.01", "credits": 1000}
-                gate = (await buyer.ask("POST", f"{url}/api/v1/paygates", body=body)).json()
+                gate = (await buyer.ask("POST", f"{url}/api/v1/paygates", body=body, headers=headers)).json()
                 gate["accessUrl"] = f"{url}/{gate['slug']}"
                 payment = buyer.sign((await buyer.ask("GET", gate["accessUrl"])).json())
                 return gate, request(gate, more=f"X-Payment: {payment}\r\n")
 
-            gate, good = await paid(target.url)
-            hanging_gate, hanging = await paid(f"http://127.0.0.2:{port}")
+            gate, good = await paid(targets[0])
+            hanging = [await paid(one, Authorization=f"Bearer {bearer}") for one in targets[1:]]
             async with kept(gate) as one:
                 assert (await one.ask(good))[0] == 200
             waiting = []
-            for _ in range(FEW):  # more than there are descriptors for, of callers and of connections to the target
-                waiting.append(await callers.enter_async_context(kept(hanging_gate)))
-                waiting[-1].writer.write(hanging)
+            for number in range(FEW):  # more than there are descriptors for, of callers and of connections to targets
+                hanging_gate, asked = hanging[number % len(hanging)]
+                waiting.append((await callers.enter_async_context(kept(hanging_gate)), asked))
+                waiting[-1][0].writer.write(asked)
                 await asyncio.sleep(0.01)
-            async with kept(gate) as one:
-                assert (await one.ask(good))[0] == 200
+            for _ in range(5):
+                async with kept(gate) as one:
+                    assert (await one.ask(good))[0] == 200
             hang.set()
-            answers = await asyncio.gather(*(each.answer(hanging) for each in waiting), return_exceptions=True)
+            answers = await asyncio.gather(*(each.answer(asked) for each, asked in waiting), return_exceptions=True)
             statuses = Counter(0 if isinstance(said, BaseException) else said[0] for said in answers)
             assert statuses[200] >= 5
             assert statuses[503] >= 5
-            async with kept(hanging_gate) as one:
-                status, headers, _ = await one.ask(hanging)
-                assert (status, headers["x-credits-remaining"]) == (200, str(1000 - statuses[200] - 1)), statuses
-            assert "target_crowded" in {line["event"] for line in program.lines()}
+            left = 0
+            for hanging_gate, asked in hanging:
+                async with kept(hanging_gate) as one:
+                    status, headers, _ = await one.ask(asked)
+                    assert status == 200
+                    left += int(headers["x-credits-remaining"])
+            assert left == 12 * (1000 - 1) - statuses[200], statuses
+            assert "share_used_up" in {line["event"] for line in program.lines()}

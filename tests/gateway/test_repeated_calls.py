@@ -19,9 +19,8 @@ from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
 from tests.gateway.same_bytes import Caller, kept, request
 from tests.gateway.test_leaving import LeftShop, shop
-from tollkeeper.edge import forwarding
 from tollkeeper.edge.forwarding import Forwarder
-from tollkeeper.edge.spool import SpoolRoom
+from tollkeeper.edge.spool import MEMORY_SIZE_BYTES, SpoolRoom
 
 CREDITS = 60
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n"
@@ -220,13 +219,21 @@ def of_its_id(request_id: bytes, size_bytes: int) -> bytes:
     return (own * (size_bytes // len(own) + 1))[:size_bytes]
 
 
+class Rooms(list[SpoolRoom]):
+    """Where answers wait, of each gateway that is started; in so much memory."""
+
+    memory_bytes = MEMORY_SIZE_BYTES
+
+    def are_empty(self) -> bool:
+        return not any(room.memory.held + room.disk.held for room in self)
+
+
 @pytest.fixture
-def rooms(monkeypatch: pytest.MonkeyPatch) -> list[SpoolRoom]:
-    """Where answers wait in memory, of each gateway that is started."""
-    sound, made = SpoolRoom.__init__, list[SpoolRoom]()
+def rooms(monkeypatch: pytest.MonkeyPatch) -> Rooms:
+    sound, made = SpoolRoom.__init__, Rooms()
 
     def noted(self: SpoolRoom, *arguments: Any) -> None:
-        sound(self, *arguments)
+        sound(self, *arguments, memory_bytes=made.memory_bytes)
         made.append(self)
 
     monkeypatch.setattr(SpoolRoom, "__init__", noted)
@@ -239,11 +246,10 @@ async def test_a_long_answer_in_parts_is_its_callers_own_and_leaves_no_memory_ta
     tmp_path: Path,
     embedded_chain: ChainUnderTest,
     target: RecordingTarget,
-    rooms: list[SpoolRoom],
-    monkeypatch: pytest.MonkeyPatch,
+    rooms: Rooms,
 ) -> None:
     """Also where the answers that come at once are more than all of them may take in memory."""
-    monkeypatch.setattr(forwarding, "SPOOL_MEMORY_BYTES", memory_bytes)
+    rooms.memory_bytes = memory_bytes
     sizes = itertools.cycle((70_000, 300, 1024 * 1024, 400_000, 1024 * 1024 + 1))
 
     async def in_parts(got: Received, writer: Writer) -> None:
@@ -264,7 +270,7 @@ async def test_a_long_answer_in_parts_is_its_callers_own_and_leaves_no_memory_ta
                 size_bytes = int(head.partition(b"content-length: ")[2].split()[0])
                 assert len(body) == size_bytes
                 assert body == of_its_id(own, size_bytes)
-        await until(lambda: not any(room.in_use_bytes for room in rooms))
+        await until(rooms.are_empty)
     assert there.calls() == {("DONE", 200): 3 + 40}
 
 
@@ -274,7 +280,7 @@ async def test_a_long_answer_that_does_not_come_whole_is_no_answer(
     tmp_path: Path,
     embedded_chain: ChainUnderTest,
     target: RecordingTarget,
-    rooms: list[SpoolRoom],
+    rooms: Rooms,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     half, dropped = asyncio.Event(), asyncio.Event()
@@ -315,7 +321,7 @@ async def test_a_long_answer_that_does_not_come_whole_is_no_answer(
             assert head.startswith(b"HTTP/1.1 502 ")
             assert b"x-credits-remaining: " in head
             assert (b"UPSTREAM_TIMEOUT" if how == "is late" else b"UPSTREAM_INVALID") in body
-        await until(lambda: not any(room.in_use_bytes for room in rooms))
+        await until(rooms.are_empty)
         target.answer = whole
         assert await _side_by_side(there, data, 1) == [b"200"]
     assert there.calls() == {("DONE", 200): 6, ("DONE", 499 if how == "its caller leaves" else 502): 1}

@@ -10,12 +10,13 @@ from typing import cast
 
 import pytest
 
+from tollkeeper.core.shares import Shares
 from tollkeeper.edge.call import BodySink, Connection, InboundCall
 from tollkeeper.edge.deadlines import Deadlines
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.edge.heads import read_head
-from tollkeeper.edge.spool import Spool, SpoolRoom
-from tollkeeper.gateway.signing import AheadRoom, BodyAhead, BodyOwner
+from tollkeeper.edge.spool import Space, Spool, SpoolRoom
+from tollkeeper.gateway.signing import BodyAhead, BodyOwner
 from tollkeeper.gateway.streaming import PartsOwner, StreamedParts
 
 SIZE_BYTES = 60_000
@@ -50,7 +51,7 @@ def of_call() -> Callable[[bytes], None]:
 
 def of_spool() -> Callable[[bytes], None]:
     """A target's answer that is held."""
-    return Spool(SpoolRoom(SIZE_BYTES * 2), SIZE_BYTES * 2, pause=print, resume=print, on_fault=print).append
+    return Spool(Space(SpoolRoom(), "owner"), SIZE_BYTES * 2, pause=print, resume=print, on_fault=print).append
 
 
 def of_stream() -> Callable[[bytes], None]:
@@ -66,7 +67,8 @@ def of_signing() -> Callable[[bytes], None]:
 def body_ahead() -> BodyAhead:
     """One that was not started: it has no deadline."""
     forwarder = cast("Forwarder", SimpleNamespace(deadlines=Deadlines()))
-    return BodyAhead(Collected(), cast("BodyOwner", None), lambda _signed, _body: None, forwarder, AheadRoom())
+    owner, shares = cast("BodyOwner", None), Shares(SIZE_BYTES * 4)
+    return BodyAhead(Collected(), owner, lambda _signed, _body: None, forwarder, shares, "owner")
 
 
 @pytest.mark.parametrize("made", [of_call, of_spool, of_stream, of_signing])

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from ipaddress import IPv4Address
 
 _HEADER: Final = b"x-forwarded-for"
@@ -36,6 +36,11 @@ class ClientAddresses:
         # Anybody may write the left of it, at any length: that must not fill the memory of the cache.
         find = self._behind if len(forwarded_for) <= _REMEMBERED_BYTES else self._find
         return find(peer, forwarded_for)
+
+    def of_scope(self, scope: Mapping[str, Any]) -> str:
+        """Return the client's address of an ASGI request."""
+        client = scope["client"]
+        return self.of(client[0] if client else "", scope["headers"])
 
     def _find(self, peer: str, forwarded_for: bytes) -> str:
         client = _address(peer)

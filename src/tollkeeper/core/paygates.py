@@ -85,6 +85,11 @@ class PayGate:
     secrets: tuple[HmacSecret, ...] = field(default=(), repr=False)
 
     @property
+    def tenant(self) -> str:
+        """Whose share its calls take (`core.shares`): its owner's; one without an owner is a tenant of its own."""
+        return self.owner_wallet or f"gate {self.id}"
+
+    @property
     def recipients(self) -> tuple[Recipient, ...]:
         """Who is paid on which network, its own network first."""
         return (Recipient(self.network, self.payment_address), *self.accepts)

@@ -33,18 +33,23 @@ def may_take(has: int, amount: int, left: int) -> bool:
 
 
 class Shares:
-    """One resource of a fixed capacity, counted by tenant. Belongs to one event loop."""
+    """One resource of some capacity, counted by tenant. Belongs to one event loop."""
 
-    __slots__ = ("_held", "_left")
+    __slots__ = ("_capacity", "_held", "_left")
 
     def __init__(self, capacity: int) -> None:
-        self._left = capacity
+        self._capacity = self._left = capacity
         self._held: Counter[Hashable] = Counter()
 
     @property
     def left(self) -> int:
         """The part that nobody holds."""
         return self._left
+
+    @property
+    def held(self) -> int:
+        """The part that tenants hold together."""
+        return self._capacity - self._left
 
     def held_by(self, tenant: Hashable) -> int:
         """Return how much a tenant holds."""
@@ -64,3 +69,8 @@ class Shares:
         self._left += amount
         if not self._held[tenant]:
             del self._held[tenant]
+
+    def resize(self, capacity: int) -> None:
+        """Have another capacity, as a disk has that others use, too. What was given is not taken away."""
+        self._left += capacity - self._capacity
+        self._capacity = capacity

@@ -32,6 +32,9 @@ Lookup = Callable[[str, int], Awaitable[list[str]]]  # (host, port) -> addresses
 CACHE_SECONDS: Final = 5.0
 LOOKUP_TIMEOUT_SECONDS: Final = 5.0
 CACHED_HOSTS_MAX: Final = 1024
+# A third of each is one tenant's. Whoever makes gates pays nothing for it, so that what calls need is kept apart.
+CALL_THREADS: Final = 96
+CHECK_THREADS: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class Resolver:
 
     `allow_private` as in `core.addresses.is_target_address`; without it nothing is resolved that is the gateway's `own`
     place. `lookup` and `clock` (seconds, monotonic) are for tests.
-    Lookups of one host at one time are one lookup, but that a call waits for none of `check_target`.
+    Lookups of one host at one time for one tenant are one lookup, but that a call waits for none of `check_target`.
     """
 
     allow_private: bool
@@ -70,8 +73,9 @@ class Resolver:
     lookup: Lookup | None = None
     clock: Callable[[], float] = time.monotonic
     _cache: dict[str, tuple[float, list[str]]] = field(default_factory=dict)
-    _running: dict[tuple[str, bool], asyncio.Task[list[str]]] = field(default_factory=dict)
-    _lookups: Lookups = field(default_factory=Lookups)
+    _running: dict[tuple[Lookups, str, str], asyncio.Task[list[str]]] = field(default_factory=dict)
+    _of_calls: Lookups = field(default_factory=lambda: Lookups("resolve-call", CALL_THREADS))
+    _of_checks: Lookups = field(default_factory=lambda: Lookups("resolve-check", CHECK_THREADS))
 
     def cached(self, host: str) -> list[str] | None:
         """The addresses of `host` if they were checked in the last seconds."""
@@ -83,22 +87,22 @@ class Resolver:
         entry = self._cache.get(host)
         return 0.0 if entry is None else entry[0]
 
-    async def resolve(self, host: str, port: int) -> list[str]:
-        """Every address of `host`, each one allowed.
+    async def resolve(self, host: str, port: int, tenant: str) -> list[str]:
+        """Every address of `host`, each one allowed. `tenant`: whose share of the lookups it takes.
 
         Raises UPSTREAM_BLOCKED if one is not allowed, UPSTREAM_UNREACHABLE if there is none or nobody answers,
-        NothingSentError where others' lookups left no room for this one, or nothing more can be opened.
+        NothingSentError where the tenant's share was taken, or nothing more can be opened.
         """
-        return self._elsewhere(host, port, await self._resolve(host, port, is_check=False))
+        return self._elsewhere(host, port, await self._resolve(self._of_calls, host, port, tenant))
 
-    async def check_target(self, url: str) -> TargetUrl:
-        """`url` taken apart and its host resolved, as on create and update.
+    async def check_target(self, url: str, tenant: str) -> TargetUrl:
+        """`url` taken apart and its host resolved, as on create and update by `tenant`.
 
         Raises INVALID_PARAMETER; NothingSentError as `resolve`, which says nothing of the URL.
         """
         target = check_target_url(url, allow_private=self.allow_private)
         try:
-            addresses = await self._resolve(target.host, target.port, is_check=True)
+            addresses = await self._resolve(self._of_checks, target.host, target.port, tenant)
             self._elsewhere(target.host, target.port, addresses)
         except NothingSentError:
             raise
@@ -108,7 +112,8 @@ class Resolver:
 
     def close(self) -> None:
         """End the lookup threads."""
-        self._lookups.close()
+        self._of_calls.close()
+        self._of_checks.close()
 
     def _elsewhere(self, host: str, port: int, addresses: list[str]) -> list[str]:
         """The addresses, which are not the gateway's own. Raises UPSTREAM_BLOCKED."""
@@ -116,28 +121,30 @@ class Resolver:
             raise ApiError(Code.UPSTREAM_BLOCKED, "the target is this gateway itself")
         return addresses
 
-    async def _resolve(self, host: str, port: int, *, is_check: bool) -> list[str]:
+    async def _resolve(self, lookups: Lookups, host: str, port: int, tenant: str) -> list[str]:
         known = self.cached(host)
         if known is not None:
             return known
-        task = self._running.get((host, is_check))
+        asked = lookups, host, tenant
+        task = self._running.get(asked)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._look_up(host, port, is_check=is_check))
-            self._running[host, is_check] = task
-            task.add_done_callback(lambda done: self._finished(host, done, is_check=is_check))
+            task = asyncio.get_running_loop().create_task(self._look_up(lookups, host, port, tenant))
+            self._running[asked] = task
+            task.add_done_callback(lambda done: self._finished(asked, done))
         # One waiter that gives up must not end the lookup of the others.
         return await asyncio.shield(task)
 
-    def _finished(self, host: str, task: asyncio.Task[list[str]], *, is_check: bool) -> None:
-        del self._running[host, is_check]
+    def _finished(self, asked: tuple[Lookups, str, str], task: asyncio.Task[list[str]]) -> None:
+        del self._running[asked]
         if not task.cancelled() and task.exception() is None:
+            host = asked[1]
             if len(self._cache) >= CACHED_HOSTS_MAX:
                 self._cache.pop(next(iter(self._cache)))
             self._cache.pop(host, None)
             self._cache[host] = (self.clock() + CACHE_SECONDS, task.result())
 
-    async def _look_up(self, host: str, port: int, *, is_check: bool) -> list[str]:
-        texts = [host] if parse_address(host) is not None else await self._ask(host, port, is_check=is_check)
+    async def _look_up(self, lookups: Lookups, host: str, port: int, tenant: str) -> list[str]:
+        texts = [host] if parse_address(host) is not None else await self._ask(lookups, host, port, tenant)
         for text in texts:
             address = parse_address(text)
             if address is None or not is_target_address(address, allow_private=self.allow_private):
@@ -146,9 +153,9 @@ class Resolver:
             raise _unresolved()
         return texts
 
-    async def _ask(self, host: str, port: int, *, is_check: bool) -> list[str]:
+    async def _ask(self, lookups: Lookups, host: str, port: int, tenant: str) -> list[str]:
         own = self.lookup
-        asking = self._lookups.addresses(host, port, is_check=is_check) if own is None else own(host, port)
+        asking = lookups.addresses(host, port, tenant) if own is None else own(host, port)
         try:
             return await asyncio.wait_for(asking, LOOKUP_TIMEOUT_SECONDS)
         except (OSError, UnicodeError):  # asyncio's TimeoutError is an OSError

@@ -162,6 +162,11 @@ class CallerConnection(HttpToolsProtocol):
             return False
         return bool(cycle.response_complete or not cycle.waiting_for_100_continue)  # behind its answer it owes the rest
 
+    def give_lent_back(self) -> None:
+        """Lend the rest to others: what was read ahead was taken, or is nobody's any more."""
+        self.listener.ahead.give_back(self.peer, self._lent_bytes)
+        self._lent_bytes = 0
+
     def may_have_left(self) -> bool:
         """Tell an application whether nobody may be there to be answered, of whom it would hear at the next sweep.
 

@@ -1,6 +1,8 @@
 """The way to every target: what all forwarded calls share, and how one is begun (spec 7, 8; contract 4.5, 4.7).
 
-`relay` hands the whole answer over, `stream` hands it out as it comes; both go by callbacks. Knows nothing of payments.
+`relay` hands the whole answer over, `stream` hands it out as it comes; both go by callbacks. Connections, lookups of
+names and room for answers are shared between tenants (`core.shares`), so that a target that hangs, or callers who do
+not take their answers, hold up their own tenant only (A-58). Knows nothing of payments.
 Refusals: UPSTREAM_BLOCKED, UPSTREAM_UNREACHABLE, UPSTREAM_INVALID, UPSTREAM_TOO_LARGE, UPSTREAM_TIMEOUT.
 """
 
@@ -17,16 +19,16 @@ from typing import Final
 import structlog
 
 from tollkeeper.core.addresses import TargetUrl
+from tollkeeper.core.shares import Shares
 from tollkeeper.edge.addresses import Resolver
+from tollkeeper.edge.crowding import Crowding
 from tollkeeper.edge.deadlines import Deadlines
-from tollkeeper.edge.pool import TargetPool, neighbourhood
+from tollkeeper.edge.pool import TargetPool
 from tollkeeper.edge.relay import AnswerOwner, ForwardLimits, Relay, RelayRequest
 from tollkeeper.edge.spool import SpoolRoom
 from tollkeeper.edge.streaming import StreamedRelay, StreamOwner
 from tollkeeper.edge.target import Lane, TargetConnection, TargetKey
 
-# Held by all responses together before they go to disk early.
-SPOOL_MEMORY_BYTES: Final = 64 * 1024 * 1024
 WAYS_MAX: Final = 1024
 DEFAULT_LIMITS: Final = ForwardLimits()
 
@@ -56,10 +58,12 @@ class Forwarder:
         spool_folder: Path | None = None,
         places: int = sys.maxsize,
     ) -> None:
-        """`places`: as of the `pool`."""
+        """`places`: how many calls may have a connection to their target, or wait for one, in all."""
         self.resolver = resolver
+        self.places = Shares(places)
+        self.crowding = Crowding()
         self.pool = TargetPool(tls, places=places)
-        self.room = SpoolRoom(SPOOL_MEMORY_BYTES, spool_folder)
+        self.room = SpoolRoom(spool_folder)
         self.deadlines = Deadlines()
         self._ways: dict[tuple[str, str, int], Way] = {}
 
@@ -102,17 +106,12 @@ class Forwarder:
             way = self._ways[place] = Way(*place)
         return way
 
-    def near(self, target: TargetUrl) -> str:
-        """The neighbourhood of a target, as it was last seen there; all that were not seen lately share one."""
-        addresses = self.resolver.cached(target.host)
-        return neighbourhood(addresses[0]) if addresses else ""
-
-    async def connect(self, target: TargetUrl, *, fresh: bool) -> TargetConnection:
+    async def connect(self, target: TargetUrl, tenant: str, *, fresh: bool) -> TargetConnection:
         """See `relay.Connections`. A kept connection unless it must be `fresh`. Raises UPSTREAM_*.
 
         Waits for the lookup of an unknown name, on a thread, and for a new connection: 5 and 10 s at most.
         """
-        addresses = await self.resolver.resolve(target.host, target.port)
+        addresses = await self.resolver.resolve(target.host, target.port, tenant)
         kept = None if fresh else self._kept(self._way(target), addresses)
         return kept or await self.pool.open(target.scheme, addresses, target.port, target.host)
 

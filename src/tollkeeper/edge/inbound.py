@@ -23,7 +23,7 @@ from tollkeeper.edge.caller_connection import CallerConnection
 from tollkeeper.edge.heads import RequestHead, read_head
 from tollkeeper.edge.joined_writes import JoinedWrites
 from tollkeeper.edge.malformed import check_trailer, head_too_large, malformed, reason_of, without_upgrade
-from tollkeeper.edge.presence import Attendance, Presence
+from tollkeeper.edge.presence import AHEAD_STEP_BYTES, Attendance, Presence
 from tollkeeper.edge.turns import REQUESTS_AT_ONCE
 
 # Bytes that bring neither head nor body to an end: chunk extensions, trailers, an endless header.
@@ -64,7 +64,7 @@ class StrictProtocol(CallerConnection):
         """See `asyncio.Protocol`."""
         self.listener.sweep.forget(self)
         self._attendance.end()
-        self._lent_bytes = self.listener.ahead.give_back(self._lent_bytes)
+        self.give_lent_back()
         waiting = [cycle for cycle, _ in self.pipeline]
         self.pipeline.clear()
         for cycle in (self._current, *waiting):
@@ -319,7 +319,7 @@ class StrictProtocol(CallerConnection):
         self._unanswered -= 1
         self._head_seconds = 0.0
         if self._lent_bytes:
-            self._lent_bytes = self.listener.ahead.give_back(self._lent_bytes)
+            self.give_lent_back()
         if self.transport.is_closing():
             return
         if self.flow.read_paused:
@@ -411,7 +411,7 @@ class StrictProtocol(CallerConnection):
         patience = self.listener.patience
         unsent_bytes = self.look_at_reading(passed_seconds)
         if self._lent_bytes and isinstance(self._current, InboundCall) and not self._current.is_body_paused:
-            self._lent_bytes = self.listener.ahead.give_back(self._lent_bytes)  # its target has taken what was ahead
+            self.give_lent_back()  # its target has taken what was ahead
         # Whoever still takes an answer owes no request; how slowly he may do that was looked at just now.
         owes_request = not (self._unanswered or unsent_bytes or self._in_body)
         self._head_seconds += passed_seconds if owes_request else 0.0
@@ -449,8 +449,11 @@ class StrictProtocol(CallerConnection):
                     self.cycle.break_body(self._refusal)
                 self._start_next()
         elif self._in_body and not self._is_fed and isinstance(self._current, InboundCall):
-            # Its end may stand behind bytes that nobody takes.
-            lent_bytes = self.listener.ahead.lend(self._lent_bytes) if self._current.is_body_paused else 0
-            self._lent_bytes += lent_bytes
-            self._current.read_ahead(lent_bytes)
+            self._read_ahead(self._current)
         self._is_fed = False
+
+    def _read_ahead(self, call: InboundCall) -> None:
+        """Read some of a body that its target does not take: the caller's end may stand behind it."""
+        if call.is_body_paused and self.listener.ahead.take(self.peer, AHEAD_STEP_BYTES):
+            self._lent_bytes += AHEAD_STEP_BYTES
+            call.read_ahead(AHEAD_STEP_BYTES)

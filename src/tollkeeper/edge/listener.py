@@ -11,9 +11,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.forwarding import Header
 from tollkeeper.core.patience import Patience
+from tollkeeper.core.shares import Shares
 from tollkeeper.edge.call import CallHandler
 from tollkeeper.edge.patience import Sweep
-from tollkeeper.edge.presence import ReadAhead
 
 # Status, headers and body of a refusal; the edge adds `Content-Length` and `Connection: close`.
 Render: TypeAlias = Callable[[ApiError], tuple[int, list[Header], bytes]]
@@ -30,7 +30,7 @@ class Listener:
     patience: Patience
     sweep: Sweep
     calls: CallHandler | None
-    ahead: ReadAhead
+    ahead: Shares  # of what is read of uploads beyond what their targets take, by the caller's address
     crowded_from: int
 
     def refusal_of(self, error: ApiError, *, has_body: bool) -> bytes:

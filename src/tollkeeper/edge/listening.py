@@ -6,11 +6,12 @@ import resource
 import sys
 
 from tollkeeper.core.patience import Patience
+from tollkeeper.core.shares import Shares
 from tollkeeper.edge.call import CallHandler
 from tollkeeper.edge.inbound import StrictProtocol
 from tollkeeper.edge.listener import Listener, Render
 from tollkeeper.edge.patience import Sweep
-from tollkeeper.edge.presence import ReadAhead
+from tollkeeper.edge.presence import AHEAD_ALL_BYTES
 
 
 def strict_protocol(
@@ -35,7 +36,7 @@ def strict_protocol(
             chosen,
             Sweep(chosen.sweep_seconds),
             calls,
-            ReadAhead(),
+            Shares(AHEAD_ALL_BYTES),
             crowded_from,
         )
 

@@ -1,8 +1,7 @@
 """Connections to targets: opened to a checked address, kept for reuse within bounds (contract 3.4, performance 1).
 
-A kept connection serves only exchanges with its own key, which names the address that was checked. No address is given
-more connections than are left for all others, so that a target that hangs holds up its own callers only (A-58). Says
-nothing about requests or responses.
+A kept connection serves only exchanges with its own key, which names the address that was checked. Who may have how
+many in use is `forwarding`'s. Says nothing about requests or responses.
 """
 
 from __future__ import annotations
@@ -13,14 +12,11 @@ import os
 import resource
 import ssl
 import sys
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from ipaddress import ip_network
 from typing import Final
 from weakref import WeakValueDictionary
-
-import structlog
 
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.edge.secure import connect_secure
@@ -35,11 +31,8 @@ IDLE_IN_ALL: Final = 1024
 CONNECT_TIMEOUT_SECONDS: Final = 10.0  # shared by the addresses that are tried
 ADDRESSES_MAX: Final = 4
 SILENT_SECONDS: Final = 30.0  # so long an address that did not answer at all is tried behind a target's others
-_QUIET_SECONDS: Final = 10.0  # between two warnings
 # That this process, or the machine, can open nothing more is not the target's fault.
 OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC})
-
-log = structlog.get_logger("tollkeeper.edge")
 
 
 class NothingSentError(ApiError):
@@ -94,7 +87,7 @@ class TargetPool:
     ) -> None:
         """`tls` checks targets' certificates; by default the system's trust does, loaded when it is first needed.
 
-        `places` are what all targets share, half of them for idle ones; by default nobody needs to share.
+        `places`: what connections in use and idle ones have together. Half of it may be idle, and gives way.
         """
         self._tls = tls
         self._idle_seconds = idle_seconds
@@ -106,9 +99,7 @@ class TargetPool:
         self._open: set[TargetConnection] = set()
         self._unread = Unread()
         self._places = places
-        self._taken: Counter[str] = Counter()  # by neighbourhood, of those that are open or being opened
-        self._taken_in_all = 0
-        self._quiet_until_seconds = 0.0
+        self._opening = 0
         self._silent: dict[str, float] = {}  # addresses that did not answer, until when they are tried last
         self._sweep: asyncio.TimerHandle | None = None
         self._time: Callable[[], float]  # the loop's, once there is a connection
@@ -200,10 +191,11 @@ class TargetPool:
             connection.drop()
 
     async def _connect(self, key: TargetKey) -> TargetConnection:
-        """Raises: NothingSentError where the address has its share."""
-        self._take_place(key)
+        if len(self._open) + self._opening >= self._places and self._expiry:
+            self._evict(next(iter(self._expiry)))  # whose place this one has
         self._time = self.loop.time
         connection = TargetConnection(key, self.lane(key), self._keep, self._forget)
+        self._opening += 1
         try:
             if key.scheme == "https":
                 if self._tls is None:  # reads the system's trust store, and holds the loop meanwhile: 20 to 40 ms, once
@@ -211,35 +203,13 @@ class TargetPool:
                 await connect_secure(self._tls, key.server_name, connection, key.address, key.port)
             else:
                 await self.loop.create_connection(lambda: connection, key.address, key.port)
-        except BaseException:
-            self._give_place_back(key)
-            raise
+        finally:
+            self._opening -= 1
         if self._closed or connection.is_closing():
-            self._give_place_back(key)
             connection.abort()
             raise ConnectionResetError
         self._open.add(connection)
         return connection
-
-    def _take_place(self, key: TargetKey) -> None:
-        near = neighbourhood(key.address)
-        left = self._places - self._taken_in_all + len(self._expiry)
-        if self._taken[near] >= left:
-            if (now := self.loop.time()) >= self._quiet_until_seconds:
-                self._quiet_until_seconds = now + _QUIET_SECONDS
-                log.warning("target_crowded", host=key.server_name, open=self._taken[near], left=left)
-            raise NothingSentError("too many calls wait for the target already; send the same again later")
-        if self._taken_in_all >= self._places and self._expiry:
-            self._evict(next(iter(self._expiry)))  # whose place this one has
-        self._taken[near] += 1
-        self._taken_in_all += 1
-
-    def _give_place_back(self, key: TargetKey) -> None:
-        near = neighbourhood(key.address)
-        self._taken_in_all -= 1
-        self._taken[near] -= 1
-        if not self._taken[near]:
-            del self._taken[near]
 
     def _keep(self, connection: TargetConnection, promised_seconds: int | None) -> None:
         """Take back a connection that can carry another exchange."""
@@ -264,9 +234,7 @@ class TargetPool:
             self._evict(next(iter(self._expiry)))
 
     def _forget(self, connection: TargetConnection) -> None:
-        if connection in self._open:
-            self._open.remove(connection)
-            self._give_place_back(connection.key)
+        self._open.discard(connection)
         if connection in self._expiry:
             self._remove(connection)
 
@@ -283,8 +251,3 @@ class TargetPool:
         for connection in [idle for idle, expires in self._expiry.items() if expires <= now]:
             self._evict(connection)
         self._sweep = self.loop.call_later(1.0, self._expire) if self._expiry else None
-
-
-def neighbourhood(address: str) -> str:
-    """The address, or of IPv6 the network of 64 bits in which one owner has as many as he likes."""
-    return address if ":" not in address else str(ip_network((address.partition("%")[0], 64), strict=False))

@@ -23,11 +23,10 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 # How long a reset may take to come back before a silent caller is believed.
 PROOF_SECONDS: Final = 0.5
 SYSTEM_ASKS_SECONDS: Final = 5
-# What is read of an upload that its target does not take, so that an end behind it is seen: at once, of one call, and
-# of all calls of a listener together.
+# What is read of an upload that its target does not take, so that an end behind it is seen: at once, and of all calls
+# of a listener together. A third of that, an address's share, is about what systems hold for both ends of a connection.
 AHEAD_STEP_BYTES: Final = 4 * 1024 * 1024
-AHEAD_CALL_BYTES: Final = 32 * 1024 * 1024  # about what systems hold for both ends of a connection
-AHEAD_ALL_BYTES: Final = 64 * 1024 * 1024
+AHEAD_ALL_BYTES: Final = 96 * 1024 * 1024
 
 _SENDS_NO_MORE: Final = getattr(select, "POLLRDHUP", 0)  # Linux's; elsewhere an end is seen when it is read
 # When the system asks first, and again; elsewhere its own times hold.
@@ -108,21 +107,3 @@ class Attendance:
     def end(self) -> None:
         """The connection is lost, and its socket's number another's."""
         self._poll, self.socket_number = None, -1
-
-
-class ReadAhead:
-    """What all connections of a listener may read of uploads beyond what their targets take."""
-
-    def __init__(self) -> None:
-        self._left_bytes = AHEAD_ALL_BYTES
-
-    def lend(self, lent_bytes: int) -> int:
-        """So many bytes more for a call that was lent `lent_bytes` so far."""
-        granted = min(AHEAD_STEP_BYTES, AHEAD_CALL_BYTES - lent_bytes, self._left_bytes)
-        self._left_bytes -= granted
-        return granted
-
-    def give_back(self, lent_bytes: int) -> int:
-        """The call has ended; returns what it has left, nothing."""
-        self._left_bytes += lent_bytes
-        return 0

@@ -2,7 +2,9 @@
 
 The answer's head is held until its body is known to fit; up to a mebibyte of it stays in memory, the rest goes to disk.
 Makes a task only to open a connection, and one to read back what went to disk. What was sent is never sent again, but
-for an idempotent request on a kept connection that the target had closed without a word. Knows nothing of payments.
+for an idempotent request on a kept connection that the target had closed without a word. A call whose tenant has its
+share of connections, or of the room that its answer needs, is refused before its target is asked. Knows nothing of
+payments.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from tollkeeper.core.addresses import TargetUrl
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.framing import BodyEnd
 from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES, PROXY_TIMEOUT_SECONDS, RESPONSE_MEMORY_SIZE_BYTES
+from tollkeeper.core.shares import Shares
 from tollkeeper.edge.call import BodySource
+from tollkeeper.edge.crowding import Crowding
 from tollkeeper.edge.deadlines import Deadlines
 from tollkeeper.edge.exchange import Exchange, TargetFailure
 from tollkeeper.edge.heads import ResponseHead
-from tollkeeper.edge.spool import Spool, SpooledBody, SpoolRoom
+from tollkeeper.edge.spool import ShareUsedUpError, Space, Spool, SpooledBody, SpoolRoom
 from tollkeeper.edge.target import TargetConnection
 
 FIRST_PART_SIZE_BYTES: Final = 64 * 1024  # so much waits for the rest of its body without a spool
@@ -48,12 +52,24 @@ class ForwardLimits:
     memory_size_bytes: int = RESPONSE_MEMORY_SIZE_BYTES
 
 
+@dataclass(slots=True)
+class TargetUse:
+    """For whom a target is called, again and again.
+
+    `answer_size_bytes`: what the last answer took, for that may be what the next one takes.
+    """
+
+    tenant: str
+    answer_size_bytes: int = 0
+
+
 class RelayRequest(msgspec.Struct, frozen=True):
     """A request as it goes on the wire, its head encoded.
 
     `declared_bytes` None sends the body of a source in chunks.
     """
 
+    use: TargetUse
     target: TargetUrl
     method: str
     head: bytes
@@ -74,6 +90,8 @@ class AnswerOwner(Protocol):
 class Connections(Protocol):
     """Where connections to targets come from."""
 
+    places: Shares
+    crowding: Crowding
     room: SpoolRoom
     deadlines: Deadlines
 
@@ -84,7 +102,7 @@ class Connections(Protocol):
     def kept(self, target: TargetUrl) -> TargetConnection | None:
         """A kept connection to the target, at once or not at all."""
 
-    def connect(self, target: TargetUrl, *, fresh: bool) -> Coroutine[Any, Any, TargetConnection]:
+    def connect(self, target: TargetUrl, tenant: str, *, fresh: bool) -> Coroutine[Any, Any, TargetConnection]:
         """A connection to the target. Raises UPSTREAM_*."""
 
 
@@ -98,8 +116,10 @@ class Relay(Exchange):
     _head: ResponseHead | None = None
     _first_part: bytes | None = None  # most bodies come in one
     _spool: Spool | None = None
+    _space: Space | None = None  # of the disk, for an answer that is long, or was the last time
     _unsent = b""  # the head, until the first part of the body is there to leave with it
     _size_bytes = _sent_bytes = 0
+    _has_place = False  # among the calls that have a connection, or wait for one
     _is_started = False  # the request's body was asked for: it cannot be had again
     _is_sent = _is_last_attempt = _is_over = False
     _waits_since: float | None = None  # the target takes no more for now; in the loop's time
@@ -116,6 +136,14 @@ class Relay(Exchange):
 
     def start(self) -> None:
         """Send the request: on a kept connection at once, else as soon as one is open."""
+        use = self._request.use
+        self._has_place = self._connections.places.take(use.tenant)
+        if not self._has_place:
+            self._refuse(self._crowded("calls"))
+            return
+        if not self._has_space(use.answer_size_bytes):
+            self._refuse(self._crowded("answers"))
+            return
         is_here = isinstance(self._request.body, bytes)
         self._set_deadline(self._limits.response_seconds if is_here else self._limits.request_seconds)
         connection = self._connections.kept(self._request.target)
@@ -135,9 +163,28 @@ class Relay(Exchange):
         connection, self._connection = self._connection, None
         if connection is not None and connection.carries(self):
             connection.abort()
+        self._give_place_back()
+        self._give_space_back()
+
+    def _give_place_back(self) -> None:
+        if self._has_place:
+            self._has_place = False
+            self._connections.places.give_back(self._request.use.tenant)
+
+    def _give_space_back(self) -> None:
         if self._spool is not None:
             self._spool.close()
-            self._spool = None
+        elif self._space is not None:
+            self._space.give_back()
+        self._spool = self._space = None
+
+    def _has_space(self, size_bytes: int) -> bool:
+        """Take room for an answer of this size, if it would not stay in memory."""
+        if size_bytes <= self._limits.memory_size_bytes:
+            return True
+        if self._space is None:
+            self._space = Space(self._connections.room, self._request.use.tenant)
+        return self._space.reach(size_bytes)
 
     def refuse(self, error: Exception) -> None:
         """Drop an exchange that is not over, and tell the owner why, as if it had failed by itself.
@@ -150,7 +197,9 @@ class Relay(Exchange):
     # Sending
 
     def _open(self) -> None:
-        connecting = self._connections.connect(self._request.target, fresh=self._is_last_attempt)
+        connecting = self._connections.connect(
+            self._request.target, self._request.use.tenant, fresh=self._is_last_attempt
+        )
         self._opening = self._loop.create_task(connecting)
         self._opening.add_done_callback(self._opened)
 
@@ -258,8 +307,11 @@ class Relay(Exchange):
         """See `exchange.Exchange`."""
         self._head = head
         declared = head.framing.declared_bytes
-        if head.framing.end is BodyEnd.LENGTH and declared is not None and declared > self._limits.response_size_bytes:
-            self._too_large(declared)
+        if head.framing.end is BodyEnd.LENGTH and declared is not None:
+            if declared > self._limits.response_size_bytes:
+                self._too_large(declared)
+            elif not self._has_space(declared):
+                self._refuse(self._no_space(declared))
 
     def on_body(self, data: bytes) -> None:
         """See `exchange.Exchange`."""
@@ -276,7 +328,7 @@ class Relay(Exchange):
             self._first_part = data
         else:
             self._spool = Spool(
-                self._connections.room,
+                self._space or Space(self._connections.room, self._request.use.tenant),
                 self._limits.memory_size_bytes,
                 pause=self._pause_reading,
                 resume=self._resume_reading,
@@ -297,6 +349,7 @@ class Relay(Exchange):
         if self._is_over:
             return
         self._connection = None
+        self._give_place_back()
         self._let_body_go()
         if self._spool is None:
             self._deliver([] if self._first_part is None else [self._first_part])
@@ -330,7 +383,7 @@ class Relay(Exchange):
             return
         fault = reading.exception()
         if fault is not None:
-            self._refuse(_no_room() if isinstance(fault, OSError) else fault)
+            self._refuse(self._no_room(fault) if isinstance(fault, OSError) else fault)
             return
         body = reading.result()
         if self._is_over and not isinstance(body, bytes):
@@ -343,7 +396,11 @@ class Relay(Exchange):
         self._connections.deadlines.clear(self)
         head = self._head
         assert head is not None  # noqa: S101 - no end without a head
-        self._spool = self._first_part = None  # a spool names this, and what lies in a circle waits for the collector
+        self._request.use.answer_size_bytes = self._size_bytes
+        if self._spool is None and self._space is not None:
+            self._space.give_back()
+        # A spool names this, and what lies in a circle waits for the collector; a body has its space.
+        self._spool = self._space = self._first_part = None
         self._owner.on_answer(head, body, self._size_bytes)
 
     def _refuse(self, error: BaseException) -> None:
@@ -381,14 +438,23 @@ class Relay(Exchange):
         if self._connection is not None and self._connection.carries(self):
             self._connection.resume_reading()
 
-    def _disk_failed(self, _fault: BaseException) -> None:
-        self._refuse(_no_room())
+    def _disk_failed(self, fault: BaseException) -> None:
+        self._refuse(self._no_room(fault))
+
+    def _no_room(self, fault: BaseException) -> ApiError:
+        if isinstance(fault, ShareUsedUpError):
+            return self._no_space(self._size_bytes)
+        return ApiError(Code.UNAVAILABLE, "there is no room for the target's response")
+
+    def _no_space(self, size_bytes: int) -> ApiError:
+        """Refuse an answer that is so large, at least; the next call does not ask for it in vain."""
+        self._request.use.answer_size_bytes = size_bytes
+        return self._crowded("answers")
+
+    def _crowded(self, what: str) -> ApiError:
+        return self._connections.crowding.refusal(what, self._request.use.tenant)
 
 
 def _wrong_length() -> ApiError:
     message = "the request body is not as long as Content-Length says"
     return ApiError(Code.INVALID_PARAMETER, message, details={"field": "body"})
-
-
-def _no_room() -> ApiError:
-    return ApiError(Code.UNAVAILABLE, "there is no room for the target's response")

@@ -1,7 +1,8 @@
 """Holds a response's body until it is known to fit: a little in memory, the rest on disk (contract 4.7).
 
 Disk is read and written by threads of its own only, so that a slow disk delays one response and not the loop, which
-closes files. Some of it is left to others, for the database may lie on the same one (security A-42).
+closes files. Some of it is left to others, for the database may lie on the same one (security A-42). Of the rest, and
+of the memory, each tenant has its share (`core.shares`); a body holds its space until its caller has taken it.
 """
 
 from __future__ import annotations
@@ -10,53 +11,118 @@ import asyncio
 import contextlib
 import errno
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Final
 
+from tollkeeper.core.shares import Shares
 from tollkeeper.edge.parts import Part, add_part
 
 BATCH_SIZE_BYTES: Final = 256 * 1024
 THREADS: Final = 4
+MEMORY_SIZE_BYTES: Final = 192 * 1024 * 1024  # of all bodies, a third of one tenant's: others go to disk early
 SPARED_SIZE_BYTES: Final = 256 * 1024 * 1024  # or a tenth of a disk, where that is less
 
 
-class SpoolRoom:
-    """What all spools of a process share: threads, a folder, and a budget of memory (bytes, in use and in all)."""
+class ShareUsedUpError(OSError):
+    """The tenant has its share of the disk; the rest is left for others."""
 
-    def __init__(self, memory_bytes: int, folder: Path | None = None) -> None:
+
+class SpoolRoom:
+    """What all spools of a process share: threads, memory, and a folder, as far as its disk has space."""
+
+    def __init__(self, folder: Path | None = None, *, memory_bytes: int = MEMORY_SIZE_BYTES) -> None:
         self.folder = folder
-        self.memory_bytes = memory_bytes
-        self.in_use_bytes = 0
+        self.memory = Shares(memory_bytes)
+        self.disk = Shares(sys.maxsize)  # until it was looked at
         self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="spool")
+        self._written_bytes = 0
+        self._left_bytes = sys.maxsize  # of the disk, by the last look at it
+        self._is_looking = False
 
     def require(self, size_bytes: int) -> None:
-        """Called by a thread. Raises: OSError where so much more would leave too little of the disk to others."""
+        """Look at the disk, by a thread. Raises: OSError where so much more would leave too little of it to others."""
         disk = shutil.disk_usage(self.folder or tempfile.gettempdir())
-        if disk.free - size_bytes < min(SPARED_SIZE_BYTES, disk.total // 10):
+        self._left_bytes = disk.free - size_bytes - min(SPARED_SIZE_BYTES, disk.total // 10)
+        if self._left_bytes < 0:
             raise OSError(errno.ENOSPC, "too little space is left for others")
+
+    def written(self, size_bytes: int) -> None:
+        """Count what spools have on disk; less than nothing is gone from there."""
+        self._written_bytes += size_bytes
+        self.disk.resize(max(0, self._left_bytes) + self._written_bytes)
+
+    def look(self) -> None:
+        """Find out what the disk has left now, because somebody was refused."""
+        if not self._is_looking:
+            self._is_looking = True
+            looking = asyncio.get_running_loop().run_in_executor(self.threads, self.require, 0)
+            looking.add_done_callback(self._looked)
+
+    def _looked(self, looking: asyncio.Future[None]) -> None:
+        self._is_looking = False
+        if not looking.cancelled():
+            looking.exception()  # told by what is left
+            self.written(0)
 
     def close(self) -> None:
         """End the threads once they have written what they hold."""
         self.threads.shutdown(wait=False)
 
 
+class Space:
+    """Space that one body has on disk, or is to have there."""
+
+    def __init__(self, room: SpoolRoom, tenant: str) -> None:
+        self.room = room
+        self.tenant = tenant
+        self._taken_bytes = self._written_bytes = 0
+
+    def reach(self, size_bytes: int) -> bool:
+        """Take as much as a body of this size needs. Return False, and take nothing, where its tenant has its share."""
+        more_bytes = size_bytes - self._taken_bytes
+        if more_bytes <= 0:
+            return True
+        if not self.room.disk.take(self.tenant, more_bytes):
+            self.room.look()
+            return False
+        self._taken_bytes = size_bytes
+        return True
+
+    def require(self, more_bytes: int) -> None:
+        """Take as much as writing so much more needs. Raises: ShareUsedUpError."""
+        if not self.reach(self._written_bytes + more_bytes):
+            raise ShareUsedUpError(errno.ENOSPC, "the rest of the space is left for others")
+
+    def written(self, size_bytes: int) -> None:
+        """Count what was written."""
+        self._written_bytes += size_bytes
+        self.room.written(size_bytes)
+
+    def give_back(self) -> None:
+        """Give all of it back: nothing of it is on disk any more."""
+        self.room.disk.give_back(self.tenant, self._taken_bytes)
+        self.room.written(-self._written_bytes)
+        self._taken_bytes = self._written_bytes = 0
+
+
 class SpooledBody:
     """A body on disk: iterate once, or close. The file has no name and is gone with the object."""
 
-    def __init__(self, file: IO[bytes], size_bytes: int, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, file: IO[bytes], size_bytes: int, space: Space) -> None:
         self.size_bytes = size_bytes
         self._file = file
-        self._threads = threads
+        self._space = space
         self._reading: Future[bytes] | None = None  # the last one
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         left = self.size_bytes
         try:
             while left:
-                self._reading = self._threads.submit(self._file.read, min(left, BATCH_SIZE_BYTES))
+                self._reading = self._space.room.threads.submit(self._file.read, min(left, BATCH_SIZE_BYTES))
                 data = await asyncio.wrap_future(self._reading)
                 if not data:
                     raise OSError("a spooled body is shorter than it was written")
@@ -67,6 +133,7 @@ class SpooledBody:
 
     def close(self) -> None:
         """Give the disk space back, behind a read that is under way: nobody waits for a disk that is slow with it."""
+        self._space.give_back()
         if self._reading is None:
             _give_up(self._file)
         else:
@@ -81,7 +148,7 @@ class Spool:
 
     def __init__(
         self,
-        room: SpoolRoom,
+        space: Space,
         memory_bytes: int,
         *,
         pause: Callable[[], None],
@@ -89,8 +156,10 @@ class Spool:
         on_fault: Callable[[BaseException], None],
     ) -> None:
         self.size_bytes = 0
-        self._room = room
-        self._memory_bytes = memory_bytes
+        self._space = space
+        self._room = space.room
+        self._memory_bytes = memory_bytes if self._room.memory.take(space.tenant, memory_bytes) else 0
+        self._allowed_bytes = self._memory_bytes or min(memory_bytes, BATCH_SIZE_BYTES)
         self._pause, self._resume, self._on_fault = pause, resume, on_fault
         self._parts: list[Part] = []
         self._held_bytes = 0
@@ -102,21 +171,18 @@ class Spool:
         """Take a part; the source is paused when it must wait for the disk."""
         self.size_bytes += len(data)
         add_part(self._parts, data)
-        self._hold(len(data))
-        room = self._room
-        is_crowded = room.in_use_bytes > room.memory_bytes
-        allowed = BATCH_SIZE_BYTES if self._file is not None or is_crowded else self._memory_bytes
-        if self._held_bytes > allowed:
+        self._held_bytes += len(data)
+        if self._held_bytes > self._allowed_bytes:
             self._pause()
             if self._writing is None:
-                self._write()
+                self._write_or_fail()
 
     def in_memory(self) -> list[bytes] | None:
         """The whole body in its parts, where nothing of it is on disk or on its way there; the spool is then done."""
         if self._file is not None or self._writing is not None:
             return None
         parts = [bytes(part) for part in self._parts]
-        self._release()
+        self.close()
         return parts
 
     async def finish(self) -> bytes | SpooledBody:
@@ -124,14 +190,14 @@ class Spool:
         await self._written_out()
         if self._file is None:
             body = b"".join(self._parts)
-            self._release()
+            self.close()
             return body
         if self._parts:
             self._write()
             await self._written_out()
         file, self._file = self._file, None
         file.seek(0)  # asks no disk, for the file has no buffer
-        return SpooledBody(file, self.size_bytes, self._room.threads)
+        return SpooledBody(file, self.size_bytes, self._space)
 
     async def _written_out(self) -> None:
         while self._writing is not None:
@@ -140,22 +206,31 @@ class Spool:
     def close(self) -> None:
         """Give memory and disk space back."""
         self._closed = True
-        self._release()
-        if self._writing is None and self._file is not None:
-            file, self._file = self._file, None
-            _give_up(file)
-
-    def _hold(self, size_bytes: int) -> None:
-        self._held_bytes += size_bytes
-        self._room.in_use_bytes += size_bytes
-
-    def _release(self) -> None:
         self._parts = []
-        self._hold(-self._held_bytes)
+        self._give_memory_back()
+        if self._writing is None:
+            file, self._file = self._file, None
+            if file is not None:
+                _give_up(file)
+            self._space.give_back()
+
+    def _give_memory_back(self) -> None:
+        self._room.memory.give_back(self._space.tenant, self._memory_bytes)
+        self._memory_bytes = 0
+
+    def _write_or_fail(self) -> None:
+        try:
+            self._write()
+        except ShareUsedUpError as fault:
+            self._on_fault(fault)
 
     def _write(self) -> None:
+        """Raises: ShareUsedUpError."""
+        self._space.require(self._held_bytes)
         parts, self._parts = self._parts, []
         size_bytes, self._held_bytes = self._held_bytes, 0
+        self._give_memory_back()
+        self._allowed_bytes = BATCH_SIZE_BYTES
         loop = asyncio.get_running_loop()
         self._writing = done = loop.create_future()
         job = loop.run_in_executor(self._room.threads, self._write_parts, parts)
@@ -171,15 +246,15 @@ class Spool:
             rest = rest[self._file.write(rest) :]
 
     def _written(self, job: asyncio.Future[None], size_bytes: int, done: asyncio.Future[None]) -> None:
-        self._room.in_use_bytes -= size_bytes
         self._writing = None
         fault = None if job.cancelled() else job.exception()
+        self._space.written(size_bytes)
         if self._closed:
             self.close()
         elif fault is not None:
             self._on_fault(fault)
         elif self._held_bytes > BATCH_SIZE_BYTES:
-            self._write()
+            self._write_or_fail()
         else:
             self._resume()
         if not done.cancelled():

@@ -484,8 +484,10 @@ class PaidCall(Arriving):
         elif isinstance(body, bytes):
             self._sign(body, body)
         else:
-            self.relay = self.ahead = ahead = BodyAhead(body, self, self._sign, shared.forwarder, shared.ahead_room)
-            ahead.start(length, opened.target)
+            self.relay = self.ahead = ahead = BodyAhead(
+                body, self, self._sign, shared.forwarder, shared.ahead, opened.use.tenant
+            )
+            ahead.start(length)
 
     def _sign(self, signed: bytes | None, body: bytes | BodySource) -> None:
         """Where the gate signs: `signed` is the body as far as the signature covers it, None for one too long."""
@@ -500,7 +502,7 @@ class PaidCall(Arriving):
         assert opened.target is not None  # noqa: S101 - a file was handed over
         client, forwarder = self.shared.limit.clients.of(call.peer, call.head.headers), self.shared.forwarder
         head = heads.target_head(call, opened, self.asked, self.purchase, client, length, signature=signature)
-        request = RelayRequest(opened.target, call.method, head, body, length)
+        request = RelayRequest(opened.use, opened.target, call.method, head, body, length)
         if opened.gate.stream:
             streamed = StreamedParts(self)
             self.relay = relay = forwarder.stream(request, streamed)

@@ -204,6 +204,7 @@ class Gateway:
             default_network=self.config.default_network,
             default_payment_address=self.config.default_payment_address,
             min_price_micro=self.config.min_price_micro,
+            clients=self.config.clients,
         )
 
     def _transferring(self) -> DirectTransfers:

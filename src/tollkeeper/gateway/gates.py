@@ -14,6 +14,7 @@ from tollkeeper.core.addresses import TargetUrl, parse_target_url
 from tollkeeper.core.challenge import Challenge, build_challenge
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.paygate_fields import CreditBinding
+from tollkeeper.edge.relay import TargetUse
 from tollkeeper.gateway.heads import GateWire, gate_wire
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class OpenGate:
     `settled` are the assets of its networks, its own first, that the facilitator settles now; `offers` are their
     challenges. Where there is none it sells nothing, and serves what was bought.
 
-    `wire` is what of its answers and of the requests to its target is the same each time. `takes_header`: whoever shows
+    `wire` is what of its answers and of the requests to its target is the same each time, `use` whose share they take.
+    `takes_header`: whoever shows
     the payment again may spend its credits; `is_of_wallets`: only its payer may (contract 4.3, `creditBinding`).
     """
 
@@ -44,6 +46,7 @@ class OpenGate:
     offers: Mapping[str, Challenge]
     resource: str
     wire: GateWire
+    use: TargetUse
     takes_header: bool
     is_of_wallets: bool
     is_deleted: bool = False
@@ -179,6 +182,7 @@ class Gates:
             offers,
             resource,
             wire,
+            TargetUse(gate.tenant),
             takes_header=gate.credit_binding is CreditBinding.PAYMENT,
             is_of_wallets=gate.credit_binding is CreditBinding.WALLET,
         )

@@ -146,8 +146,7 @@ class LimitedApi:
         if not path.startswith(_API) or path.rstrip("/") == _INTROSPECTION:
             return None, ""
         limiter = self._login if path.rstrip("/") in _LOGIN else self._api
-        client = scope["client"]
-        key = rate_key(self._clients.of(client[0] if client else "", scope["headers"]))
+        key = rate_key(self._clients.of_scope(scope))
         return (limiter, key) if key and limiter.rate.requests else (None, "")
 
     async def _check_wallet(self, scope: Scope) -> None:

@@ -8,6 +8,7 @@ import hmac
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from tollkeeper.core.client_addresses import rate_key
 from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.storage.authority import Authority
@@ -35,12 +36,23 @@ def management_hash(token: str) -> bytes:
 class Caller:
     """Who manages: a logged-in wallet, the holder of a management token, or nobody in particular.
 
-    `login` is the wallet's session, with the access token that named it.
+    `login` is the wallet's session, with the access token that named it. `address`: from where.
     """
 
     wallet: str | None = None
     token: str | None = None
     login: tuple[Session, str] | None = field(default=None, repr=False)
+    address: str = ""
+
+    @property
+    def is_nobody(self) -> bool:
+        """He shows no bearer."""
+        return self.wallet is None and self.token is None
+
+    @property
+    def tenant(self) -> str:
+        """Whose share what he asks for takes (`core.shares`)."""
+        return self.wallet or rate_key(self.address) or "this machine"
 
 
 class Ownership:
@@ -54,14 +66,14 @@ class Ownership:
         self.anonymous = anonymous
         self._has_management = has_management
 
-    async def caller(self, bearer: str | None) -> Caller:
+    async def caller(self, bearer: str | None, address: str = "") -> Caller:
         """Who a bearer speaks for. Raises: INVALID_TOKEN for an access or management token that is not in force."""
         if bearer is None:
-            return Caller()
+            return Caller(address=address)
         if bearer.startswith(_TOKEN_PREFIX):
             if not await self._has_management(management_hash(bearer)):
                 raise ApiError(Code.INVALID_TOKEN, "this management token is no PayGate's, or its PayGate has an owner")
-            return Caller(token=bearer)
+            return Caller(token=bearer, address=address)
         session = await self._auth.authenticate(bearer)
         return Caller(wallet=session.wallet, login=(session, bearer))
 
@@ -83,7 +95,7 @@ class Ownership:
 
     def require_known(self, caller: Caller) -> None:
         """For what nobody in particular may do only under "manage". Raises: AUTH_REQUIRED."""
-        if caller == Caller() and self.anonymous is not AnonymousPaygates.MANAGE:
+        if caller.is_nobody and self.anonymous is not AnonymousPaygates.MANAGE:
             raise login_required()
 
     def may_create(self, caller: Caller) -> None:
@@ -101,7 +113,7 @@ class Ownership:
                 return
         elif self.anonymous is AnonymousPaygates.MANAGE:
             return
-        if caller == Caller():
+        if caller.is_nobody:
             raise login_required()
         raise ApiError(Code.FORBIDDEN, "this PayGate is not yours")
 

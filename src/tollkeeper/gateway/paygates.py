@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
     from tollkeeper.core.addresses import TargetUrl
+    from tollkeeper.core.client_addresses import ClientAddresses
     from tollkeeper.core.downloads import StoredFile
     from tollkeeper.edge.addresses import Resolver
     from tollkeeper.gateway.evidence.nodes import EvidenceNodes
@@ -86,6 +87,7 @@ class Management:
     default_network: str
     default_payment_address: str | None
     min_price_micro: int
+    clients: ClientAddresses
 
     async def create(
         self, caller: Caller, body: dict[str, Any], file: StoredFile | None = None, *, key: str | None = None
@@ -115,7 +117,7 @@ class Management:
         self._check_price(new.fields["price_micro"])
         recipients = (Recipient(new.fields["network"], new.fields["payment_address"]), *new.fields["accepts"])
         self._check_recipients(recipients, assume_valid=new.fields["assume_valid"])
-        target = None if file is not None else await self.resolver.check_target(new.fields["target_url"])
+        target = None if file is not None else await self.resolver.check_target(new.fields["target_url"], caller.tenant)
         token = None
         if caller.wallet is None and not self._manages_freely:
             token = new_management_token(self.random_bytes(_MANAGEMENT_TOKEN_BYTES))
@@ -124,7 +126,9 @@ class Management:
         shown: dict[str, Any] = {} if secret is None else _shown(secret)
         if token is not None:
             shown["managementToken"] = token
-        shown |= await self._warned(recipients, target=target, target_headers=new.fields["target_headers"])
+        shown |= await self._warned(
+            recipients, target=target, target_headers=new.fields["target_headers"], tenant=caller.tenant
+        )
 
         def answer(gate: PayGate) -> dict[str, Any]:
             return {**self._body(gate, Counters()), **shown}
@@ -191,15 +195,16 @@ class Management:
         known: Sequence[Recipient] = (),
         target: TargetUrl | None = None,
         target_headers: Sequence[tuple[str, str]] = (),
+        tenant: str = "",
     ) -> dict[str, Any]:
         """What the owner should know of a gate that is saved, for the answer; empty where there is nothing.
 
-        `target`: where it is new, with the owner's headers for it.
+        `target`: where it is new, with the owner's headers for it, and `tenant`, whose share asking it takes.
         Raises: INVALID_ADDRESS for a recipient that can never be paid, unless it was `known` before.
         """
         warnings = await self.token_accounts.warnings(recipients, self.supported().assets, known)
         if target is not None:
-            warnings += await self.target_probe.warnings(target, target_headers)
+            warnings += await self.target_probe.warnings(target, target_headers, tenant)
         return {"warnings": warnings} if warnings else {}
 
     def _check_trust(self, network: str, *, assume_valid: bool) -> None:
@@ -256,8 +261,8 @@ class Management:
         if "price" in body:
             self._check_price(wanted.price_micro)
         self._check_recipients(wanted.recipients, assume_valid=wanted.assume_valid, before=gate)
-        target = await self.resolver.check_target(wanted.target_url) if "targetUrl" in body else None
-        warned = await self._warned(wanted.recipients, gate.recipients, target, wanted.target_headers)
+        target = await self.resolver.check_target(wanted.target_url, gate.tenant) if "targetUrl" in body else None
+        warned = await self._warned(wanted.recipients, gate.recipients, target, wanted.target_headers, gate.tenant)
         secret, by = self._new_secret(), await self._authority(caller)
         try:
             changed = await self.store.update(
@@ -352,8 +357,8 @@ def gate_id_of(request: HttpRequest) -> int:
 async def _create(management: Management, uploads: Uploads, request: HttpRequest) -> dict[str, Any]:
     bearer, key = bearer_token(request.headers), key_among(request.headers.getall("idempotency-key", []))
     if not is_form(request.headers):
-        body = await json_body(request)
-        return await management.create(await management.ownership.caller(bearer), body, key=key)
+        body, address = await json_body(request), management.clients.of_scope(request.scope)
+        return await management.create(await management.ownership.caller(bearer, address), body, key=key)
     caller, _ = await management.may_send_form(bearer, None)
     form = await uploads.read(request.headers, request.stream(), partial(management.check_before_file, gate=None))
     if form.file is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tollkeeper.gateway.signing import AheadRoom
+from tollkeeper.core.shares import Shares
+from tollkeeper.gateway import signing
 
 if TYPE_CHECKING:
     import asyncio
@@ -40,7 +41,7 @@ class Shared:
     profile: Profile
     body_limit_bytes: int
     random_bytes: Callable[[int], bytes]
-    ahead_room: AheadRoom = field(default_factory=AheadRoom)
+    ahead: Shares = field(default_factory=lambda: Shares(signing.AHEAD_SIZE_BYTES))  # bodies that are to be signed
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # of all requests, so that they can be given up
     cut_tasks: set[asyncio.Task[None]] = field(default_factory=set)  # those of them that a stop has cancelled
     charging: set[asyncio.Future[Any]] = field(default_factory=set)  # takes credits or gives them back, never cancelled

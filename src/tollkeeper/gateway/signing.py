@@ -5,8 +5,6 @@ Only calls of gates with `headerAuthMode: hmac` come here. What is signed, and h
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
@@ -17,7 +15,7 @@ from tollkeeper.edge.parts import Part, add_part
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tollkeeper.core.addresses import TargetUrl
+    from tollkeeper.core.shares import Shares
     from tollkeeper.edge.call import BodySink, BodySource
     from tollkeeper.edge.forwarding import Forwarder
 
@@ -25,8 +23,7 @@ if TYPE_CHECKING:
 Ready: TypeAlias = "Callable[[bytes | None, bytes | BodySource], None]"
 
 
-AHEAD_SIZE_BYTES: Final = 256 * 1024 * 1024
-_SLOW_SECONDS: Final = 5.0
+AHEAD_SIZE_BYTES: Final = 384 * 1024 * 1024  # of all bodies that are read to be signed, until their calls end
 
 
 class BodyOwner(Protocol):
@@ -34,58 +31,6 @@ class BodyOwner(Protocol):
 
     def on_refusal(self, error: BaseException) -> None:
         """The body does not come, and the call ends so."""
-
-
-class AheadRoom:
-    """What the bodies of all calls may take that are read to be signed, until their calls end.
-
-    No target's have more than is left to all others (decision 0062): one that hangs holds up its own callers only.
-    """
-
-    def __init__(self) -> None:
-        self._left_bytes = AHEAD_SIZE_BYTES
-        self._held_bytes: Counter[str] = Counter()  # by neighbourhood
-        self._coming: dict[BodyAhead, float] = {}  # those that are not whole yet, by when they began; the oldest first
-
-    def begin(self, body: BodyAhead) -> None:
-        """`body` is coming."""
-        self._coming[body] = time.monotonic()
-
-    def has_come(self, body: BodyAhead) -> None:
-        """As much of `body` as is read ahead is there, or no more of it will be."""
-        self._coming.pop(body, None)
-
-    def take(self, body: BodyAhead, size_bytes: int) -> bool:
-        """Take so much more for `body`; where there is no room, those who are slower give way; was there any?"""
-        while self._held_bytes[body.near] + size_bytes > self._left_bytes:
-            slower = self._slower_than(body)
-            if slower is None:
-                return False
-            slower.refuse(crowded())
-        self.hold(body, size_bytes)
-        return True
-
-    def _slower_than(self, body: BodyAhead) -> BodyAhead | None:
-        """Who gives way to `body`; nobody whose target has less than its own."""
-        now, own_bytes = time.monotonic(), self._held_bytes[body.near]
-        for other, began_seconds in self._coming.items():
-            if other is body or now - began_seconds < _SLOW_SECONDS:
-                break
-            if self._held_bytes[other.near] >= own_bytes:
-                return other
-        return None
-
-    def hold(self, body: BodyAhead, size_bytes: int) -> None:
-        """Take so much more for `body` whether there is room or not; less than nothing is given back."""
-        self._left_bytes -= size_bytes
-        self._held_bytes[body.near] += size_bytes
-        if not self._held_bytes[body.near]:
-            del self._held_bytes[body.near]
-
-
-def crowded() -> ApiError:
-    """503 for a body that finds no room; what was charged is given back."""
-    return ApiError(Code.UNAVAILABLE, "too many requests are being read: send the same request again")
 
 
 class BodyAhead:
@@ -104,44 +49,42 @@ class BodyAhead:
         "_owner",
         "_parts",
         "_ready",
-        "_room",
+        "_shares",
         "_sink",
         "_size_bytes",
         "_source",
-        "near",
+        "_taken_bytes",
+        "_tenant",
     )
 
     def __init__(
-        self, source: BodySource, owner: BodyOwner, ready: Ready, forwarder: Forwarder, room: AheadRoom
+        self, source: BodySource, owner: BodyOwner, ready: Ready, forwarder: Forwarder, shares: Shares, tenant: str
     ) -> None:
+        """`shares`: what the bodies of all tenants may take."""
         self._source = source
         self._owner = owner
         self._ready = ready
         self._forwarder = forwarder
-        self._room = room
+        self._shares = shares
+        self._tenant = tenant
         self._parts: list[Part] = []
-        self._size_bytes = 0
-        self.near = ""  # its target's neighbourhood
+        self._size_bytes = self._taken_bytes = 0
         self._sink: BodySink | None = None
         self._is_told = self._has_ended = self._is_paused = False
 
-    def start(self, declared_bytes: int | None, target: TargetUrl | None) -> None:
-        """Begin to read what goes to `target`; a body that says that it is too long is not read ahead at all."""
+    def start(self, declared_bytes: int | None) -> None:
+        """Begin to read; a body that says that it is too long is not read ahead at all."""
         if declared_bytes is not None and declared_bytes > SIGNED_BODY_SIZE_BYTES:
             self._tell(None, self._source)
         else:
-            if target is not None:
-                self.near = self._forwarder.near(target)
-            self._room.begin(self)
-            loop = self._forwarder.loop
-            self._forwarder.deadlines.set(self, inf, loop)
+            self._forwarder.deadlines.set(self, inf, self._forwarder.loop)
             self._source.body_to(self)
 
     def close(self) -> None:
         """Tell nobody anything more, and hold nothing: this and its source name each other, in a circle."""
         self._say_no_more()
-        self._room.hold(self, -self._size_bytes)
-        self._size_bytes = 0
+        self._shares.give_back(self._tenant, self._taken_bytes)
+        self._size_bytes = self._taken_bytes = 0
         self._parts = []
 
     def refuse(self, error: BaseException) -> None:
@@ -164,7 +107,6 @@ class BodyAhead:
     def _say_no_more(self) -> None:
         self._is_told = True
         self._forwarder.deadlines.clear(self)
-        self._room.has_come(self)
 
     def on_request_body(self, data: bytes) -> None:
         """See `call.BodySink`."""
@@ -172,15 +114,15 @@ class BodyAhead:
             self._sink.on_request_body(data)
         elif self._is_told:
             if self._size_bytes:  # a little still comes where it is too long and its target is connected to
-                self._room.hold(self, len(data))
                 self._add(data)
-        elif self._room.take(self, len(data)):
+        elif self._shares.take(self._tenant, len(data)):
+            self._taken_bytes += len(data)
             self._add(data)
             if self._size_bytes > SIGNED_BODY_SIZE_BYTES:
                 self._source.pause_body()
                 self._tell(None, self)
         else:
-            self.refuse(crowded())
+            self.refuse(self._forwarder.crowding.refusal("requests to be signed", self._tenant))
 
     def _add(self, data: bytes) -> None:
         add_part(self._parts, data)

@@ -55,10 +55,12 @@ class TargetProbe:
 
     forwarder: Forwarder
 
-    async def warnings(self, target: TargetUrl, target_headers: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-        """What the owner should know of the target, for the answer to a create or update."""
+    async def warnings(
+        self, target: TargetUrl, target_headers: Sequence[tuple[str, str]], tenant: str
+    ) -> list[dict[str, Any]]:
+        """What the owner should know of the target, for the answer to a create or update by `tenant`."""
         try:
-            await self._ask(target, target_headers)
+            await self._ask(target, target_headers, tenant)
         except NothingSentError:
             return []  # a matter of ours, which says nothing of the target
         except TimeoutError:
@@ -67,19 +69,24 @@ class TargetProbe:
             return [_warning(error.message)]
         return []
 
-    async def _ask(self, target: TargetUrl, target_headers: Sequence[tuple[str, str]]) -> ResponseHead:
+    async def _ask(self, target: TargetUrl, target_headers: Sequence[tuple[str, str]], tenant: str) -> ResponseHead:
         """Raises: ApiError, TimeoutError."""
         owners = [(name.encode(), value.encode()) for name, value in target_headers]
         own = [(b"host", target.authority.encode("ascii")), (b"user-agent", _AGENT), (b"via", VIA)]
         head = encode_request_head("HEAD", request_target(target, b"", b""), [*own, *owners])
-        async with asyncio.timeout(WAIT_SECONDS):
-            connection = await self.forwarder.connect(target, fresh=True)
-            try:
-                answer = _Answer()
-                connection.send(answer, "HEAD", head)
-                return await answer.head
-            finally:
-                connection.abort()
+        if not self.forwarder.places.take(tenant):
+            raise self.forwarder.crowding.refusal("calls", tenant)
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                connection = await self.forwarder.connect(target, tenant, fresh=True)
+                try:
+                    answer = _Answer()
+                    connection.send(answer, "HEAD", head)
+                    return await answer.head
+                finally:
+                    connection.abort()
+        finally:
+            self.forwarder.places.give_back(tenant)
 
 
 def _warning(why: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tollkeeper.core.forwarding import Header, encode_request_head
 from tollkeeper.edge.addresses import Resolver
 from tollkeeper.edge.forwarding import Forwarder
 from tollkeeper.edge.heads import ResponseHead
-from tollkeeper.edge.relay import ForwardLimits, RelayRequest
+from tollkeeper.edge.relay import ForwardLimits, RelayRequest, TargetUse
 from tollkeeper.edge.spool import SpooledBody
 from tollkeeper.gateway.hub_client import HubUnreachableError
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 ANSWER_SIZE_BYTES: Final = 1024 * 1024
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _HOPS_MAX: Final = 3
+_USE: Final = TargetUse("the gateway")  # the hub has a forwarder of its own
 _NAMED_LENGTH: Final = 300
 _LOG = structlog.get_logger("tollkeeper.gateway.transports")
 
@@ -84,7 +85,7 @@ class HttpTransport:
         # From now on, what reaching it takes included: no timer besides the one of all relays.
         limits = ForwardLimits(timeout_seconds, timeout_seconds, ANSWER_SIZE_BYTES, ANSWER_SIZE_BYTES)
         answer = _Answer(name, forwarder.pool.renew)
-        relay = forwarder.relay(RelayRequest(base, method, head + body, b"", 0), answer, limits=limits)
+        relay = forwarder.relay(RelayRequest(_USE, base, method, head + body, b"", 0), answer, limits=limits)
         try:
             relay.start()
             return await answer.come
