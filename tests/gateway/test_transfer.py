@@ -353,7 +353,7 @@ async def test_a_facilitator_without_transfers_settles_the_402_s_requirements(
         refused = await foreign.ask(unknown, unknown)
         assert (refused.status, refused.error_code) == (400, "INSUFFICIENT_FUNDS")
     assert bank.received_micro() == 10_000
-    assert json.loads(bank.hub.settles[0])["paymentRequirements"]["maxAmountRequired"] == "10000"
+    assert json.loads(bank.hub.settles[0])["paymentRequirements"]["amount"] == "10000"
 
 
 async def test_what_is_refused_while_its_payer_s_code_is_away_is_made_by_the_same_request_later(bank: Bank) -> None:
