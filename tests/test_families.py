@@ -13,6 +13,7 @@ SOURCES: Final = Path(tollkeeper.__file__).parent
 # or decides by a reason that only one family has, stands below, with why it may.
 OWN: Final = ("chains/evm.py", "chains/solana/", "gateway/evidence/solana.py", "hub/solana/")
 NAMES_A_FAMILY: Final = {
+    "client/payments.py": "what is signed of either",
     "gateway/evidence/families.py": "the gateway's table",
     "hub/families.py": "the hub's table",
     "client/buying.py": "the table of what a buyer signs",

@@ -9,6 +9,7 @@ from typing import Any, Final
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import Running, configured, running
 from tests.faults.aftermath import Site
+from tests.ports import free_port
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
@@ -20,6 +21,7 @@ class Shop:
 
     def __init__(self, home: Path, chain: ChainUnderTest, node_url: str) -> None:
         self.chain = chain
+        self._port = 0
         self.config = configured(home, node_url, payment_address=PAYEE)
         self.environ = {
             "TOLLKEEPER_SIGNER_KEY": derive_wallets().relayer.private_key_hex,
@@ -36,8 +38,13 @@ class Shop:
     def site(self) -> Site:
         return Site(self.config, self.environ)
 
+    def take_port(self) -> None:
+        """Serves at one port from now on, which its login messages name, as our own clients want it."""
+        self._port = free_port()
+        self.environ["TOLLKEEPER_PUBLIC_URL"] = f"http://127.0.0.1:{self._port}"
+
     def serving(self, *, under: tuple[str, ...] = ()) -> Any:
-        return running("serve", "--config", self.config, "--port", "0", environ=self.environ, under=under)
+        return running("serve", "--config", self.config, "--port", str(self._port), environ=self.environ, under=under)
 
 
 def url_of(program: Running) -> str:

@@ -94,6 +94,7 @@ async def test_an_upload_that_finds_the_disk_full_is_a_503_and_what_was_sold_sta
     folder = tmp_path / "files"
     folder.mkdir()
     shop = await asyncio.to_thread(Shop, tmp_path / "home", embedded_chain, embedded_chain.url)
+    shop.take_port()
     shop.environ |= {"TOLLKEEPER_FILES": str(folder), "TOLLKEEPER_FILES_MIN_FREE_MB": "0"}
     first, larger, last = (os.urandom(size * MIB) for size in (8, 40, 4))
     with shop.serving(under=on_a_small_disk(folder)) as program:

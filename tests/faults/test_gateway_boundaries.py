@@ -322,6 +322,7 @@ async def honour_through(site: GatewaySite, case: Case, signed: Signed, transact
 # What a process waits for once, as it starts, and what besides sales it waits for from time to time.
 STARTING: Final = (
     "retired_token_keys",
+    "lost_gates",
     "interrupt_calls",
     "cut_all_uploads",
     "newest",

@@ -163,6 +163,7 @@ async def seller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Seller]:
     shop = await asyncio.to_thread(Shop, tmp_path / "home", embedded_chain, embedded_chain.url)
+    shop.take_port()
     for name, value in access_to(s3_url).items():
         monkeypatch.setenv(name, value)
     store: FileStore

@@ -42,7 +42,7 @@ class DemoTarget:
         """The ASGI entry."""
         if scope["type"] != "http":
             return
-        self.calls += 1
+        self.calls += scope["method"] != "HEAD"  # by which a gateway looks whether a target answers
         route = self._routes.get(scope["path"].strip("/").partition("/")[0])
         try:
             if route is None:
