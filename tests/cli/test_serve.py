@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import sqlite3
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli import processes
-from tests.cli.processes import Running, ask
+from tests.cli.processes import START_SECONDS, Running, ask
 from tests.ports import free_port
 from tollkeeper.sandbox.evm_node import EvmNode
 
@@ -237,6 +238,25 @@ def test_a_port_in_use_is_refused(config: Path) -> None:
         done = finished("serve", "--config", config, "--port", str(port))
     assert done.returncode == 3
     assert f"127.0.0.1:{port}" in done.stderr
+
+
+def test_a_database_that_is_taken_away_from_a_running_server_is_told_and_answered_with_503(config: Path) -> None:
+    with running("serve", "--config", config, "--port", "0") as process:
+        url = url_of(process)
+        asked = f"{url}/nothing1"
+        assert ask(asked).status == 404
+        (database,) = config.parent.glob("data/*.db")
+        database.rename(config.parent / "elsewhere.db")
+        deadline = time.monotonic() + START_SECONDS
+        while (refused := ask(asked)).status != 503:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert (refused.json()["error"]["code"], str(config.parent) in refused.body.decode()) == ("UNAVAILABLE", False)
+        assert [ask(f"{url}{part}/readyz").status for part in ("", "/hub")] == [503, 503]
+        (told,) = [line for line in process.lines() if line["level"] == "critical"]
+        assert f"{database} was deleted" in told["event"]
+        process.process.terminate()
+        assert process.exit_code() == 0
 
 
 def test_migrate_says_what_it_applied_and_that_there_is_nothing_left(config: Path) -> None:

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from tollkeeper.storage.batching import BatchThread, answer_to
 from tollkeeper.storage.database import (
-    ConstraintError,
     Job,
     Outcome,
     Row,
@@ -34,12 +33,20 @@ from tollkeeper.storage.database import (
     StorageError,
     Unit,
 )
-from tollkeeper.storage.sqlite_connections import BUSY_TIMEOUT_SECONDS, is_of_the_disk, limit_each, primary_code
+from tollkeeper.storage.sqlite_connections import (
+    BUSY_TIMEOUT_SECONDS,
+    is_of_the_disk,
+    limit_each,
+    primary_code,
+    rows_of,
+    shown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.storage.lending import Lending
+    from tollkeeper.storage.sqlite_watch import FileWatch
 
 T = TypeVar("T")
 _Short: TypeAlias = "tuple[Unit[Any], Callable[[Outcome], None]]"
@@ -64,21 +71,11 @@ _SHORT_AT_ONCE: Final = 32  # units; a few milliseconds of the event loop
 _LENT_TO_WRITER_SECONDS: Final = 0.002  # a batch of some hundred statements
 _LENT_TO_READER_SECONDS: Final = 0.0002  # a look-up; a long query is mostly outside the interpreter
 
-# A failed statement is its unit's own affair where SQLite blames the statement; every other code blames the storage.
-_STATEMENT_CODES: Final = frozenset(
-    {
-        sqlite3.SQLITE_ERROR,
-        sqlite3.SQLITE_TOOBIG,
-        sqlite3.SQLITE_CONSTRAINT,
-        sqlite3.SQLITE_MISMATCH,
-        sqlite3.SQLITE_MISUSE,
-        sqlite3.SQLITE_RANGE,
-    }
-)
 _PASSING_CODES: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _MEND_EVERY_SECONDS: Final = 2.0
 _TOO_LONG: Final = f"this takes longer than {_LIST_SECONDS:.0f} s to read: ask for less of it, or later"
 _NO_WRITES: Final = "the database takes no writes until its disk does again"
+_LOST: Final = "the database's files are not those that were opened; the operator has to put them back and restart it"
 _NO_WRITES_AT_ALL: Final = "the database takes no writes until the operator has restarted it"
 
 
@@ -93,6 +90,8 @@ class SqliteDatabase:
         looker: sqlite3.Connection,
         folder: sqlite3.Connection,
         lock: int,
+        *,
+        watch: FileWatch,
     ) -> None:
         self._writer = writer
         self._looker = looker  # for the loops
@@ -100,8 +99,10 @@ class SqliteDatabase:
         self._begin_list = limit_each(lister, _LIST_SECONDS, lambda: self._is_closed)
         self._folder = folder  # for the writing thread too
         self._lock = lock
+        self._watch = watch
         writer.execute("PRAGMA busy_timeout = 0")  # an event loop may be the one that writes: it must not wait
         self._failure: str | None = None
+        self._lost: str | None = None  # the files are not those that were opened: a failure for good, of reading too
         self._mend_at: float | None = None  # of a failed disk: when to try it again, by the monotonic clock
         self._log_begun = (0, writer.total_changes)  # commits and rows when the log was last folded
         self._log_share = 1.0  # of the pages that it may have had then
@@ -127,6 +128,11 @@ class SqliteDatabase:
         self._listing: BatchThread[Statement] = BatchThread(
             "tollkeeper-lister", self._list_all, lister.close, lent_seconds=_LENT_TO_READER_SECONDS
         )
+
+        watch.start(self._lose)
+
+    def _lose(self, _why: str) -> None:
+        self._lost = self._failure = _LOST
 
     async def read(self, statement: Statement) -> list[Row]:
         """See `Database.read`."""
@@ -208,6 +214,7 @@ class SqliteDatabase:
         if not self._is_closed:
             self._is_closed = True  # which breaks off lists: one may take longer than whoever stops us waits
             self._looker.close()
+            self._watch.stop()
         await self._listing.close()
         await self._reading.close()
         await self._writing.close()  # the last to close, so that it folds the log into the file
@@ -217,6 +224,7 @@ class SqliteDatabase:
             self._folder.close()
             self._writer.close()
         finally:
+            self._watch.close()
             os.close(self._lock)
 
     def _commit_here(self, units: list[Unit[Any]]) -> list[Outcome] | None:
@@ -257,7 +265,7 @@ class SqliteDatabase:
         commit left behind its end: nothing rests on a sync that failed. The failed transaction itself was undone: that
         what it wrote is no part of the log is known to this process, and to no later one, so a restart is no safer.
         """
-        if self._mend_at is None or time.monotonic() < self._mend_at:
+        if self._lost or self._mend_at is None or time.monotonic() < self._mend_at:
             return
         self._writing.lending.rest()
         try:
@@ -270,7 +278,7 @@ class SqliteDatabase:
         if is_busy:  # or somebody reads just now
             self._mend_at = time.monotonic() + _MEND_EVERY_SECONDS
             return
-        self._failure, self._mend_at, self._is_held_up = None, None, False
+        self._failure, self._mend_at, self._is_held_up = self._lost, None, False
         self._log_begun = self.commits, self._writer.total_changes
         logger.warning("the database takes writes again: its disk holds all that was committed")
 
@@ -397,7 +405,7 @@ class SqliteDatabase:
         try:
             asked = next(unit)
             while True:
-                asked = unit.send(_rows(self._writer, asked))
+                asked = unit.send(rows_of(self._writer, asked))
         except StopIteration as stop:
             return stop.value
         finally:
@@ -432,11 +440,13 @@ class SqliteDatabase:
         return [self._read(connection, statement) for statement in statements]
 
     def _read(self, connection: sqlite3.Connection, statement: Statement) -> Outcome:
+        if self._lost:
+            return Outcome(error=StorageError(self._lost))
         try:
-            return Outcome(_rows(connection, statement))
+            return Outcome(rows_of(connection, statement))
         except sqlite3.Error as error:
             if primary_code(error) == sqlite3.SQLITE_READONLY:
-                return Outcome(error=StatementError(f"read may not write: {_shown(statement)}"))
+                return Outcome(error=StatementError(f"read may not write: {shown(statement)}"))
             if primary_code(error) == sqlite3.SQLITE_INTERRUPT:  # by `close`, else a list
                 return Outcome(error=StorageError("the database is closed" if self._is_closed else _TOO_LONG))
             logger.exception("the database could not be read")
@@ -453,36 +463,10 @@ class SqliteDatabase:
             return StorageError("the database is held by another program")
         logger.error("the database failed and takes no writes: %s", error)
         is_disk = is_of_the_disk(error)
-        self._failure = _NO_WRITES if is_disk else _NO_WRITES_AT_ALL
+        self._failure = self._lost or (_NO_WRITES if is_disk else _NO_WRITES_AT_ALL)
         self._mend_at = time.monotonic() + _MEND_EVERY_SECONDS if is_disk else None
         return StorageError(self._failure)
 
 
 def _nothing() -> Unit[None]:
     yield from ()
-
-
-def _rows(connection: sqlite3.Connection, statement: Statement) -> list[Row]:
-    """Execute and fetch all. Raises: StatementError; sqlite3.Error where the storage failed."""
-    try:
-        cursor = connection.execute(statement.sql, statement.params)
-        found = cursor.fetchall()
-    except sqlite3.Error as error:
-        code = primary_code(error)
-        if code == sqlite3.SQLITE_CONSTRAINT:
-            raise ConstraintError(f"{error}: {_shown(statement)}") from error
-        if code in _STATEMENT_CODES or code is None:
-            raise StatementError(f"{error}: {_shown(statement)}") from error
-        raise
-    if not found:
-        return []
-    names = [column[0] for column in cursor.description]
-    if len(names) == 2:  # a key and what belongs to it, as the many rows of a batch are: in half of the time
-        key, value = names
-        return [{key: one, value: other} for one, other in found]
-    return [dict(zip(names, row, strict=True)) for row in found]
-
-
-def _shown(statement: Statement) -> str:
-    """The SQL on one line for a message: never the bound values, which may be secrets."""
-    return " ".join(statement.sql.split())[:200]

@@ -20,6 +20,7 @@ from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.migrations import SCHEMA_TABLE, Applied, Migration, missing_migrations
 from tollkeeper.storage.sqlite import SqliteDatabase
 from tollkeeper.storage.sqlite_connections import connect_reader, connect_writer, is_of_the_disk
+from tollkeeper.storage.sqlite_watch import FileWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,7 +47,7 @@ def open_sqlite(path: Path, known: Sequence[Migration], *, migrate: bool) -> Sql
         writer = _open_writer(path, _allowed(path, known, migrate=migrate))
         try:
             reader, lister, looker, folder = (connect_reader(path) for _ in range(4))
-            return SqliteDatabase(writer, reader, lister, looker, folder, lock)
+            return SqliteDatabase(writer, reader, lister, looker, folder, lock, watch=FileWatch(path))
         except BaseException:
             writer.close()
             raise
