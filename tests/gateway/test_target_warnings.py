@@ -1,4 +1,4 @@
-"""What an owner is told of a target when a gate is made or changed: that it does not answer (contract 3.4)."""
+"""What an owner is told of a target when a gate is made or changed: it does not answer, or redirects (contract 3.4)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def babbling(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 def answering(status: bytes, seen: list[bytes], ended: asyncio.Event) -> Answer:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         seen.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.write(b"HTTP/1.1 %b Whatever\r\ncontent-length: 2\r\n\r\n" % status)
+        writer.write(b"HTTP/1.1 %b Whatever\r\nlocation: /b\r\ncontent-length: 2\r\n\r\n" % status)
         assert await reader.read() == b""  # it is a connection of its own, and ended once the head has come
         ended.set()
 
@@ -95,7 +95,7 @@ async def check(market: Market, url: str, why: str) -> None:
     assert (renamed.status, renamed.json().get("warnings")) == (200, None)
 
 
-@pytest.mark.parametrize("status", [b"200", b"204", b"401", b"404", b"405", b"500"])
+@pytest.mark.parametrize("status", [b"200", b"201", b"204", b"401", b"404", b"405", b"500"])
 async def test_whatever_a_target_answers_it_answers(market: Market, status: bytes) -> None:
     seen, ended = list[bytes](), asyncio.Event()
     async with listening(answering(status, seen, ended)) as url:
@@ -103,3 +103,19 @@ async def test_whatever_a_target_answers_it_answers(market: Market, status: byte
         lines = (b"HEAD /a?own=1 HTTP/1.1", b"host: %b" % url.split("/")[2].encode(), b"user-agent: tollkeeper")
         assert seen == [b"\r\n".join((*lines, b"via: 1.1 tollkeeper", b"x-key: secret", b"", b""))]
         await asyncio.wait_for(ended.wait(), 30)
+
+
+@pytest.mark.parametrize("location", ["/a/", "https://shop.example/a"])
+async def test_an_owner_is_told_that_the_target_redirects(market: Market, location: str) -> None:
+    async def redirecting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 308 Moved\r\nlocation: %b\r\ncontent-length: 0\r\n\r\n" % location.encode())
+        await reader.read()
+
+    async with listening(redirecting) as url:
+        (warning,) = await warned(market, url)
+        assert warning["field"] == "targetUrl"
+        assert f"redirect (308) to {location}: callers pay" in warning["message"]
+        gate = await market.gate()
+        changed = await market.ask("PUT", f"/api/v1/paygates/{gate['id']}", body={"targetUrl": url})
+        assert (changed.status, changed.json()["warnings"]) == (200, [warning])

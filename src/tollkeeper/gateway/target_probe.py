@@ -1,7 +1,7 @@
-"""The question whether a gate's target answers at all, asked when the gate is made or changed (contract 3.4).
+"""The question whether a gate's target answers, and does not redirect, asked when the gate is made or changed.
 
 A HEAD with the headers that the owner set for the target, on a connection of its own, by the rules of every call. It
-changes nothing at the target, charges nobody, and refuses nothing: what was seen is told as warnings.
+changes nothing at the target, charges nobody, and refuses nothing: what was seen is told as warnings (contract 3.4).
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.core.errors import ApiError
+from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.forwarding import VIA, encode_request_head, request_target
 from tollkeeper.edge.exchange import Exchange, TargetFailure
-from tollkeeper.edge.pool import NothingSentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS: Final = 3.0
 _AGENT: Final = b"tollkeeper"
+_SHOWN_LENGTH: Final = 200  # of a location
 
 
 class _Answer(Exchange):
@@ -60,14 +60,13 @@ class TargetProbe:
     ) -> list[dict[str, Any]]:
         """What the owner should know of the target, for the answer to a create or update by `tenant`."""
         try:
-            await self._ask(target, target_headers, tenant)
-        except NothingSentError:
-            return []  # a matter of ours, which says nothing of the target
+            answer = await self._ask(target, target_headers, tenant)
         except TimeoutError:
-            return [_warning(f"the target did not answer a HEAD within {WAIT_SECONDS:.0f} seconds")]
-        except ApiError as error:
-            return [_warning(error.message)]
-        return []
+            return [_silent(f"the target did not answer a HEAD within {WAIT_SECONDS:.0f} seconds")]
+        except ApiError as error:  # UNAVAILABLE: a matter of ours, which says nothing of the target
+            return [] if error.code is Code.UNAVAILABLE else [_silent(error.message)]
+        location = next((value for name, value in answer.headers if name == b"location"), None)
+        return [] if location is None or not 300 <= answer.status < 400 else [_redirect(answer.status, location)]
 
     async def _ask(self, target: TargetUrl, target_headers: Sequence[tuple[str, str]], tenant: str) -> ResponseHead:
         """Raises: ApiError, TimeoutError."""
@@ -89,9 +88,20 @@ class TargetProbe:
             self.forwarder.places.give_back(tenant)
 
 
-def _warning(why: str) -> dict[str, Any]:
-    return {
-        "field": "targetUrl",
-        "message": f"{why}: until it answers, every paid call ends in a 502, and the call's credit is used unless "
-        'onFailure is "restore"',
-    }
+def _silent(why: str) -> dict[str, Any]:
+    return _warning(
+        f"{why}: until it answers, every paid call ends in a 502, and the call's credit is used unless "
+        'onFailure is "restore"'
+    )
+
+
+def _redirect(status: int, location: bytes) -> dict[str, Any]:
+    where = location[:_SHOWN_LENGTH].decode("latin-1")
+    return _warning(
+        f"the target answers a HEAD with a redirect ({status}) to {where}: callers pay for the redirect, and again for "
+        "the call that follows it; set targetUrl to the URL that answers"
+    )
+
+
+def _warning(message: str) -> dict[str, Any]:
+    return {"field": "targetUrl", "message": message}
