@@ -60,10 +60,11 @@ async def test_a_failed_target_gives_the_credit_back_once(market: Market, code: 
     assert (await market.challenge(gate))["resource"]["onFailure"] == "restore"
     payment = await market.payment(gate)
     market.target.answer = FAILURES[code]
-    for number in range(3):
+    for number in range(2):
         answer = await market.pay(gate, payment, "POST")
         assert (answer.status, answer.error_code) == (502, code)
         assert answer.headers["x-credits-remaining"] == "2"
+        assert answer.json()["error"]["message"].endswith("; the credit was given back")
         assert answer.receipt is not None
         assert ("x-credit-token" in answer.headers) == (number == 0)
     market.target.answer = answer_ok
@@ -72,9 +73,26 @@ async def test_a_failed_target_gives_the_credit_back_once(market: Market, code: 
         answer = await market.pay(gate, payment)
         assert (answer.status, answer.headers["x-credits-remaining"]) == (200, left)
     assert (await market.pay(gate, payment)).error_code == "CREDITS_EXHAUSTED"
-    assert len(market.target.requests) == 5
-    counters = await market.counters(gate, lambda found: found["calls"] == 5)
-    assert (counters["failures"], counters["purchases"]) == (3, 1)
+    assert len(market.target.requests) == 4
+    counters = await market.counters(gate, lambda found: found["calls"] == 4)
+    assert (counters["failures"], counters["purchases"]) == (2, 1)
+
+
+async def test_a_purchase_has_as_many_credits_given_back_for_failures_as_it_bought(market: Market) -> None:
+    """Its first call is a row of its own, the others are in the journal."""
+    gate = await market.gate(credits=3, onFailure="restore")
+    payment = await market.payment(gate)
+    market.target.answer = close
+    left = []
+    for _ in range(6):
+        answer = await market.pay(gate, payment)
+        assert (answer.status, answer.error_code) == (502, "UPSTREAM_UNREACHABLE")
+        left.append(answer.headers["x-credits-remaining"])
+        is_used = "; the credit was used, " in answer.json()["error"]["message"]
+        assert is_used == (len(left) > 3)
+    assert left == ["3", "3", "3", "2", "1", "0"]
+    assert (await market.pay(gate, payment)).error_code == "CREDITS_EXHAUSTED"
+    assert len(market.target.requests) == 6
 
 
 async def proofs(market: Market, binding: str, token: str) -> dict[str, str]:
@@ -98,9 +116,8 @@ async def test_a_failed_target_gives_the_credit_back_however_it_is_bound(market:
     market.target.answer = close
     gate, payment, proof, first = await bound(market, binding, credits=2, onFailure="restore")
     assert (first.status, first.headers["x-credits-remaining"]) == (502, "2")
-    for _ in range(3):
-        failed = await market.ask("GET", gate["accessUrl"], headers=proof)
-        assert (failed.status, failed.headers["x-credits-remaining"]) == (502, "2")
+    failed = await market.ask("GET", gate["accessUrl"], headers=proof)
+    assert (failed.status, failed.headers["x-credits-remaining"]) == (502, "2")
     market.target.answer = answer_ok
     for left in ("1", "0"):
         served = await market.ask("GET", gate["accessUrl"], headers=proof)
@@ -123,6 +140,7 @@ async def test_without_restore_a_failed_target_uses_the_credit(market: Market) -
     market.target.answer = close
     answer = await market.pay(gate, payment)
     assert (answer.status, answer.headers["x-credits-remaining"]) == (502, "1")
+    assert answer.json()["error"]["message"].endswith("; the credit was used")
     assert (await balance(market, payment))["used"] == 1
 
 

@@ -139,6 +139,11 @@ class ApiError(Exception):
             self.type, self.status = ErrorType.PAYMENT, 402
         return self
 
+    def adding(self, what: str) -> ApiError:
+        """Say this, too. Returns itself."""
+        self.message = f"{self.message}; {what}"
+        return self
+
 
 def payment_error(code: Code, message: str, *, details: dict[str, Any] | None = None) -> ApiError:
     """A refused payment: type `payment` and, unless the code has its own, status 400 (INVALID_SIGNATURE, spec 7)."""

@@ -174,17 +174,16 @@ class Answering(Charging):
         event = "target_failed" if error.status == 502 else "call_failed"
         _LOG.info(event, code=error.code.value, slug=self.opened.gate.slug, request_id=self.call.request_id)
         if calls.is_given_back(self.opened.gate, error):
-            self.give_back(error, lambda remaining: self._answer_given_back(error, remaining))
-            return
-        self.end(error.status, error.code, failed=True)
-        self.call.refuse(error, self.receipts + CORS)
+            self.give_back(error, lambda remaining, told: self._answer_charged(error, told, remaining))
+        else:
+            self._answer_charged(error, "the credit was used")
 
-    def _answer_given_back(self, error: ApiError, remaining: int | None) -> None:
-        """Says so; where the database could not, it is given back as soon as it can, which nobody waits for."""
+    def _answer_charged(self, error: ApiError, told: str, remaining: int | None = None) -> None:
+        """Says what became of the credit, and how many remain where that is new."""
         if remaining is not None:
             self.receipts = self._receipt(remaining)
         self.end(error.status, error.code, failed=True)
-        self.call.refuse(error, self.receipts + CORS)
+        self.call.refuse(error.adding(told), self.receipts + CORS)
 
     def end(self, status: int, code: Code | None = None, *, failed: bool = False) -> None:
         """See `Charging`."""

@@ -72,8 +72,8 @@ class Charging(Steps):
             else:
                 self._end_unanswered()
 
-    def give_back(self, error: ApiError, answer: Callable[[int | None], None]) -> None:
-        """Gives the credit back, then has this `answer`ed, with how many are left; None where it is not given back.
+    def give_back(self, error: ApiError, answer: Callable[[int | None, str], None]) -> None:
+        """Gives the credit back, then has this `answer`ed, with how many are left; None where it is not given back yet.
 
         Begun at once: a client that leaves from now on has its credit, too, and its call ends here.
         """
@@ -81,7 +81,7 @@ class Charging(Steps):
         restoring = self.uncancelled(self.shared.purchases.restore(self.call.request_id, error.status, clock_ms()))
         restoring.add_done_callback(lambda done: self.guard(self._given_back, done, answer))
 
-    def _given_back(self, restoring: asyncio.Future[int | None], answer: Callable[[int | None], None]) -> None:
+    def _given_back(self, restoring: asyncio.Future[int | None], answer: Callable[[int | None, str], None]) -> None:
         fault, is_gone = restoring.exception(), self.stage is Stage.OVER
         self.is_returning = False
         if isinstance(fault, StorageError):  # as soon as the database can
@@ -90,13 +90,19 @@ class Charging(Steps):
             self._end_unanswered()
         if fault is not None and not isinstance(fault, StorageError):
             raise fault
-        if not is_gone:
-            answer(None if fault is not None else restoring.result())
+        if is_gone:
+            return
+        if fault is not None:
+            answer(None, "the credit is given back as soon as the database can")
+        elif (left := restoring.result()) is None:
+            answer(None, "the credit was used, and no more of this purchase are given back")
+        else:
+            answer(left, "the credit was given back")
 
     def give_back_unanswered(self) -> None:
         """Gives back the credit of a call that the stop has cut: a 503 charges nothing (contract 4.5)."""
         cut = ApiError(Code.UNAVAILABLE, "the gateway stopped before this was answered")
-        self.give_back(cut, lambda _: None)
+        self.give_back(cut, lambda _left, _told: None)
 
     def _end_unanswered(self) -> None:
         if self.is_cut:

@@ -35,7 +35,14 @@ from tollkeeper.storage.interrupting import interrupt_calls
 from tollkeeper.storage.ledger import HeldSpend, Ledger
 from tollkeeper.storage.purchase_rows import Look, Purchase, SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.spending import look_of_payer, restore_call, spend_of_payer, spend_one, void_with_gate
+from tollkeeper.storage.spending import (
+    RestoredOftenError,
+    look_of_payer,
+    restore_call,
+    spend_of_payer,
+    spend_one,
+    void_with_gate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -140,11 +147,15 @@ class Purchases:
     async def restore(self, call_id: str, status: int, now_ms: int) -> int | None:
         """Give the credit of a call back whose answer is to have this status, once.
 
-        Gives how many are left then; None where the call is not open. What is given back to a void purchase stays
-        closed (`spending`). No end of the call may be noted until this is done.
+        Gives how many are left then; None where the call is not open, and for a failure of the target where so many
+        were given back for failures already as were granted. What is given back to a void purchase stays closed
+        (`spending`). No end of the call may be noted until this is done.
         """
         row = self.ledger.row_of(call_id)
-        return await self._database.run_short(restore_call(call_id, status, now_ms, row=row))
+        try:
+            return await self._database.run_short(restore_call(call_id, status, now_ms, row=row))
+        except RestoredOftenError:
+            return None
 
     async def _spend(self, spend: HeldSpend, now_ms: int) -> SpendResult:
         return await self._database.run_short(spend_one(spend, now_ms))

@@ -292,23 +292,35 @@ def restore_call(
     """Give a credit back, with its entry in the ledger; see `Purchases.restore`.
 
     `row`: of the journal, where the call is there; how it ended is then for who asks to say.
+
+    Raises: RestoredOftenError.
     """
+    is_bounded = status != UNAVAILABLE
     if row is not None:
         for found in (yield from call_journal.find([call_id], row, row)):
             if (yield from call_journal.enter_restore(call_id, found["id"], now_ms)):
-                return (yield from _give_credit_back(found["id"]))
+                return (yield from _give_credit_back(found["id"], is_bounded=is_bounded))
     else:
         for restored in (yield _Q.restore_call(id=call_id, status=status, now_ms=now_ms)):
             purchase_id = restored["purchase_id"]
-            left = yield from _give_credit_back(purchase_id)
+            left = yield from _give_credit_back(purchase_id, is_bounded=is_bounded)
             yield _Q.give_credits(cause=call_id, reason="restore", purchase_id=purchase_id, delta=1, now_ms=now_ms)
             return left
     return None
 
 
-def _give_credit_back(purchase_id: str) -> Unit[int]:
-    """How many credits the purchase has then."""
-    rows = yield _Q.give_credit_back(id=purchase_id)
+class RestoredOftenError(Exception):
+    """For failures of the target a purchase had as many credits given back as it has: this one stays used.
+
+    Else a buyer of one credit could have a target work for ever (contract 4.5).
+    """
+
+
+def _give_credit_back(purchase_id: str, *, is_bounded: bool) -> Unit[int]:
+    """How many credits the purchase has then. Raises: RestoredOftenError, by which the unit changes nothing."""
+    rows = yield _Q.give_credit_back(id=purchase_id, is_bounded=int(is_bounded))
+    if not rows and is_bounded:
+        raise RestoredOftenError
     if not rows:
         raise StorageError("a purchase has no credits to which one could be given back")
     remaining: int = rows[0]["remaining"]
@@ -334,7 +346,7 @@ def give_back(calls: Mapping[str, int | None], since: int, now_ms: int) -> Unit[
         found += yield from call_journal.find(its, row, row)
     for spent in found:
         if (yield from call_journal.enter_restore(spent["call_id"], spent["id"], now_ms)):
-            yield from _give_credit_back(spent["id"])
+            yield from _give_credit_back(spent["id"], is_bounded=False)
     if found:
         yield from call_journal.write({}, {UNAVAILABLE: [spent["call_id"] for spent in found]}, {}, now_ms)
 

@@ -488,8 +488,9 @@ WHERE id = :id AND state = 'DISPATCHED'
 RETURNING purchase_id;
 
 -- name: give_credit_back
-UPDATE credits SET remaining = remaining + 1
-WHERE number = (SELECT number FROM purchases WHERE id = :id)
+-- `is_bounded` 1: for a failure of the target, of which as many are given back as were granted, and no more.
+UPDATE credits SET remaining = remaining + 1, restored = restored + :is_bounded
+WHERE number = (SELECT number FROM purchases WHERE id = :id) AND (restored < granted OR :is_bounded = 0)
 RETURNING remaining;
 
 -- name: settled_assets
