@@ -237,10 +237,10 @@ async def test_a_tenant_that_waits_for_a_host_holds_up_nobody_else_who_asks_for_
 
 
 async def test_where_nothing_more_can_be_opened_no_target_is_to_blame() -> None:
-    resolver = Resolver(allow_private=False, own=OwnPlace("gateway.example", 443, 8402), lookup=Names(["8.8.8.8"]))
+    resolver = Resolver(allow_private=False, own=OwnPlace("gateway.example", 443), lookup=Names(["8.8.8.8"]))
     with nothing_more_can_be_opened(os.getpid()), pytest.raises(NothingSentError):
-        await resolver.resolve("good.example", 8402, OWNER)
-    assert await resolver.resolve("good.example", 8402, OWNER) == ["8.8.8.8"]
+        await resolver.resolve("called.example", 8402, OWNER)
+    assert await resolver.resolve("called.example", 8402, OWNER) == ["8.8.8.8"]
     saved = "https://good.example:8402/"
     with nothing_more_can_be_opened(os.getpid()), pytest.raises(NothingSentError):  # 503: nothing is wrong with it
         await resolver.check_target(saved, OWNER)
@@ -317,18 +317,31 @@ async def test_a_kept_connection_serves_only_the_address_that_the_name_has_now()
     ],
 )
 async def test_the_gateway_itself_is_no_target(public_url: str, target_url: str) -> None:
-    own = OwnPlace.of(public_url, 8402)
+    own = OwnPlace.of(public_url)
     resolver = Resolver(allow_private=False, own=own, lookup=Names(["8.8.8.8"]))
     assert await code_of(resolver.check_target(target_url, OWNER)) is Code.INVALID_PARAMETER
     assert await code_of(resolver.resolve(own.host, own.port, OWNER)) is Code.UPSTREAM_BLOCKED
-    # Another port of its host is somebody else's, and so is its port on another machine.
+    # Another port of its host may be somebody else's, and so is its port on another machine.
     assert (await resolver.check_target("http://pay.example:8080/", OWNER)).port == 8080
     assert (await resolver.check_target("http://8.8.8.8:8402/", OWNER)).port == 8402
 
 
 async def test_in_development_the_gateway_may_be_its_own_target() -> None:
-    resolver = Resolver(allow_private=True, own=OwnPlace.of("http://127.0.0.1:8402", 8402))
+    resolver = Resolver(allow_private=True, own=OwnPlace.of("http://127.0.0.1:8402"))
     assert await resolver.resolve("127.0.0.1", 8402, OWNER) == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("port", [80, 5432, 8402])
+async def test_no_port_at_an_address_of_this_machine_is_a_target(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A public address of the machine's own: what listens there trusts who comes from it."""
+    monkeypatch.setattr("tollkeeper.core.addresses._NOT_PUBLIC_V4", ())  # as if loopback were one
+    resolver = Resolver(allow_private=False, lookup=Names(["127.0.0.1"]))
+    with pytest.raises(ApiError, match=r"this machine's own.*allow_private_targets"):
+        await resolver.check_target(f"http://shop.example:{port}/", OWNER)
+    assert await code_of(resolver.check_target(f"http://127.0.0.1:{port}/", OWNER)) is Code.INVALID_PARAMETER
+    assert await code_of(resolver.resolve("shop.example", port, OWNER)) is Code.UPSTREAM_BLOCKED
+    allowed = Resolver(allow_private=True, lookup=Names(["127.0.0.1"]))
+    assert (await allowed.check_target(f"http://shop.example:{port}/", OWNER)).port == port
 
 
 def test_addresses_of_this_machine_are_known() -> None:

@@ -24,7 +24,7 @@ import aiohttp
 from tests.gateway.composed import settings_for
 from tests.ssrf import name_server
 from tests.ssrf.name_server import NameServer
-from tests.ssrf.namespace import Packet, Watch, ask_only, own_every_address
+from tests.ssrf.namespace import Packet, Watch, ask_only, let_be_elsewhere, own_every_address
 from tests.ssrf.vectors import (
     ALTERNATING,
     FORBIDDEN_V4,
@@ -277,6 +277,7 @@ async def run(folder: Path) -> dict[str, Any]:
 def main(found: Path) -> None:
     """Write what was found to this file."""
     own_every_address()
+    let_be_elsewhere(PUBLIC)
     with TemporaryDirectory() as folder:
         ask_only(name_server.ADDRESS, Path(folder))
         found.write_text(json.dumps(asyncio.run(run(Path(folder)))))

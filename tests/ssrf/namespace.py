@@ -20,6 +20,7 @@ from typing import Final, Self
 _LINK, _ROUTE = 16, 24  # RTM_NEWLINK, RTM_NEWROUTE
 _ASKED = 0x5  # NLM_F_REQUEST | NLM_F_ACK
 _CREATE = 0x400
+_DESTINATION, _SOURCE = 1, 7  # RTA_DST, RTA_PREFSRC
 _LOOPBACK_INDEX: Final = 1
 _EVERY_PROTOCOL: Final = 3
 _STATISTICS: Final = 6  # PACKET_STATISTICS
@@ -60,6 +61,15 @@ def own_every_address() -> None:
     for family in (socket.AF_INET, socket.AF_INET6):
         local = struct.pack("=BBBBBBBBI", family, 0, 0, 0, 255, 4, 0 if family == socket.AF_INET6 else 254, 2, 0)
         _netlink(_ROUTE, _CREATE, local + out_of_loopback)
+
+
+def let_be_elsewhere(address: str) -> None:
+    """Reach this IPv4 address, though it answers here, as another machine's: from one of our own. Raises OSError."""
+    local = struct.pack("=BBBBBBBBI", socket.AF_INET, 32, 0, 0, 255, 4, 254, 2, 0)
+    attributes = struct.pack("=HHi", 8, 4, _LOOPBACK_INDEX)
+    for kind, value in ((_DESTINATION, address), (_SOURCE, "127.0.0.1")):
+        attributes += struct.pack("=HH4s", 8, kind, socket.inet_aton(value))
+    _netlink(_ROUTE, _CREATE, local + attributes)
 
 
 def ask_only(name_server: str, folder: Path) -> None:

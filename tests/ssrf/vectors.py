@@ -87,6 +87,7 @@ def corpus(gateway_port: int) -> list[str]:
         f"http://{host}:{gateway_port}/api/v1/paygates"
         for host in (OWN, "127.0.0.1", "127.0.0.2", "0.0.0.0", "localhost", "[::1]", f"[::ffff:{OWN}]", "own.test")  # noqa: S104 - a vector
     ]
+    urls += [f"http://{host}:{port}/" for host in (OWN, "own.test") for port in (80, 443, 6379)]  # beside the gateway
     return list(dict.fromkeys(urls))
 
 

@@ -1,8 +1,8 @@
 """Resolves a target's host and lets through only addresses that a target may be at (contract 3.4, security A-41).
 
 One refused address refuses the host. The caller connects to an address that was returned here, so that a name which
-changes between check and connect changes nothing. The judgement itself is `tollkeeper.core.addresses`; what the
-gateway's own place is on this machine is known here.
+changes between check and connect changes nothing. The judgement itself is `tollkeeper.core.addresses`; which addresses
+are this machine's own, and how the gateway is reached, is known here.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tollkeeper.core.addresses import (
     TargetUrl,
     check_target_url,
     is_target_address,
+    not_allowed,
     parse_address,
 )
 from tollkeeper.core.errors import ApiError, Code, invalid
@@ -39,24 +40,17 @@ CHECK_THREADS: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class OwnPlace:
-    """Where the gateway itself is: host and port of its public URL, and the port that it listens on."""
+    """Where the gateway itself is reached: host and port of its public URL."""
 
     host: str
     port: int
-    listening_port: int | None = None
 
     @staticmethod
-    def of(public_url: str, listening_port: int | None) -> OwnPlace:
+    def of(public_url: str) -> OwnPlace:
         """The place of a gateway with this URL, an origin."""
         parts = urlsplit(public_url)
         host = parts.hostname or ""
-        return OwnPlace(str(parse_address(host) or host), parts.port or DEFAULT_PORTS[parts.scheme], listening_port)
-
-    def is_at(self, host: str, port: int, addresses: list[str]) -> bool:
-        """Whether a target with this host, at these addresses, would be the gateway."""
-        if (host, port) == (self.host, self.port):
-            return True
-        return port == self.listening_port and any(is_of_this_machine(address) for address in addresses)
+        return OwnPlace(str(parse_address(host) or host), parts.port or DEFAULT_PORTS[parts.scheme])
 
 
 @dataclass(slots=True)
@@ -64,7 +58,8 @@ class Resolver:
     """Resolves hosts under one policy, remembering an answer for a few seconds.
 
     `allow_private` as in `core.addresses.is_target_address`; without it nothing is resolved that is the gateway's `own`
-    place. `lookup` and `clock` (seconds, monotonic) are for tests.
+    place, or at an address of this machine: what listens there trusts its neighbours. `lookup` and `clock` (seconds,
+    monotonic) are for tests.
     Lookups of one host at one time for one tenant are one lookup, but that a call waits for none of `check_target`.
     """
 
@@ -93,7 +88,8 @@ class Resolver:
         Raises UPSTREAM_BLOCKED if one is not allowed, UPSTREAM_UNREACHABLE if there is none or nobody answers,
         NothingSentError where the tenant's share was taken, or nothing more can be opened.
         """
-        return self._elsewhere(host, port, await self._resolve(self._of_calls, host, port, tenant))
+        self._require_elsewhere(host, port)
+        return await self._resolve(self._of_calls, host, port, tenant)
 
     async def check_target(self, url: str, tenant: str) -> TargetUrl:
         """`url` taken apart and its host resolved, as on create and update by `tenant`.
@@ -102,8 +98,8 @@ class Resolver:
         """
         target = check_target_url(url, allow_private=self.allow_private)
         try:
-            addresses = await self._resolve(self._of_checks, target.host, target.port, tenant)
-            self._elsewhere(target.host, target.port, addresses)
+            self._require_elsewhere(target.host, target.port)
+            await self._resolve(self._of_checks, target.host, target.port, tenant)
         except NothingSentError:
             raise
         except ApiError as refusal:
@@ -115,11 +111,10 @@ class Resolver:
         self._of_calls.close()
         self._of_checks.close()
 
-    def _elsewhere(self, host: str, port: int, addresses: list[str]) -> list[str]:
-        """The addresses, which are not the gateway's own. Raises UPSTREAM_BLOCKED."""
-        if self.own is not None and not self.allow_private and self.own.is_at(host, port, addresses):
-            raise ApiError(Code.UPSTREAM_BLOCKED, "the target is this gateway itself")
-        return addresses
+    def _require_elsewhere(self, host: str, port: int) -> None:
+        """Refuse the gateway's own place. Raises UPSTREAM_BLOCKED."""
+        if not self.allow_private and self.own == OwnPlace(host, port):
+            raise self._blocked("the target is this gateway itself")
 
     async def _resolve(self, lookups: Lookups, host: str, port: int, tenant: str) -> list[str]:
         known = self.cached(host)
@@ -148,10 +143,15 @@ class Resolver:
         for text in texts:
             address = parse_address(text)
             if address is None or not is_target_address(address, allow_private=self.allow_private):
-                raise ApiError(Code.UPSTREAM_BLOCKED, "the target's address is not a public one")
+                raise self._blocked("the target's address is not a public one")
+            if not self.allow_private and is_of_this_machine(text):
+                raise self._blocked("the target's address is one of this machine's own")
         if not texts:
             raise _unresolved()
         return texts
+
+    def _blocked(self, why: str) -> ApiError:
+        return ApiError(Code.UPSTREAM_BLOCKED, not_allowed(why, allow_private=self.allow_private))
 
     async def _ask(self, lookups: Lookups, host: str, port: int, tenant: str) -> list[str]:
         own = self.lookup

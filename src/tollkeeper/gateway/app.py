@@ -85,7 +85,7 @@ class GatewayConfig:
 
     `hub_url` is the hub's public URL, where buyers are told to follow a payment. `token_keys` make credit tokens: the
     first one now, the others before; one that is revoked is taken out while it runs. `clients` tells whose request came
-    through a proxy. `listening_port` is refused to targets at this machine's addresses.
+    through a proxy.
     `proves_payments`: its hub is another program, which may be no hub of ours, so nodes of its own are asked.
     `has_lost_gates`: some do not open under the keys that there are.
     """
@@ -105,7 +105,6 @@ class GatewayConfig:
     body_limit_bytes: int = CALL_BODY_SIZE_BYTES
     limits: RequestLimits = field(default_factory=RequestLimits)
     clients: ClientAddresses = field(default_factory=ClientAddresses)
-    listening_port: int | None = None
     proves_payments: bool = False
     has_lost_gates: bool = False
     min_price_micro: int = 0
@@ -144,9 +143,7 @@ class Gateway:
         self.paygates = PayGates(database, config.sealing, random_bytes)
         self.purchases = Purchases(database, config.sealing)
         statistics = Statistics(database)
-        self.resolver = Resolver(
-            allow_private=config.allow_private_targets, own=OwnPlace.of(config.public_url, config.listening_port)
-        )
+        self.resolver = Resolver(allow_private=config.allow_private_targets, own=OwnPlace.of(config.public_url))
         self._forwarder = Forwarder(self.resolver, places=places_for_targets())
         self.traffic = Traffic(self.purchases, statistics, clock_ms, config.kept)
         self.gates = Gates(self.paygates, self.assets, config.public_url)

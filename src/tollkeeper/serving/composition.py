@@ -216,7 +216,6 @@ async def _open_gateway(
         limits=settings.request_limits,
         body_limit_bytes=settings.call_body_size_bytes,
         clients=ClientAddresses(settings.trusted_proxies),
-        listening_port=settings.port,
         proves_payments=settings.role is Role.GATEWAY,
         min_price_micro=settings.min_price_micro,
     )
