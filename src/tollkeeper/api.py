@@ -36,6 +36,8 @@ JSON: Final = b"application/json"
 # The name that a caller gives a request. An answer that has another one is of another request: a connection on which
 # something sent an answer twice looks like any other.
 CORRELATION_ID: Final = b"x-correlation-id"
+# "//", "/" and "\\" encoded, and the unreserved characters of RFC 3986 encoded.
+_OTHER_SPELLING: Final = re.compile(rb"//|%(?:2[def]|5[cf]|7e|3[0-9]|[46][1-9a-f]|[57][0-9a])", re.IGNORECASE)
 _CORRELATION: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _LOG = structlog.get_logger("tollkeeper.api")
 _ENCODE = msgspec.json.Encoder().encode
@@ -260,6 +262,15 @@ def correlation_of(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return named if len(named) == 1 and _CORRELATION.fullmatch(named[0][1]) else []
 
 
+def _check_path(path: bytes) -> None:
+    """Refuse another spelling of a path: each name has one, so that no rule about it can be walked around.
+
+    Raises: INVALID_PARAMETER.
+    """
+    if _OTHER_SPELLING.search(path):
+        raise invalid("path", "the path has a doubled slash, or encodes what needs no encoding: send it plainly")
+
+
 def _check_head(scope: Scope) -> None:
     if sum(len(name) + len(value) + 4 for name, value in scope["headers"]) > HEAD_MAX:
         raise ApiError(Code.HEADERS_TOO_LARGE, "the request head is too large", details={"limitBytes": HEAD_MAX})
@@ -330,8 +341,10 @@ def _answer_to(error: Exception, request_id: str, path: str) -> ApiError:
 class Shell:
     """The outermost ASGI layer around `app`; see the module's text."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, takes_doubled_root: bool = False) -> None:
+        """`takes_doubled_root`: for clients that join a URL which ends with a slash and a path."""
         self.app = app
+        self._path_start = int(takes_doubled_root)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request, lifespan or (refused) websocket."""
@@ -352,6 +365,7 @@ class Shell:
 
         try:
             _check_head(scope)
+            _check_path((scope.get("raw_path") or scope["path"].encode())[self._path_start :])
             await self.app(scope, receive, send_with_own)
         except ConnectionResetError:
             _LOG.info("client_gone", request_id=request_id, path=scope["path"])

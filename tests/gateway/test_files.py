@@ -660,7 +660,7 @@ async def test_a_link_that_was_changed_or_is_over_gives_nothing(
     for changed in (f"{other_path}?{query}", link[:-1] + ("A" if link[-1] != "A" else "B"), path, path + "?x=1"):
         status, body, _ = await local_shop.get(changed)
         assert (status, json.loads(body)["error"]["code"]) == (403, "FORBIDDEN"), changed
-    for strange in ("/files/", "/files", "/files/..%2f..%2fetc%2fpasswd", "/files/%00", "/files/" + "a" * 5000):
+    for strange in ("/files/", "/files", "/files/%00", "/files/" + "a" * 5000):
         assert (await local_shop.get(f"{local_shop.url}{strange}?{query}"))[0] == 404, strange
     settings = FileSettings(tmp_path / "short", 0, link_lifetime_seconds=1)
     async with running_shop(embedded_chain, tmp_path / "short.db", settings, LocalFiles(tmp_path / "short", 0)) as shop:

@@ -207,3 +207,43 @@ async def test_the_owners_headers_stand_beside_a_signature(market: Market) -> No
     (request,) = market.target.requests
     assert request.header("x-key") == "1"
     assert request.header("signature") is not None
+
+
+async def test_every_path_has_one_spelling_and_another_is_refused(market: Market) -> None:
+    """Whoever stands in front judges paths as they are sent: what he keeps out must not come in under another name."""
+    gate = await market.gate()
+    slug = gate["slug"]
+    other = f"%{ord(slug[0]):02x}{slug[1:]}"
+    for path in (
+        "//api/v1/paygates",
+        "/api//v1/paygates",
+        "/%61pi/v1/paygates",
+        "/api%2Fv1/paygates",
+        "/api/v1/paygates%2f1",
+        "/api/v1/pay%67ates",
+        "//hub/supported",
+        "/%68ub/supported",
+        "/hub%2Fsupported",
+        "/hub/%73upported",
+        "/hub///supported",
+        "/hub/api/v1//auth/me",
+        "//healthz",
+        "/health%7A",
+        "/files%5c1",
+        f"//{slug}",
+        f"/{other}",
+        f"/{other}/below",
+        f"/{slug}%2Fbelow",
+        f"/x/%2E%2E/{slug}",
+    ):
+        refused, _, code = await told(gate["accessUrl"], path.encode())
+        assert (refused, code) == (400, "INVALID_PARAMETER"), path
+    for path, status in (
+        ("/api/v1/paygates", 200),
+        ("/hub/supported", 200),
+        ("/hub//supported", 200),  # as clients join a URL that ends with a slash
+        ("/healthz?a=%61//b", 200),
+        ("/hub/payments/eip155%3A84532/0x1/0x2", 400),
+        (f"/{slug}", 402),
+    ):
+        assert (await told(market.stack.gateway_url + path.partition("?")[0], path.encode()))[0] == status, path

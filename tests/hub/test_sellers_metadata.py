@@ -152,8 +152,8 @@ async def test_a_doubled_slash_below_the_hub_s_root_is_one(
     payment = new_payment(embedded_chain)
     assert (await hub.post(path, payment.body)).body["isValid"] is True
     assert (await hub.get("//supported")).body["kinds"]
-    assert (await hub.get("///supported")).status == 404
-    assert (await hub.post("/api/v1//verify", payment.body)).status == 404
+    assert (await hub.get("///supported")).status == 400
+    assert (await hub.post("/api/v1//verify", payment.body)).status == 400
 
 
 @pytest.mark.parametrize("version", [0, 3, 4])

@@ -9,7 +9,6 @@ addresses are not counted. What is remembered is this process's own and in memor
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from tollkeeper.edge.call import InboundCall
 
 GOOD_PROOFS_MAX: Final = 50_000
-_SLASHES: Final = re.compile("/{2,}")
 _API: Final = "/api/"
 # A login costs a signature check and rows, before anybody has shown who he is.
 _LOGIN: Final = ("/api/v1/auth/message", "/api/v1/auth/login", "/api/v1/auth/refresh")
@@ -142,7 +140,7 @@ class LimitedApi:
         """By which limiter a request is judged, as whose."""
         if scope["type"] != ScopeType.HTTP:
             return None, ""
-        path = _SLASHES.sub("/", scope["path"])  # as a router may take it
+        path = scope["path"]
         if not path.startswith(_API) or path.rstrip("/") == _INTROSPECTION:
             return None, ""
         limiter = self._login if path.rstrip("/") in _LOGIN else self._api

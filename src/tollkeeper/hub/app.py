@@ -180,7 +180,7 @@ def create_app(hub: Hub, *, manages_hub: bool = True) -> ASGIApp:
 
     With `manages_hub` its lifespan starts and closes the hub; a composition root that mounts it does that itself.
     """
-    return Shell(Dispatcher(hub, _litestar(hub), manages_hub=manages_hub))
+    return Shell(Dispatcher(hub, _litestar(hub), manages_hub=manages_hub), takes_doubled_root=True)
 
 
 def _litestar(hub: Hub) -> ASGIApp:

@@ -145,27 +145,22 @@ def _date(now_seconds: int) -> bytes:
 
 
 class Mounted:
-    """`inner` under a path prefix, `outer` everywhere else; `inner` sees paths without the prefix."""
+    """`inner` under a path prefix, `outer` everywhere else; `inner` sees paths without the prefix.
+
+    The prefix has one spelling: encoded otherwise it is the outer one's to refuse.
+    """
 
     def __init__(self, outer: Application, prefix: str, inner: Application) -> None:
         self._outer = outer
-        self._prefix = prefix
+        self._prefix = prefix.encode("ascii")
         self._inner = inner
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """The ASGI entry."""
-        path = scope["path"] if scope["type"] == "http" else ""
-        if path != self._prefix and not path.startswith(self._prefix + "/"):
+        raw_path = scope["raw_path"] if scope["type"] == "http" else b""
+        if raw_path != self._prefix and not raw_path.startswith(self._prefix + b"/"):
             await self._outer(scope, receive, send)
             return
-        inner_path = path[len(self._prefix) :] or "/"
-        # The encoded path is made anew: a prefix written as %68ub is the same prefix.
-        inner = {**scope, "path": inner_path, "raw_path": _encoded(scope.get("raw_path"), self._prefix, inner_path)}
+        length = len(self._prefix)
+        inner = {**scope, "path": scope["path"][length:] or "/", "raw_path": raw_path[length:] or b"/"}
         await self._inner(inner, receive, send)
-
-
-def _encoded(raw_path: bytes | None, prefix: str, inner_path: str) -> bytes:
-    raw_prefix = prefix.encode()
-    if raw_path is not None and raw_path.startswith(raw_prefix):
-        return raw_path[len(raw_prefix) :] or b"/"
-    return inner_path.encode("utf-8", "surrogateescape")

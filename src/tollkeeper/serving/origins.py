@@ -60,7 +60,7 @@ class OriginGuard:
             await self._app(scope, receive, send_allowing)
 
     def _foreign_origin(self, scope: Message) -> str | None:
-        # A router may take `//api` for `/api`; the guard must not be the one that does not.
+        # The hub takes `//api` for `/api`; the guard must not be the one that does not.
         if scope["type"] != "http" or not _SLASHES.sub("/", scope["path"]).startswith(self._prefixes):
             return None
         origin = _header(scope, b"origin")
