@@ -200,3 +200,18 @@ async def test_what_cannot_be_listened_on_is_said_with_what_to_choose() -> None:
 )
 def test_a_listener_on_every_address_is_reached_on_this_machine(address: Address, url: str) -> None:
     assert address.url == url
+
+
+async def caller_of(scope: Any, _receive: Any, send: Any) -> None:
+    """Say whom the answer goes to."""
+    body = scope["client"][0].encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+@pytest.mark.parametrize("caller", ["127.0.0.1", "::1"])
+async def test_a_listener_on_every_address_takes_callers_over_both_protocols_as_who_they_are(caller: str) -> None:
+    async with HttpServer(AccessLog(caller_of), listen("::", 0), drain_seconds=1) as server:
+        request = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        answer = await exchange(Address(caller, server.address.port), request)
+    assert answer.endswith(b"\r\n\r\n" + caller.encode())

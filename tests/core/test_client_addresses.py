@@ -7,7 +7,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from tollkeeper.core.client_addresses import ClientAddresses, rate_key
+from tollkeeper.core.client_addresses import ClientAddresses, plain_address, rate_key
 
 TRUSTED = (ip_network("10.0.0.0/8"), ip_network("2001:db8:1::/48"))
 
@@ -74,3 +74,11 @@ def test_what_anybody_writes_into_the_header_is_not_kept() -> None:
 )
 def test_a_client_is_counted_by_its_address_or_its_ipv6_network_and_this_machine_is_not(address: str, key: str) -> None:
     assert rate_key(address) == key
+
+
+@pytest.mark.parametrize(
+    ("address", "plain"),
+    [("::ffff:192.0.2.1", "192.0.2.1"), ("192.0.2.1", "192.0.2.1"), ("::1", "::1"), ("::ffff:1", "::ffff:1")],
+)
+def test_an_address_of_the_other_family_is_written_as_its_own(address: str, plain: str) -> None:
+    assert plain_address(address) == plain

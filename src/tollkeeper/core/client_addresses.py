@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address
 
 _HEADER: Final = b"x-forwarded-for"
+_MAPPED: Final = "::ffff:"
 _REMEMBERED_MAX: Final = 10_000
 _REMEMBERED_BYTES: Final = 256  # of the header: several proxies' worth
 _PREFIX_BITS: Final = 64  # of an IPv6 address; the rest of it one client chooses as it likes
@@ -55,6 +56,11 @@ class ClientAddresses:
                 break
             client = address
         return str(client)
+
+
+def plain_address(address: str) -> str:
+    """Return the address as its own family writes it: where one socket takes both, IPv4 comes as `::ffff:192.0.2.1`."""
+    return address[len(_MAPPED) :] if address.startswith(_MAPPED) and "." in address else address
 
 
 @lru_cache(maxsize=_REMEMBERED_MAX)

@@ -15,6 +15,7 @@ import structlog
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from tollkeeper.core.client_addresses import plain_address
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.framing import check_request_head, request_body_bytes
 from tollkeeper.core.limits import HEADERS_MAX, REQUEST_HEAD_SIZE_BYTES
@@ -52,7 +53,9 @@ class StrictProtocol(CallerConnection):
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
         self._attendance = Attendance(transport)
-        self.peer = sys.intern(self.client[0]) if self.client else ""
+        if self.client is not None:
+            self.client = (plain_address(self.client[0]), self.client[1])
+            self.peer = sys.intern(self.client[0])
         sweep = self.listener.sweep
         is_crowded = self._attendance.socket_number >= self.listener.crowded_from
         if is_crowded and not sweep.make_room(self.loop.time()):

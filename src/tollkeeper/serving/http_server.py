@@ -66,11 +66,13 @@ class Address:
 def listen(host: str, port: int, setting: str | None = None) -> socket.socket:
     """A listening socket; port 0 takes any free one. `setting` names the address, unless --host and --port do.
 
-    Raises: ListenError, which says what to choose instead.
+    At "::" it takes callers over IPv6 and over IPv4, where this machine has both. Raises: ListenError, which says what
+    to choose instead.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        is_for_both = host == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=is_for_both)
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while ")[0]  # what follows is the address once more
         if error.errno == EADDRINUSE:
