@@ -43,7 +43,7 @@ def test_init_writes_a_configuration_that_every_part_can_start_with(tmp_path: Pa
         settings = load_settings(role, tmp_path / "new" / "tollkeeper.toml", environ=environ)
         assert list(settings.networks) == ["base"]
         assert settings.networks["base"].rpc_urls == (RPC,)
-    check = finished("config", "check", "--config", tmp_path / "new" / "tollkeeper.toml")
+    check = finished("config", "check", "--offline", "--config", tmp_path / "new" / "tollkeeper.toml")
     assert check.returncode == 0, check.stdout
 
 
@@ -53,7 +53,7 @@ def test_each_setting_that_init_leaves_commented_out_can_be_turned_on_as_it_stan
     finished("init", "--dir", tmp_path, "--rpc-url", RPC, "--payment-address", "0x" + "12" * 20)
 
     def shown() -> dict[str, str]:
-        check = finished("config", "check", "--config", config)
+        check = finished("config", "check", "--offline", "--config", config)
         assert check.returncode == 0, check.stdout
         return dict(line.split(None, 1) for line in check.stdout.splitlines() if "  " in line)
 
@@ -62,7 +62,7 @@ def test_each_setting_that_init_leaves_commented_out_can_be_turned_on_as_it_stan
     config.write_text(re.sub("^# ([a-z_]+ = )", r"\1", text, flags=re.MULTILINE))
     after = shown()
     assert {name for name in before if before[name] != after[name]} == {
-        *("anonymous_paygates", "confirm_depth_steps", "cors_origins"),
+        *("anonymous_paygates", "confirm_depth_steps", "cors_origins", "min_price"),
         *("trusted_issuers", "trusted_proxies"),
     }
 
@@ -114,7 +114,7 @@ def test_init_for_solana_says_whom_to_fund_there_and_config_check_agrees(tmp_pat
     key = parse_private_key((tmp_path / "keys" / "signer.key").read_text())
     payers = [encode_key(public_key(seed)) for seed in fee_payer_seeds(key.reveal())]
     assert f"fund {' and '.join(payers)} with a little SOL on solana-devnet" in made.stdout
-    check = finished("config", "check", "--config", tmp_path / "tollkeeper.toml")
+    check = finished("config", "check", "--offline", "--config", tmp_path / "tollkeeper.toml")
     assert check.returncode == 0, check.stdout
     assert all(payer in check.stdout for payer in (*payers, wallet))
     settings = load_settings(Role.SERVE, tmp_path / "tollkeeper.toml", environ={})
@@ -146,14 +146,14 @@ def test_init_writes_over_nothing(tmp_path: Path, there: str) -> None:
 
 def test_without_a_node_config_check_says_what_is_missing(tmp_path: Path) -> None:
     assert finished("init", "--dir", tmp_path).returncode == 0
-    check = finished("config", "check", "--config", tmp_path / "tollkeeper.toml")
+    check = finished("config", "check", "--offline", "--config", tmp_path / "tollkeeper.toml")
     assert check.returncode == 3
     assert "TOLLKEEPER_RPC_URL_BASE_SEPOLIA" in check.stdout
 
 
 def test_config_check_shows_each_setting_of_the_guide(tmp_path: Path) -> None:
     finished("init", "--dir", tmp_path, "--rpc-url", RPC)
-    check = finished("config", "check", "--config", tmp_path / "tollkeeper.toml")
+    check = finished("config", "check", "--offline", "--config", tmp_path / "tollkeeper.toml")
     shown = {line.split()[0] for line in check.stdout.splitlines() if line.strip()}
     rows = [line.split("|")[1] for line in GUIDE.read_text().splitlines() if line.startswith("| `")]
     table = rows[rows.index(" `host`, `port` ") : rows.index(" `encryption_keys_file` ")]
@@ -177,7 +177,7 @@ def test_config_check_shows_what_is_effective_and_no_secret(tmp_path: Path) -> N
 def test_config_check_warns_of_what_is_unwise_in_public(tmp_path: Path) -> None:
     finished("init", "--dir", tmp_path, "--rpc-url", RPC, "--public-url", "http://pay.example.org")
     environ = {"TOLLKEEPER_ALLOW_PRIVATE_TARGETS": "true", "TOLLKEEPER_ANONYMOUS_PAYGATES": "manage"}
-    check = finished("config", "check", "--config", tmp_path / "tollkeeper.toml", environ=environ)
+    check = finished("config", "check", "--offline", "--config", tmp_path / "tollkeeper.toml", environ=environ)
     assert check.returncode == 0
     warnings = [line for line in check.stdout.splitlines() if line.startswith("warning: ")]
     assert [line.split(": ")[1] for line in warnings] == ["public_url", "allow_private_targets", "anonymous_paygates"]

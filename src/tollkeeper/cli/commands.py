@@ -146,14 +146,26 @@ def init_command(
 
 
 @config_app.command("check")
-def config_check_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
-    """Print the effective configuration without its secrets, and everything that is wrong with it.
+def config_check_command(
+    *,
+    config: Config = None,
+    role: ForRole = Role.SERVE,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask no node and no bucket.")] = False,
+) -> None:
+    """Print the effective configuration without its secrets, everything that is wrong with it, what was not checked.
+
+    Asks nodes which chain they are of, and for how many settlements the hub's accounts have money.
 
     Example: tollkeeper config check --for gateway
     """
+    import io
+
+    from tollkeeper.core.configuration import LogFormat, LogLevel
+    from tollkeeper.logs import configure_logs
     from tollkeeper.serving.checking import check_configuration
 
-    report = check_configuration(role, config)
+    configure_logs(LogLevel.ERROR, LogFormat.TEXT, io.StringIO())  # what asking makes logged is told as findings
+    report = check_configuration(role, config, asks=not offline)
     width = max(len(name) for name, _ in report.values)
     for name, value in report.values:
         tell(f"{name:<{width}}  {value}")
@@ -162,6 +174,8 @@ def config_check_command(config: Config = None, role: ForRole = Role.SERVE) -> N
         say(f"warning: {finding}", typer.colors.YELLOW, sys.stdout)
     for finding in report.errors:
         say(f"error: {finding}", typer.colors.RED, sys.stdout)
+    for question in report.unchecked:
+        tell(f"not checked: {question}")
     if report.errors:
         sys.exit(EXIT_CONFIGURATION)
     tell(f"`tollkeeper {role.value}` can start with this.")

@@ -218,6 +218,14 @@ class Account:
         """Asks a node anything. Raises: RpcUnavailable."""
         await self.chain.mined_nonce(self.caller)
 
+    async def see_money(self) -> None:
+        """Look at the signers' money of an open network, also while nobody settles. Raises: RpcUnavailable."""
+        if self.chain.asset is not None:
+            block = await self.chain.latest_block()
+            fees = await self.chain.fees(block.base_fee_wei)
+            held = await self.chain.balances(self.signers.addresses)
+            self.signers.see_balances(held, fees.max_fee_per_gas)
+
 
 def node_obstacles(chain: EvmChain | SolanaChain) -> list[str]:
     """Say of an open chain's nodes that too few of them answer, and what they were learned not to do."""

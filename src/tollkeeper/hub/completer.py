@@ -196,15 +196,7 @@ class Completer:
     async def _open_again(self, account: Account) -> None:
         with suppress(RpcUnavailable):  # `open` keeps why
             await open_account(account, self.settlements)
-            await self._see_balances(account)
-
-    async def _see_balances(self, account: Account) -> None:
-        """Looks at the signers' money also while nobody settles. Raises: RpcUnavailable."""
-        if account.chain.asset is not None:
-            block = await account.chain.latest_block()
-            fees = await account.chain.fees(block.base_fee_wei)
-            held = await account.chain.balances(account.signers.addresses)
-            account.signers.see_balances(held, fees.max_fee_per_gas)
+            await account.see_money()
 
     async def _complete_rows(self, account: Account, rows: list[Settlement], view: LaneView) -> None:
         pipeline = self.settlements.pipeline

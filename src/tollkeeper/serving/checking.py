@@ -1,7 +1,7 @@
 """`tollkeeper config check`: the effective configuration without its secrets, and what is wrong or unwise about it.
 
-Looks at settings, key files, the database's schema and what sealed it, where files are kept and, of whom new gates pay,
-a node; changes nothing.
+Looks at settings, key files, the database's schema and what sealed it, and where files are kept; asks nodes who they
+are, what the hub's accounts hold, and of whom new gates pay. Says what it did not look at; changes nothing.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.settling import Depths
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.serving.default_payee import judge_default_payee
+from tollkeeper.serving.exposure import exposures
 from tollkeeper.serving.file_stores import judge_file_store, shown_place, unusable
+from tollkeeper.serving.network_check import check_networks
 from tollkeeper.settings import Finding, Role, inspect_settings
 from tollkeeper.storage import StorageError, pending
 from tollkeeper.storage.opening import sqlite_path
@@ -35,23 +36,37 @@ _NOT_SET = "(not set)"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a check found. `errors` keep a process from starting, or new gates from being saved; `warnings` do not."""
+    """What a check found. `errors` keep a process from starting, a network from being used, or gates from being saved.
+
+    `warnings` do not. `unchecked`: what remains for the operator to look at.
+    """
 
     values: tuple[tuple[str, str], ...]
     errors: tuple[Finding, ...]
     warnings: tuple[Finding, ...]
+    unchecked: tuple[str, ...]
 
 
-def check_configuration(role: Role, config: Path | None) -> Report:
-    """Everything there is to say about a configuration. Raises: SettingsError where its file cannot be read at all."""
-    settings, unusable = inspect_settings(role, config)
+def check_configuration(role: Role, config: Path | None, *, asks: bool = True) -> Report:
+    """Everything there is to say about a configuration. `asks`: nodes, and a bucket; else nothing leaves this machine.
+
+    Raises: SettingsError where the configuration's file cannot be read at all.
+    """
+    settings, wrong = inspect_settings(role, config)
     errors, sealed = _database_findings(settings)
-    errors, warnings = [*unusable, *errors], [*_warnings(settings), *sealed]
+    errors, warnings, values = [*wrong, *errors], [*_warnings(settings), *sealed], describe(settings)
+    if asks:
+        networks = check_networks(settings)
+        errors, warnings, values = errors + networks.errors, warnings + networks.warnings, values + networks.values
     if settings.role is not Role.HUB:
-        for wrong, unwise in (judge_default_payee(settings), judge_file_store(settings.files)):
-            errors += wrong
+        for broken, unwise in (
+            judge_default_payee(settings, asks=asks),
+            judge_file_store(settings.files, asks=asks),
+        ):
+            errors += broken
             warnings += unwise
-    return Report(tuple(describe(settings)), tuple(errors), tuple(warnings))
+    unchecked = _unchecked(settings, asks=asks)
+    return Report(tuple(values), tuple(errors), tuple(warnings), tuple(unchecked))
 
 
 def describe(settings: Settings) -> list[tuple[str, str]]:
@@ -206,14 +221,7 @@ def _database_findings(settings: Settings) -> tuple[list[Finding], list[Finding]
 
 
 def _warnings(settings: Settings) -> list[Finding]:
-    public = not settings.public_url.is_loopback
-    warnings = []
-    if public and settings.public_url.text.startswith("http://"):
-        warnings.append(Finding("public_url", "it is not https", "payments and tokens cross the network in clear"))
-    if public and settings.allow_private_targets:
-        warnings.append(Finding("allow_private_targets", "it is true", "gates can sell what only your network may see"))
-    if public and settings.anonymous_paygates is AnonymousPaygates.MANAGE:
-        warnings.append(Finding("anonymous_paygates", "it is manage", "anyone can change gates that have no owner"))
+    warnings = exposures(settings)
     if any(network.wallet_factories for network in settings.networks.values()):
         name, problem = "wallet_factories", "strangers' wallets are deployed with the hub's gas money"
         warnings.append(Finding(name, problem, "list only factories that you trust to deploy wallets and nothing else"))
@@ -221,3 +229,18 @@ def _warnings(settings: Settings) -> list[Finding]:
     if len(mixed) > 1:
         warnings.append(Finding("networks", "play money and real money are both enabled", "run them apart"))
     return warnings
+
+
+def _unchecked(settings: Settings, *, asks: bool) -> list[str]:
+    """Say what this check cannot know, or was told to leave out."""
+    told = [f"does {settings.public_url.text} lead here (its name, its certificate, a proxy in front)"]
+    if settings.role is Role.GATEWAY:
+        told.append(f"does {settings.hub_url or 'the hub'} answer, and take this gateway's networks")
+    if settings.trusted_issuers:
+        told.append(f"do {', '.join(settings.trusted_issuers)} answer")
+    silent = [name for name, network in settings.networks.items() if not network.rpc_urls]
+    if silent:
+        told.append(f"nothing was asked on {', '.join(silent)}: no node is set")
+    if not asks:
+        told.append("are nodes of their networks, can accounts pay for settlements, is the bucket there (--offline)")
+    return told

@@ -28,8 +28,8 @@ _NAME: Final = "default_payment_address"
 _NOBODYS: Final = "it is nobody's who could be paid: a token, a program, or an account of this hub's"
 
 
-def judge_default_payee(settings: Settings) -> tuple[list[Finding], list[Finding]]:
-    """What is wrong with it, and what is unwise: errors and warnings. Asks nodes, and waits for them for seconds."""
+def judge_default_payee(settings: Settings, *, asks: bool = True) -> tuple[list[Finding], list[Finding]]:
+    """What is wrong with it, and what is unwise: errors and warnings. `asks`: nodes too, for which it waits seconds."""
     address = settings.default_payment_address
     if address is None:
         return [], []
@@ -42,7 +42,7 @@ def judge_default_payee(settings: Settings) -> tuple[list[Finding], list[Finding
     if settings.networks and not own:
         problem = "no network of its kind is set, so no gate is paid to it"
         return [], [Finding(_NAME, problem, "name an address of a network that is, or set another network")]
-    return asyncio.run(_asked(address, own, settings))
+    return asyncio.run(_asked(address, own, settings)) if asks else ([], [])
 
 
 def _any_network(own: list[NetworkSettings], family: Family) -> str:

@@ -39,10 +39,11 @@ def _bucket(place: Bucket) -> FileStore:
     return S3Files(place.name, place.prefix)
 
 
-def judge_file_store(settings: FileSettings) -> tuple[list[Finding], list[Finding]]:
+def judge_file_store(settings: FileSettings, *, asks: bool = True) -> tuple[list[Finding], list[Finding]]:
     """Why it cannot be used, where it cannot: errors and warnings, with which a start goes on without it.
 
-    A directory is only looked at; a bucket is written a small object, which is deleted. Waits for it for 10 s.
+    A directory is only looked at; a bucket, where it `asks`, is written a small object, which is deleted. Waits for it
+    for 10 s.
     """
     place = settings.place
     if isinstance(place, Path):
@@ -51,6 +52,8 @@ def judge_file_store(settings: FileSettings) -> tuple[list[Finding], list[Findin
         store = _bucket(place)
     except FileStoreError as error:
         return [_cannot_be_used(place, str(error), "")], []
+    if not asks:
+        return [], []
     try:
         asyncio.run(_probe(store))
     except TimeoutError:

@@ -177,6 +177,11 @@ class SolanaAccount:
         """Asks a node anything. Raises: RpcUnavailable."""
         await self.chain.balances(self.fee_payers.addresses[:1])
 
+    async def see_money(self) -> None:
+        """Look at the fee payers' money of an open network, also while nobody settles. Raises: RpcUnavailable."""
+        if self.chain.asset is not None:
+            self.signers.see_balances(await self.chain.balances(self.signers.addresses), 1)
+
 
 NAME = "USD Coin"
 

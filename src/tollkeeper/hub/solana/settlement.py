@@ -359,9 +359,5 @@ class SolanaCompleter(Completer):
             _LOG.exception("blocks_not_understood", network=account.chain.network.name)
         return LaneView()
 
-    async def _see_balances(self, account: Any) -> None:  # noqa: ANN401 - a SolanaAccount
-        held = await account.chain.balances(account.signers.addresses)
-        account.signers.see_balances(held, 1)
-
     def _needs_a_closer_look(self, row: Settlement, view: LaneView) -> bool:  # noqa: ARG002 - no lane to look at
         return True
