@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import replace
 from typing import Any
@@ -15,22 +16,28 @@ from tests.core.payments import BASE, BASE_SEPOLIA, PAY_TO
 from tests.core.solana_payments import DEVNET
 from tests.core.solana_payments import PAY_TO as SOLANA_PAY_TO
 from tollkeeper.core.challenge import (
+    Challenge,
     Profile,
     build_challenge,
+    client_warnings,
     exhausted_body,
     profile_of,
     requirements_of,
     transfer_challenge,
 )
+from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.limits import DESCRIPTION_LENGTH, SALE_VALUE_MAX_MICRO, TITLE_LENGTH
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygate_fields import CreditBinding, OnFailure, Recipient
 from tollkeeper.core.paygates import PayGate
 from tollkeeper.core.solana import SolanaAsset
 from tollkeeper.core.tenders import Asset
-from tollkeeper.core.verification import EvmAsset
+from tollkeeper.core.verification import EvmAsset, Reason
 from tollkeeper.core.wire import Requirements, parse_requirements
+from tollkeeper.core.x402.version2 import HEADER_LENGTH_MAX
 
+MAINNET = replace(DEVNET, network=NETWORKS["solana-mainnet"], address=NETWORKS["solana-mainnet"].usdc.address)
 RESOURCE = "https://gateway.example/abc12345"
 NOW = "2026-10-01T12:00:00.000Z"
 PAID_TO = checksum_address(PAY_TO)
@@ -89,13 +96,14 @@ def test_what_is_unusual_about_the_credits_is_told_before_they_are_bought() -> N
     }
 
 
-def test_networks_of_one_kind_stand_side_by_side_and_play_money_beside_none() -> None:
+def test_networks_of_one_kind_stand_side_by_side_and_play_money_beside_none(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = replace(GATE, accepts=(Recipient("base", "0x" + "ab" * 20),))
     for asset in (BASE_SEPOLIA, BASE):
         challenge = build_challenge(gate, asset, RESOURCE, "v1", [BASE_SEPOLIA, BASE])
         body = json.loads(challenge.body(Profile.SUPERSET, NOW))
         assert [entry["network"] for entry in body["accepts"]] == [asset.network.name]
     other = replace(BASE_SEPOLIA, network=replace(BASE_SEPOLIA.network, name="other-test", v1_name="other-test"))
+    monkeypatch.setitem(NETWORKS, "other-test", other.network)
     gate = replace(GATE, accepts=(Recipient("other-test", "0x" + "ab" * 20),))
     for own, beside in ((BASE_SEPOLIA, other), (other, BASE_SEPOLIA)):
         challenge = build_challenge(gate, own, RESOURCE, "v1", [BASE_SEPOLIA, other])
@@ -106,6 +114,64 @@ def test_networks_of_one_kind_stand_side_by_side_and_play_money_beside_none() ->
             "base-sepolia": PAID_TO,
             "other-test": checksum_address("0x" + "ab" * 20),
         }
+
+
+def header_of(challenge: Challenge) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(base64.b64decode(challenge.header))
+    return said
+
+
+def test_the_header_holds_the_networks_of_both_families_and_never_play_money_beside_real() -> None:
+    assets: list[Asset] = [BASE_SEPOLIA, BASE, DEVNET, MAINNET]
+    payees = {"base": "0x" + "ab" * 20, "solana-devnet": SOLANA_PAY_TO, "solana-mainnet": SOLANA_PAY_TO}
+    gate = replace(GATE, accepts=tuple(Recipient(name, payee) for name, payee in payees.items()))
+    found = {
+        own.network.name: [
+            offer["network"] for offer in header_of(build_challenge(gate, own, RESOURCE, "v1", assets))["accepts"]
+        ]
+        for own in assets
+    }
+    test, main = (BASE_SEPOLIA, DEVNET), (BASE, MAINNET)
+    assert found == {
+        own.network.name: [one.network.caip2 for one in (own, *(one for one in pair if one is not own))]
+        for pair in (test, main)
+        for own in pair
+    }
+
+
+def test_a_gate_on_four_networks_with_the_longest_texts_fits_into_the_header() -> None:
+    on_solana = [asset.charged_to(SOLANA_PAY_TO) for asset in (DEVNET, MAINNET)]
+    assets: list[Asset] = [BASE_SEPOLIA, BASE, *on_solana]
+    payees = {"base": "0x" + "ab" * 20, "solana-devnet": SOLANA_PAY_TO, "solana-mainnet": SOLANA_PAY_TO}
+    gate = replace(
+        GATE,
+        accepts=tuple(Recipient(name, payee) for name, payee in payees.items()),
+        price_micro=SALE_VALUE_MAX_MICRO,
+        title="水" * TITLE_LENGTH,
+        description="水" * DESCRIPTION_LENGTH,
+        mime_type="m" * 127 + "/" + "t" * 127,
+    )
+    resource = f"https://{'a' * 63}.{'b' * 63}.gateway.example:65535/{'s' * 64}"
+    refused = ApiError(Code.PAYMENT_INVALID, "wrong", details={"reason": max(Reason, key=len).value})
+    for own in assets:
+        challenge = build_challenge(gate, own, resource, "v1", assets)
+        for header in (challenge.header, challenge.header_beside(refused)):
+            assert len(header) <= HEADER_LENGTH_MAX
+        assert header_of(challenge)["resource"]["description"].endswith("水…")
+
+
+def test_owners_are_told_what_clients_make_of_a_gate() -> None:
+    challenge = build_challenge(GATE, BASE_SEPOLIA, RESOURCE, "v1")
+    assert client_warnings(replace(GATE, price_micro=1_000_000), [challenge]) == []
+    dear = client_warnings(replace(GATE, price_micro=1_000_001), [])
+    assert [warning["field"] for warning in dear] == ["price"]
+    for field, gate in (
+        ("title", replace(GATE, title="x" * 2000, description="")),
+        ("description", replace(GATE, title="", description="x" * 2000)),
+    ):
+        long = client_warnings(gate, [build_challenge(gate, BASE_SEPOLIA, RESOURCE, "v1")])
+        assert [warning["field"] for warning in long] == [field]
+        assert "480 of its 2000 characters" in long[0]["message"]
 
 
 def test_shape_a_is_the_specification_s_to_the_letter() -> None:

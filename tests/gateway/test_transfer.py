@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway import version2
 from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import HostileHub, cut, lose_answer, pass_on, run_hostile_hub, says, settles_but_says
 from tollkeeper.core.evm import Authorization, authorization_digest, checksum_address, sign_digest
@@ -89,6 +90,39 @@ async def test_the_402_asks_for_the_transfer_of_the_body_and_a_fresh_payment_for
     assert receipt["transaction"] == answer.json()["transaction"]
     assert bank.received_micro() == 25_000
     assert not bank.chain.is_used(described.authorization.payer, described.authorization.nonce)
+
+
+async def test_a_payment_of_version_2_moves_it_and_is_told_so(bank: Bank) -> None:
+    described = bank.signed(value=25_000)
+    body = {"network": "base-sepolia", **payment_body(_payment(described))["payload"]}
+
+    async def ask(**headers: str) -> Answer:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await bank.buyer.ask("POST", bank.gateway_url + PATH, body=body, headers=named)
+
+    offer = version2.offers(await ask())[version2.EVM]
+    assert (offer["amount"], offer["payTo"]) == ("25000", checksum_address(bank.recipient))
+    wallet = version2.wallet_of(bank.buyer)
+    other = version2.shown({**offer, "amount": "24999"}, version2.authorized(offer, wallet))
+    refused = await ask(PAYMENT_SIGNATURE=other)
+    assert (refused.status, refused.error_code) == (400, "PAYMENT_INVALID")
+    payment, second = (version2.signed(offer, wallet) for _ in range(2))
+    both = await ask(PAYMENT_SIGNATURE=payment, X_Payment=second)
+    assert (both.status, both.error_code) == (400, "INVALID_PARAMETER")
+    answer = await ask(PAYMENT_SIGNATURE=payment)
+    told = version2.receipt(answer)
+    assert answer.status == 200, answer.body
+    assert told == {
+        "success": True,
+        "payer": checksum_address(bank.buyer.wallet.address),
+        "transaction": answer.json()["transaction"],
+        "network": version2.EVM,
+    }
+    assert bank.received_micro() == 25_000
+    again = await ask(X_Payment=version2.in_version_1(payment))
+    assert (again.status, again.json()["transaction"]) == (200, told["transaction"])
+    assert version2.receipt(again) is None
+    assert bank.received_micro() == 25_000
 
 
 async def test_a_hundred_requests_with_one_payment_move_it_once(bank: Bank) -> None:

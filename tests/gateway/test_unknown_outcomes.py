@@ -19,6 +19,7 @@ from aiohttp import web
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.edge.test_calls import until
+from tests.gateway import version2
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.hostile_hub import (
     Forward,
@@ -34,6 +35,7 @@ from tests.gateway.hostile_hub import (
 from tests.gateway.ordering import honour_payment
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper import api
+from tollkeeper.core.evm import checksum_address
 from tollkeeper.core.limits import READINESS_WAIT_SECONDS
 from tollkeeper.core.sealing import KeyRing
 from tollkeeper.gateway import app, asking, completer, waiting
@@ -139,6 +141,31 @@ async def test_unknown_outcome_is_a_503_and_the_same_payment_is_served_once_in_t
     assert apart.received_micro() == paid_micro
     assert len(set(apart.hub.settles)) == len(set(apart.hub.signatures)) == 1  # the same bytes each time
     assert (await apart.pay(gate, payment)).json()["errorDetail"]["code"] == "CREDITS_EXHAUSTED"
+
+
+async def test_an_unknown_outcome_is_told_in_version_2_and_the_same_payment_is_served_once(apart: Apart) -> None:
+    gate = await apart.gate(credits=3)
+    payer = version2.Client(apart.buyer, gate["accessUrl"])
+    payment = await payer.payment()
+    apart.hub.settling = says(503, json.dumps({"transaction": "0x" + "ab" * 32}))
+    pending = await payer.pay(payment)
+    told = version2.receipt(pending)
+    assert (pending.status, pending.error_code) == (503, "SETTLEMENT_PENDING")
+    assert "payment-required" not in pending.headers
+    assert told == {
+        "success": False,
+        "payer": checksum_address(apart.buyer.wallet.address),
+        "transaction": pending.json()["error"]["details"].get("transaction", ""),
+        "network": version2.EVM,
+        "errorReason": "settlement_pending",
+    }
+    apart.hub.settling = HostileHub().settling
+    again, more = await payer.pay(payment), await payer.pay(payment)
+    assert [(answer.status, answer.error_code) for answer in (again, more)] == [
+        (200, None),
+        (403, "CREDIT_TOKEN_REQUIRED"),
+    ]
+    assert apart.received_micro() == 10_000
 
 
 async def test_who_shows_elsewhere_what_is_being_settled_is_told_its_transaction(apart: Apart) -> None:

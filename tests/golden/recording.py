@@ -61,7 +61,7 @@ _KINDS: Final = tuple(
     )
 )
 _ALIKE: Final = frozenset({"time", "second", "date", "unix ms", "unix", "ms"})
-_DECODED: Final = "x-payment-response"
+_DECODED: Final = frozenset({"x-payment-response", "payment-required", "payment-response"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def _head(lines: list[str] | tuple[str, ...], content: bytes) -> Iterator[str]:
         name, _, value = line.partition(": ")
         if name.lower() == "content-length" and value == str(len(content)):
             yield f"{name}: <length>"
-        elif name.lower() == _DECODED:
+        elif name.lower() in _DECODED:
             decoded = base64.b64decode(value, validate=True)
             assert base64.b64encode(decoded).decode() == value
             yield f"{name}: base64 of {decoded.decode()}"

@@ -1,7 +1,7 @@
-"""The 402 and the refusal at a gate: bodies and profiles (specification 2.2, contract 4.1, 4.5).
+"""The 402 and the refusal at a gate: bodies, profiles and the header (specification 2.2; contract 4.1, 4.5, 10.1).
 
 A gate's challenge is made once per version; only the timestamp differs between two answers, so a body is kept as the
-bytes before it and the bytes after it.
+bytes before it and the bytes after it. The header is what clients of x402 version 2 read, and stands beside each body.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from tollkeeper.core.paygate_fields import CreditBinding
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.core.wire import SCHEME, X402_VERSION, Requirements, requirements_body
+from tollkeeper.core.x402 import version2
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from tollkeeper.core.errors import ApiError
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.core.tenders import Asset
 
@@ -33,7 +35,9 @@ class Profile(StrEnum):
     SHAPE_B = "x402-b"
 
 
-PAYMENT_REQUIRED: Final = "Payment required"
+PAYMENT_REQUIRED: Final = version2.NOTHING_PAID
+# What official clients spend by default in one payment.
+_SPENT_MAX_MICRO: Final = 1_000_000
 _NO_WEIGHT: Final = re.compile(r"q\s*=\s*0(?:\.0*)?")
 
 
@@ -76,16 +80,25 @@ def requirements_of(gate: PayGate, asset: Asset, resource: str) -> Requirements:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """Everything a gate version answers without payment. `siblings` go beside an error (contract 4.5)."""
+    """Everything a gate version answers without payment. `siblings` go beside an error (contract 4.5).
+
+    `offers` are what version 2's header names; `header` is that of an unpaid call.
+    """
 
     requirements: Requirements
     siblings: dict[str, Any]
     bodies: dict[Profile, tuple[bytes, bytes]]
+    offers: tuple[dict[str, Any], ...]
+    header: str
 
     def body(self, profile: Profile, timestamp: str) -> bytes:
         """The 402's body at this moment. Shapes A and B, to the letter, have no timestamp."""
         before, after = self.bodies[profile]
         return before + timestamp.encode() + after if after else before
+
+    def header_beside(self, refusal: ApiError) -> str:
+        """Write version 2's header beside a refusal: as of an unpaid call, but with the reason."""
+        return version2.payment_required(_resource_of(self.requirements), self.offers, version2.error_of(refusal))
 
 
 _MARK: Final = "\x00timestamp\x00"  # no field can hold control characters, so it stands only where we put it
@@ -117,7 +130,8 @@ def build_challenge(
 ) -> Challenge:
     """The challenge of one gate version on the asset's network; `accepts` has those of the others that fit beside it.
 
-    Clients of version 1 choose among entries of one family, and none should pay real money for play money.
+    Clients of version 1 choose among entries of one family, those of version 2 among both, and none should pay real
+    money for play money.
     """
     also: dict[str, Any] = {}
     if gate.credit_binding is not CreditBinding.PAYMENT:
@@ -126,12 +140,10 @@ def build_challenge(
         also["creditsExpireAfter"] = gate.credits_expire_after_seconds
     sold = Sold(gate.title, gate.description, gate.credits, gate.mime_type, gate.on_failure.value, also)
     own = asset.network
-    beside = [
-        requirements_of(gate, other, resource)
-        for other in others
-        if (other.network.family, other.network.is_test) == (own.family, own.is_test) and other.network != own
-    ]
-    return challenge_for(requirements_of(gate, asset, resource), asset, sold, api_version, beside)
+    alike = [other for other in others if other.network.is_test is own.is_test and other.network != own]
+    of_family = [requirements_of(gate, other, resource) for other in alike if other.network.family is own.family]
+    of_others = [requirements_of(gate, other, resource) for other in alike if other.network.family is not own.family]
+    return challenge_for(requirements_of(gate, asset, resource), asset, sold, api_version, of_family, of_others)
 
 
 def transfer_challenge(asset: Asset, pay_to: str, amount_micro: int, resource: str, api_version: str) -> Challenge:
@@ -158,8 +170,12 @@ def challenge_for(
     sold: Sold,
     api_version: str,
     beside: Sequence[Requirements] = (),
+    of_others: Sequence[Requirements] = (),
 ) -> Challenge:
-    """The bodies of a 402 that asks for these requirements, or for one of those `beside`."""
+    """The bodies of a 402 that asks for these requirements, or for one of those `beside`.
+
+    `of_others`: of other families, for version 2 alone.
+    """
     price = format_usdc(requirements.amount)
     symbol = asset.network.usdc.symbol
     shape_a = {"x402": {"token": symbol, "amount": price, "address": requirements.pay_to}}
@@ -194,7 +210,33 @@ def challenge_for(
         Profile.SHAPE_A: _around_timestamp(shape_a),
         Profile.SHAPE_B: _around_timestamp(shape_b),
     }
-    return Challenge(requirements, siblings, bodies)
+    offers = tuple(version2.offer_of(one) for one in (requirements, *beside, *of_others))
+    header = version2.payment_required(_resource_of(requirements), offers, PAYMENT_REQUIRED)
+    return Challenge(requirements, siblings, bodies, offers, header)
+
+
+def _resource_of(requirements: Requirements) -> version2.Resource:
+    return version2.Resource(requirements.resource, requirements.description, requirements.mime_type)
+
+
+def client_warnings(gate: PayGate, challenges: Iterable[Challenge]) -> list[dict[str, Any]]:
+    """Tell an owner what clients of version 2 make of this gate, whose challenges these are (contract 10.1)."""
+    warnings = []
+    if gate.price_micro > _SPENT_MAX_MICRO:
+        message = (
+            f"clients of x402 version 2 pay at most {format_usdc(_SPENT_MAX_MICRO)} USDC at a time, unless they are "
+            "told otherwise: sell fewer credits for less, or tell your buyers to raise that limit"
+        )
+        warnings.append({"field": "price", "message": message})
+    whole = gate.description or gate.title
+    shown = min((version2.description_in(one.header) for one in challenges), key=len, default=whole)
+    if shown != whole:
+        message = (
+            f"clients of x402 version 2 are shown {len(shown)} of its {len(whole)} characters, because it must fit "
+            "into a header: say the most important first"
+        )
+        warnings.append({"field": "description" if gate.description else "title", "message": message})
+    return warnings
 
 
 def exhausted_body(challenge: Challenge, detail: dict[str, Any], profile: Profile, timestamp: str) -> bytes:

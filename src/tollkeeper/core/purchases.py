@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.core.errors import Code, failed_check, payment_error
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX, SALE_VALUE_MAX_MICRO
 from tollkeeper.core.tenders import price_check, recipient_check
-from tollkeeper.core.verification import Check, Reason, require
+from tollkeeper.core.verification import Check, Reason, refusal, require
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.core.tenders import Asset, Tender
+    from tollkeeper.core.x402 import version2
 
 
 class PurchaseState(StrEnum):
@@ -96,23 +97,33 @@ class Terms:
     credits_expire_after_seconds: int | None = None
 
 
-def terms_for(gate: PayGate, asset: Asset, tender: Tender, now_ms: int) -> Terms:
+def terms_for(
+    gate: PayGate, asset: Asset, tender: Tender, now_ms: int, taken: version2.TakenOffer | None = None
+) -> Terms:
     """The terms that this payment on the asset's network buys: the current ones or a former price's (contract 3.3).
 
-    A former price counts for a while, and only when it is paid to the micro-unit.
-    Raises: the payment error of a wrong recipient or price, or of more than any sale is worth.
+    `taken`: the offer that a payment of version 2 says to take, whose amount it pays exactly. Raises: PAYMENT_INVALID
+    for an offer that is none of the gate's, or another recipient; INSUFFICIENT_AMOUNT, or as the price's own check.
     """
     network = asset.network.name
     pay_to = gate.pay_to_on(network)
     assert pay_to is not None  # noqa: S101 - only networks that the gate is paid on are asked for
-    require((recipient_check(tender, asset, pay_to),))
-    price_micro, granted = gate.price_micro, gate.credits
-    for former in gate.former:
-        is_shown = now_ms < former.until_ms and former.network == network
-        if is_shown and tender.value == former.price_micro:
-            price_micro, granted = former.price_micro, former.credits
-            break
-    require((price_check(tender, asset, price_micro), _countable_check(tender.value)))
+    current = gate.price_micro, gate.credits
+    shown = [(one.price_micro, one.credits) for one in gate.former if now_ms < one.until_ms and one.network == network]
+    if taken is None:
+        require((recipient_check(tender, asset, pay_to),))
+        price_micro, granted = next((terms for terms in shown if terms[0] == tender.value), current)
+        require((price_check(tender, asset, price_micro),))
+    else:
+        terms = next((terms for terms in (*shown, current) if taken.is_at(terms[0])), None)
+        if terms is None:
+            raise taken.refusal()
+        price_micro, granted = terms
+        require((recipient_check(tender, asset, pay_to),))
+        exact = asset.exact_check(tender.value, price_micro)
+        if not exact.ok:
+            raise refusal(exact, Code.INSUFFICIENT_AMOUNT if tender.value < price_micro else None)
+    require((_countable_check(tender.value),))
     return Terms(
         gate.id,
         gate.version,

@@ -182,6 +182,10 @@ class EvmAsset:
         """Is at least this price paid?"""
         return Check("value", value >= price, Reason.VALUE, str(price), str(value))
 
+    def exact_check(self, value: int, price: int) -> Check:
+        """Is exactly this price paid?"""
+        return Check("value", value == price, Reason.VALUE_MISMATCH, str(price), str(value))
+
     def stated_check(self, value: int, stated: int) -> Check:
         """Is it what was said beside the signed payment?"""
         return Check("amount", value == stated, Reason.PAYLOAD, str(value), str(stated))
@@ -223,10 +227,10 @@ class Check(msgspec.Struct, frozen=True):
     actual: Any = None
 
 
-def refusal(check: Check) -> ApiError:
-    """The payment error of a failed check."""
+def refusal(check: Check, code: Code | None = None) -> ApiError:
+    """The payment error of a failed check; `code` where another one than its reason's says more."""
     return payment_error(
-        code_of_reason(check.reason),
+        code or code_of_reason(check.reason),
         f"payment check failed: {check.name}",
         details=failed_check(check.reason.value, check.name, check.expected, check.actual),
     )

@@ -6,11 +6,11 @@
     4. spend a held credit, by its token or as a payer (`asking`), too; else wait, or refuse (402 used up, 403 not by
        this proof, 503 unknown: `_wait_or_refuse`), or, where nothing is held,
     5. buy: a failed payment's next try (403) -> a wallet's payer (401, 403) -> enabled (404), network (402, 503) ->
-       recipient, price, time -> verify -> claim -> settle -> grant and spend
+       `attempt`: recipient, price, time -> verify -> claim -> settle -> grant and spend
     6. forward, and what is answered: `answering`, where each way stands in which a request ends
 
-`Arriving` is one request until a credit is its own, `Attempt` a payment that is being bought with, `PaidCall` the
-request from first to last. Every rule of contract 4: docs/architecture.md 5.
+`Arriving` is one request until a credit is its own, `PaidCall` the request from first to last. Every rule of contract
+4: docs/architecture.md 5.
 
 Spending precedes buying, so that bought credits outlive every change of price, address and validity. So under `wallet`
 nobody is told to log in who only shows again what he paid: 401 is for one who would buy, shows a token only, or nothing
@@ -25,40 +25,33 @@ twice, for the ledger's commit and for the target. Whatever waits for more is a 
 
 from __future__ import annotations
 
-import asyncio
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tollkeeper.api import clock_ms
 from tollkeeper.core.client_addresses import rate_key
 from tollkeeper.core.errors import ApiError, ErrorType
 from tollkeeper.core.paygate_fields import CreditBinding
-from tollkeeper.core.purchases import Claim, Spend, Terms, attempts_exhausted, terms_for
+from tollkeeper.core.purchases import Spend
 from tollkeeper.core.statistics import CLIENT_GONE_STATUS
-from tollkeeper.core.tenders import require_valid_now
 from tollkeeper.edge.relay import RelayRequest
 from tollkeeper.gateway import calls, heads
 from tollkeeper.gateway.asking import Asking
-from tollkeeper.gateway.buying import ASK_AGAIN, Buyer
-from tollkeeper.gateway.evidence.port import ExpectedTransfer
-from tollkeeper.gateway.hub_client import Settlement
+from tollkeeper.gateway.attempt import Attempt
+from tollkeeper.gateway.buying import Buyer
 from tollkeeper.gateway.limiting import PROOFS, PROOFS_OF_PAYERS
 from tollkeeper.gateway.ownership import login_required
 from tollkeeper.gateway.signing import BodyAhead
 from tollkeeper.gateway.steps import ExhaustedError, Stage
 from tollkeeper.gateway.streaming import StreamedParts
 from tollkeeper.storage.purchase_rows import SpendResult
-from tollkeeper.storage.purchases import ClaimResult, Paid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tollkeeper.edge.call import BodySource, InboundCall
-    from tollkeeper.gateway.buying import Buying, Presented
+    from tollkeeper.gateway.buying import Presented
     from tollkeeper.gateway.gates import OpenGate
-    from tollkeeper.gateway.hub_client import SettleAnswer, SettleRequest
-    from tollkeeper.gateway.refusals import Refusal
     from tollkeeper.gateway.shared import Shared
     from tollkeeper.storage.purchase_rows import Purchase
 
@@ -133,16 +126,19 @@ class Arriving(Asking):
             self.enter(Stage.BUYING)
             self.in_task(self._take_credit(buyer))
             return
-        presented = self.shared.proofs.read(self.call.head.header[b"x-payment"], self.opened.offers)
-        self._spend(presented, buyer)
+        self._spend(self._presented(), buyer)
+
+    def _presented(self) -> Presented:
+        """Read the payment that the call shows. Raises: the refusal."""
+        self.presented = presented = self.shared.proofs.read(self.call.head.header, self.opened.offers)
+        return presented
 
     def _take_proof_of_wallet(self) -> None:
         """Under `creditBinding: wallet` the payer's bearer is the proof, and the payment only buys (contract 4.3)."""
-        header = self.call.head.header
-        if b"x-payment" in header:
+        if calls.shows_payment(self.call):
             self.buyer = Buyer(on_left=self.left)
             try:
-                presented = self.shared.proofs.read(header[b"x-payment"], self.opened.offers)
+                presented = self._presented()
             except ApiError as unreadable:
                 if self.wallet is None and unreadable.type is ErrorType.PAYMENT:
                     raise calls.payers_bearer_required() from None
@@ -203,10 +199,9 @@ class Arriving(Asking):
             opened, purchase = await self._spend_by_token(header[b"x-credit-token"].decode("latin-1"), deadline)
         except (ApiError, ExhaustedError) as refused:
             holds_nothing = not isinstance(refused, ApiError) or refused.status == 403
-            if not holds_nothing or b"x-payment" not in header:
+            if not holds_nothing or not calls.shows_payment(self.call):
                 raise
-            presented = self.shared.proofs.read(header[b"x-payment"], self.opened.offers)
-            opened, purchase = await self._spend_or_buy(presented, buyer, deadline, None)
+            opened, purchase = await self._spend_or_buy(self._presented(), buyer, deadline, None)
             self._forward(opened, purchase, PROOFS_OF_PAYERS)
         else:
             self._forward(opened, purchase)
@@ -275,8 +270,7 @@ class Arriving(Asking):
             return
         purchase, buying = calls.purchase_of(result), self.shared.buying
         if result.outcome is Spend.WITHHELD:
-            is_repeatable = presented is not None and presented.tender.is_repeatable
-            raise calls.withheld(purchase, self.opened.gate.credit_binding, is_repeatable=is_repeatable)
+            raise calls.withheld(purchase, self.opened.gate.credit_binding, presented)
         may_spend = self._may_spend(purchase, presented)
         if not (
             await buying.is_to_be_asked_again(result, deadline, may_spend=may_spend)
@@ -315,143 +309,6 @@ class Arriving(Asking):
     @abstractmethod
     def _forward(self, opened: OpenGate, purchase: Purchase, proofs: Sequence[bytes] = PROOFS) -> None:
         """See `PaidCall`."""
-
-
-@dataclass(slots=True, eq=False)
-class Attempt:
-    """5, the payment's own, whoever waits for it or leaves, in a task (`Buying.buy`).
-
-    `buyer` is the request that began it, which gets the first credit. `tenant`: whose share of the hub's gas it takes:
-    the gate's owner's, or where it has none, its caller's.
-    """
-
-    parts: Buying
-    opened: OpenGate
-    presented: Presented
-    buyer: Buyer
-    tenant: str
-    purchase: Purchase | None = None  # once it is claimed
-
-    # Waits for its steps; of a refusal, or of too many attempts, also for the purchase (by the reading thread), for our
-    # hub's record of it (10 s, with the time that it takes to reach it) and for a commit that takes a failure back.
-
-    async def run(self) -> SpendResult:
-        """Judge, claim, settle, grant: `buyer`'s own spend, or ASK_AGAIN. Raises: the refusal; SETTLEMENT_PENDING."""
-        key, buyer = self.presented.key, self.buyer
-        try:
-            terms, asked, refusal = await self._judge()
-        except ApiError as refused:
-            if await self.parts.is_claimed(refused, self.opened, key):
-                return ASK_AGAIN
-            raise
-        if not buyer.wants and self.opened.gate.credit_binding is CreditBinding.TOKEN:
-            return ASK_AGAIN  # it was answered, and nobody would ever be told the token that this buys
-        claim, request = await self._claim(terms, asked)
-        if claim.outcome is Claim.ATTEMPTS_EXHAUSTED:
-            if await self.parts.is_under_way_again(claim.purchase):
-                return ASK_AGAIN
-            raise refusal.error if refusal else attempts_exhausted()
-        if request is None or claim.purchase is None:
-            return ASK_AGAIN
-        self.purchase = claim.purchase
-        try:
-            return await self._settle(claim.purchase, request)
-        except ApiError as failed:
-            if refusal is None:
-                raise
-            raise refusal.instead_of(failed) from None
-
-    # Terms: recipient and price, then time. Verify: waits for the facilitator's word (10 s from when it is asked, what
-    # reaching it takes included; if it refuses, or it is too late, as long for its record of the payment, or 3 s for
-    # what the chain shows), and, where the chain is looked at here, for the reading thread and a node (each question:
-    # `Rpc.budget_seconds`).
-
-    async def _judge(self) -> tuple[Terms, bytes, Refusal | None]:
-        """The terms that it would buy, what the hub is asked, and a refusal of which the hub may think better.
-
-        Raises: any other refusal.
-        """
-        parts, opened, tender = self.parts, self.opened, self.presented.tender
-        network, arrived_ms = tender.key.network, parts.clock_ms()
-        terms = terms_for(opened.gate, opened.asset_on(network), tender, arrived_ms)
-        try:
-            require_valid_now(self.presented.payment, arrived_ms // 1000)
-        except ApiError as late:
-            raise await parts.refusals.of_own(late, tender) from None
-        # A facilitator that is not ours may want the exact amount: it is asked for the value that was authorized.
-        amount_micro = terms.price_micro if parts.supported().is_ours else tender.value
-        asked = parts.hub.asked_of(self.presented.payment, opened.settled_by(tender, amount_micro))
-        verdict, refusal = await parts.hub.verify(asked), None
-        if not verdict.is_valid:
-            refusal = await parts.refusals.of(verdict, tender, opened.asset_on(network).no_wallet(terms.pay_to))
-        if refusal is not None and not refusal.may_be_forgotten:
-            raise refusal.error
-        # Else it is claimed without having been called valid, as no other is: its nonce is used, perhaps by us before
-        # the books were restored from a backup, and settling it finds that out (security F22).
-        if not opened.gate.assume_valid:
-            parts.require_proof(network)
-        if parts.is_seen(network):
-            await parts.require_unused(self.presented, is_trusted=opened.gate.assume_valid)
-        return terms, asked, refusal
-
-    # Claim: waits for its commit, the loop's where disk and writing thread are free, else the thread's, or the ledger's
-    # process (10 s where it went away). For each round a request to settle is signed (Ed25519) and sealed in the loop.
-
-    async def _claim(self, terms: Terms, asked: bytes) -> tuple[ClaimResult, SettleRequest | None]:
-        """Makes the payment ours to settle, by a request that is kept with the claim; None where another has it."""
-        parts, gate, tender = self.parts, self.opened.gate, self.presented.tender
-        made: dict[tuple[int, bool], SettleRequest] = {}
-
-        def request_of(purchase_id: str, attempt: int, assume_valid: bool) -> bytes:  # noqa: FBT001 - as `claim` says
-            key, bought = f"{purchase_id}.{attempt}", parts.purchase_data(gate, terms, purchase_id)
-            request = parts.hub.settle_request(
-                asked, key=key, confirm=not assume_valid, purchase_data=bought, tenant=self.tenant
-            )
-            made[attempt, assume_valid] = request
-            return request.to_bytes()
-
-        self.buyer.claiming = asyncio.get_running_loop().create_future()
-        try:
-            claim = await parts.purchases.claim(
-                tender.key,
-                terms,
-                purchase_id=parts.new_id(),
-                paid=Paid(tender.value, tender.valid_before, self.presented.header_hash),
-                trust=parts.trust(tender.key.network) if gate.assume_valid else None,
-                request_of=request_of,
-                now_ms=parts.clock_ms(),  # after the verification: the request's life begins when it is signed
-            )
-            if claim.outcome is not Claim.WON or claim.purchase is None:
-                return claim, None
-            self.buyer.claimed = claim.purchase.id
-            return claim, made[claim.purchase.attempt, claim.purchase.assume_valid]
-        finally:
-            self.buyer.claiming.set_result(None)
-
-    # Settle: waits for the facilitator (35 s, as above), and some 30 s for its proof where that is found here. Grant
-    # and spend: waits for their commit, as the claim; anything but a success is the thread's.
-
-    async def _settle(self, purchase: Purchase, request: SettleRequest) -> SpendResult:
-        """Has the hub settle what was claimed, and grants what it buys. Raises: the refusal, or SETTLEMENT_PENDING."""
-        parts = self.parts
-        asking, supported = parts.hub.settle(request), parts.supported()
-        if supported.is_ours:
-            answer = await asking
-        else:  # another facilitator's word is checked on the chain, unless it confirms, or no node is set
-            senders, trusted = supported.senders_on(purchase.network), purchase.assume_valid
-            expected = ExpectedTransfer.of(self.presented.tender, purchase.attempt_ms, senders)
-            answer = await parts.evidence.settle(expected, asking, trusted=trusted, confirms=supported.confirms)
-        if answer.outcome is not Settlement.SUCCESS:
-            raise await parts.not_bought(purchase, answer)
-        return await self._grant(purchase, answer)
-
-    async def _grant(self, purchase: Purchase, answer: SettleAnswer) -> SpendResult:
-        """Writes that it is paid; the first credit is the buyer's, in the same commit, unless he gave up."""
-        buyer = self.buyer
-        buyer.taken = buyer.wants
-        result = await self.parts.grant(purchase, answer, buyer.wish if buyer.wants else None)
-        buyer.taken = result.outcome is Spend.SPENT
-        return result
 
 
 class PaidCall(Arriving):

@@ -57,7 +57,7 @@ class Answering(Charging):
 
     def _receipt(self, left: int) -> bytes:
         """Its lines, with so many credits left; the call that bought is told its credit token (contract 4.6)."""
-        lines = heads.receipt_lines(self.purchase, left)
+        lines = heads.receipt_lines(self.purchase, left) + heads.receipt_line(self.presented, self.purchase)
         return lines + self._credit_token_line(self.purchase.id) if self.has_bought else lines
 
     def hand_over(self, file: StoredFile) -> None:
@@ -224,7 +224,8 @@ class Answering(Charging):
         self.enter(Stage.OVER)
         self.shared.traffic.challenged(opened.gate.id, self.call)
         standing = self.shared.limit.challenged(self.call)
-        self.call.answer(402, _UNPAID_LINES + standing, shown.body(profile, iso(clock_ms())))
+        lines = _UNPAID_LINES + standing + heads.required_line(shown.header)
+        self.call.answer(402, lines, shown.body(profile, iso(clock_ms())))
 
     def exhausted(self, spent: ExhaustedError) -> None:
         """See `Steps`."""
@@ -238,10 +239,11 @@ class Answering(Charging):
         self.enter(Stage.OVER)
         detail = calls.exhausted(spent).body()
         profile = calls.profile_on(self.call, self.shared.profile)
-        body = exhausted_body(calls.challenge_beside(opened, self.call), detail, profile, iso(clock_ms()))
+        shown = calls.challenge_beside(opened, self.call)
+        body = exhausted_body(shown, detail, profile, iso(clock_ms()))
         self.shared.traffic.challenged(opened.gate.id, self.call)
         standing = self.shared.limit.challenged(self.call)
-        self.call.answer(402, _UNPAID_LINES + standing, body)
+        self.call.answer(402, _UNPAID_LINES + standing + heads.required_line(shown.header), body)
 
     def refuse(self, error: ApiError) -> None:
         """The refusal, as contract 4.5 has it; `error.at_gate` gives a refused payment its status at a gate.
@@ -278,8 +280,9 @@ class Answering(Charging):
         if error.status == 402:
             self.enter(Stage.OVER)
             self.shared.traffic.refused(opened.gate.id, self.call, error)
-            body = error_envelope(error, self.call.request_id, calls.challenge_beside(opened, self.call).siblings)
-            self.call.refuse(error, CORS + lines, body)
+            shown = calls.challenge_beside(opened, self.call)
+            body = error_envelope(error, self.call.request_id, shown.siblings)
+            self.call.refuse(error, CORS + lines + heads.required_line(shown.header_beside(error)), body)
         else:
             is_hidden = opened.is_deleted and error.status != 503
             self._answer_refusal(not_found() if is_hidden else error, lines)
@@ -296,6 +299,8 @@ class Answering(Charging):
         opened = getattr(self, "opened", None)  # of an unknown slug there is none
         if opened is not None:
             self.shared.traffic.refused(opened.gate.id, self.call, error)
+        if error.code is Code.SETTLEMENT_PENDING:
+            lines += heads.pending_line(self.presented, (error.details or {}).get("transaction", ""))
         self.call.refuse(error, CORS + lines)
 
     def _credit_token_line(self, purchase_id: str) -> bytes:

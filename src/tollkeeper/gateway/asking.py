@@ -44,10 +44,11 @@ class Asking(Answering):
         Where the gate binds credits otherwise (`creditBinding`), a payment's header matches no purchase: it counts for
         the request that buys with it (`Buyer.claimed`) and for no other.
         """
-        opened, shown = self.opened, None
+        opened, shown, is_once = self.opened, None, False
         if presented is not None:
             shown = presented.header_hash if opened.takes_header else b""
-        return SpendRequest(opened.gate.id, opened.gate.version, shown, self.call.request_id, is_token)
+            is_once = presented.accepted is not None
+        return SpendRequest(opened.gate.id, opened.gate.version, shown, self.call.request_id, is_token, is_once)
 
     # Each by a commit of its own (`run_short`): the loop's where a commit takes less than a millisecond, else the
     # writing thread's. The reading thread looks up before of which purchase a wallet's call is spent, three times at
@@ -209,10 +210,11 @@ class Asking(Answering):
 
     async def _may_be_owed_at(self, opened: OpenGate) -> bool:
         """Is the payment or the token of a claim at this gate, or may its wallet have one there?"""
-        header, shared = self.call.head.header, self.shared
+        shared = self.shared
         shown, presented = [await self._claim_of_token()], None
-        with contextlib.suppress(ApiError):  # one that cannot be read was claimed nowhere
-            presented = shared.proofs.read(header.get(b"x-payment", b""), opened.offers)
+        if calls.shows_payment(self.call):
+            with contextlib.suppress(ApiError):  # one that cannot be read was claimed nowhere
+                presented = shared.proofs.read(self.call.head.header, opened.offers)
         if presented is not None:
             shown.append(await shared.purchases.by_payment(presented.key))
         if any(claim is not None and claim.gate_id == opened.gate.id for claim in shown):

@@ -1,6 +1,6 @@
 """What attempts to buy share: who waits for which, what they judge by, what an answer decides (contract 4.2 to 4.4).
 
-An attempt (`access.Attempt`) belongs to the payment and not to the request: a buyer who goes away while it settles
+An attempt (`attempt.Attempt`) belongs to the payment and not to the request: a buyer who goes away while it settles
 finds the credits when the same payment is presented again. Concurrent requests with one payment share one attempt;
 across processes the claim row decides. What a crash or a lost answer leaves behind is finished by `completer`.
 """
@@ -26,13 +26,13 @@ from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
 from tollkeeper.storage.purchases import WITHOUT_LIMIT, Exposure, TrustCaps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.core.purchases import Terms
     from tollkeeper.core.tenders import Tender
     from tollkeeper.core.wire import Payment, PaymentKey
-    from tollkeeper.gateway.access import Attempt
+    from tollkeeper.gateway.attempt import Attempt
     from tollkeeper.gateway.evidence.nodes import EvidenceNodes
     from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.gateway.hub_client import HubClient, PaymentStatus, SettleAnswer, Supported
@@ -101,6 +101,11 @@ class Presented:
     def key(self) -> PaymentKey:
         """The payment's identity."""
         return self.tender.key
+
+    @property
+    def accepted(self) -> Mapping[str, Any] | None:
+        """The offer that a payment of version 2 says to take; None of version 1."""
+        return self.payment.accepted
 
 
 class Buying:

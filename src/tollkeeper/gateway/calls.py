@@ -15,6 +15,7 @@ from tollkeeper.core.networks import normalise
 from tollkeeper.core.parameters import without
 from tollkeeper.core.paygate_fields import CreditBinding, OnFailure
 from tollkeeper.core.tenders import with_advice
+from tollkeeper.core.x402.version2 import PAYMENT_HEADERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.challenge import Challenge, Profile
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.edge.call import BodySink, BodySource, InboundCall
+    from tollkeeper.gateway.buying import Presented
     from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.gateway.heads import GateWire
     from tollkeeper.gateway.steps import ExhaustedError
@@ -32,6 +34,11 @@ def is_preflight(call: InboundCall) -> bool:
     """Is a browser asking whether it may call? Answered by the gateway itself (contract 3.1)."""
     header = call.head.header
     return call.method == "OPTIONS" and b"origin" in header and b"access-control-request-method" in header
+
+
+def shows_payment(call: InboundCall) -> bool:
+    """Does the call show a payment, in whichever header?"""
+    return not PAYMENT_HEADERS.keys().isdisjoint(call.head.header)
 
 
 def check_method(gate: PayGate, call: InboundCall) -> None:
@@ -144,7 +151,7 @@ def asked_by(call: InboundCall) -> Asked:
     head = call.head
     path, _, query = head.target.partition(b"?")
     slug, slash, below = path[1:].partition(b"/")
-    has_proof = b"x-payment" in head.header or bool(head.header.get(b"x-credit-token"))
+    has_proof = shows_payment(call) or bool(head.header.get(b"x-credit-token"))
     return Asked(slug.decode("ascii"), query, slash + below, has_proof)
 
 
@@ -253,14 +260,20 @@ _GAVE_WAY: Final = (
 )
 
 
-def withheld(purchase: Purchase, binding: CreditBinding, *, is_repeatable: bool) -> ApiError:
-    """The refusal of a payment whose credits are left, but not for what was shown (contract 4.3).
+_SERVED: Final = (
+    "credits are left, but a payment of x402 version 2 counts only until it was served once, because the chain shows "
+    "it to everybody: send X-Credit-Token"
+)
 
-    `is_repeatable`: whoever shows it may be another buyer of the same moment (`Tender`).
-    """
-    is_given_up = binding is CreditBinding.PAYMENT and purchase.token_used
-    message = _GAVE_WAY if is_given_up else WITHHELD[binding]
-    if is_repeatable:
+
+def withheld(purchase: Purchase, binding: CreditBinding, presented: Presented | None) -> ApiError:
+    """The refusal of a payment whose credits are left, but not for what was shown (contract 4.3)."""
+    message = WITHHELD[binding]
+    if binding is CreditBinding.PAYMENT and purchase.token_used:
+        message = _GAVE_WAY
+    elif binding is CreditBinding.PAYMENT and presented is not None and presented.accepted is not None:
+        message = _SERVED
+    if presented is not None and presented.tender.is_repeatable:
         message = with_advice(message, purchase.payer)
     return ApiError(Code.CREDIT_TOKEN_REQUIRED, message, details={"purchaseId": purchase.id})
 

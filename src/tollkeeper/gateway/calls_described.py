@@ -12,7 +12,7 @@ from tollkeeper.core.errors import Code
 from tollkeeper.core.openapi import JSON, Answer, Bearer, Operation, Schema, ref
 from tollkeeper.core.paygate_fields import METHODS
 from tollkeeper.core.schemas import HEADER_TEXT, IF_NONE_MATCH, NETWORK_ASKED, NUMBER_TEXT, TEXT, header, in_path, query
-from tollkeeper.gateway.schemas import SLUG
+from tollkeeper.gateway.schemas import RECEIPT_OF_VERSION_2, REQUIRED_IN_HEADER, SLUG
 
 _CALL_DESCRIPTION: Final = (
     "The method is one that the PayGate allows; a path below the slug is where it allows that. Query and body go to "
@@ -49,8 +49,8 @@ _CALL_CODES: Final = (
 _CHALLENGE: Final = Answer(
     "Payment required; errorDetail says CREDITS_EXHAUSTED where the payment's credits are used up.",
     {JSON: {"anyOf": [ref("Challenge"), ref("ShapeA"), ref("ShapeB")]}},
+    REQUIRED_IN_HEADER,
 )
-
 
 # The receipt (contract 4.6): beside the answer to whatever used a credit, also where the body was found wrong after it.
 _RECEIPT: Final[dict[str, Schema]] = {
@@ -62,6 +62,7 @@ _RECEIPT: Final[dict[str, Schema]] = {
     "X-Credits-Total": NUMBER_TEXT,
     "X-Purchase-Id": TEXT,
     "X-Credit-Token": {**HEADER_TEXT, "description": "Told to the request that bought, and to no other."},
+    "PAYMENT-RESPONSE": RECEIPT_OF_VERSION_2,
 }
 
 
@@ -76,7 +77,8 @@ def _call(method: str) -> Operation:
         description=_CALL_DESCRIPTION,
         parameters=(
             in_path("slug", SLUG),
-            header("X-Payment", "Base64 of the x402 payment."),
+            header("PAYMENT-SIGNATURE", "Base64 of the x402 payment: of version 2, as today's clients send it."),
+            header("X-Payment", "The same of version 1. In either header a payment of either version is taken."),
             header("X-Credit-Token", "In place of the payment that bought."),
             header("X-Payment-Network", "On which network the 402 shall ask.", {**NETWORK_ASKED}),
         ),
@@ -95,7 +97,10 @@ def _call(method: str) -> Operation:
         codes=_CALL_CODES,
         also={402: _REFUSED},
         refusal_schemas={402: "RefusedPayment"},
-        refusal_headers=dict.fromkeys(range(400, 600), _RECEIPT),  # the target may choose any of these statuses too
+        refusal_headers={
+            **dict.fromkeys(range(400, 600), _RECEIPT),
+            402: {**_RECEIPT, **REQUIRED_IN_HEADER},
+        },  # the target may choose any of these statuses too
     )
 
 

@@ -15,6 +15,7 @@ from litestar import Request, Response
 from tollkeeper.api import bearer_token, clock_ms, iso, page_parameters, pagination, query_of, unless_known
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.purchases import PurchaseState, credit_token, purchase_of_token
+from tollkeeper.core.x402.version2 import PAYMENT_HEADERS
 from tollkeeper.describing import route
 from tollkeeper.gateway import operations
 from tollkeeper.gateway.ownership import login_required
@@ -67,9 +68,10 @@ def credit_routes(balances: Balances, proofs: Proofs, auth: Auth) -> list[HTTPRo
 
     async def held(request: Request[Any, Any, Any], limit: int, offset: int) -> tuple[list[dict[str, Any]], int]:
         headers = request.headers
-        header, token = headers.get("x-payment"), headers.get("x-credit-token")
+        shown = {name: headers[name.decode()].encode("latin-1") for name in PAYMENT_HEADERS if name.decode() in headers}
+        token = headers.get("x-credit-token")
         # Each is judged in any case: what is wrong is refused, and not passed over for a good token beside it.
-        paid = None if header is None else proofs.read(header.encode("latin-1"))
+        paid = proofs.read(shown) if shown else None
         bearer = bearer_token(headers)
         wallet = None if bearer is None else (await auth.authenticate(bearer)).wallet
         if token is not None:

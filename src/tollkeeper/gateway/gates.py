@@ -14,6 +14,7 @@ from tollkeeper.core.addresses import TargetUrl, parse_target_url
 from tollkeeper.core.challenge import Challenge, build_challenge
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.paygate_fields import CreditBinding
+from tollkeeper.core.x402.version2 import TakenOffer, offer_of
 from tollkeeper.edge.relay import TargetUse
 from tollkeeper.gateway.heads import GateWire, gate_wire
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.core.tenders import Asset, Tender
     from tollkeeper.core.wire import Requirements
+    from tollkeeper.gateway.buying import Presented
     from tollkeeper.storage.paygates import PayGates
 
 CACHED_GATES_MAX: Final = 10_000  # 5 KB each, up to 30 where texts are long, and more on several networks
@@ -82,6 +84,15 @@ class OpenGate:
         return ApiError(
             Code.UNAVAILABLE, f"on {networks} nothing can be paid for now; send the same request again later"
         )
+
+    def taken_by(self, presented: Presented) -> TakenOffer | None:
+        """The gate's offer as it stands, and the one that a payment of version 2 takes; None for one of version 1.
+
+        Its fee payer is the one that the payer named, as in `settled_by`.
+        """
+        if presented.accepted is None:
+            return None
+        return TakenOffer(offer_of(self.settled_by(presented.tender, self.gate.price_micro)), presented.accepted)
 
     def settled_by(self, tender: Tender, amount_micro: int) -> Requirements:
         """The requirements that a payment is verified and settled against.
@@ -148,7 +159,7 @@ class Gates:
                 del self._being_read[slug]
         if gate is None:
             raise not_found()
-        opened = self._opened(gate)
+        opened = self.opened(gate)
         while len(self._open) >= CACHED_GATES_MAX:
             del self._open[next(iter(self._open))]  # the one that was read longest ago
         self._open[slug] = opened
@@ -159,9 +170,10 @@ class Gates:
         gate = await self._store.deleted_by_slug(slug, clock_ms())
         if gate is None:
             raise not_found()
-        return replace(self._opened(replace(gate, is_enabled=False)), is_deleted=True)
+        return replace(self.opened(replace(gate, is_enabled=False)), is_deleted=True)
 
-    def _opened(self, gate: PayGate) -> OpenGate:
+    def opened(self, gate: PayGate) -> OpenGate:
+        """Make a gate ready to be called, as it is here. Raises: NOT_FOUND for a file whose content is gone."""
         resource = self.access_url(gate.slug)
         target = None
         if gate.target_url:

@@ -25,6 +25,7 @@ from tollkeeper.core.locations import LOCATION_NAMES, Locations
 from tollkeeper.core.target_signing import NONCE_SIZE_BYTES, SIGNATURE_NAMES, HmacSecret, SignedCall, signature_lines
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.core.wire import encode_header
+from tollkeeper.core.x402.version2 import SETTLEMENT_PENDING, receipt_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,13 +34,14 @@ if TYPE_CHECKING:
     from tollkeeper.core.paygates import PayGate
     from tollkeeper.edge.call import InboundCall
     from tollkeeper.edge.heads import ResponseHead
+    from tollkeeper.gateway.buying import Presented
     from tollkeeper.gateway.calls import Asked
     from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.storage.purchase_rows import Purchase
 
 _EXPOSED: Final = (
     b"X-Payment-Response, X-Credits-Remaining, X-Credits-Total, X-Purchase-Id, X-Credit-Token, X-Request-Id, "
-    b"X402-Version, Retry-After, RateLimit, RateLimit-Policy"
+    b"X402-Version, Retry-After, RateLimit, RateLimit-Policy, PAYMENT-REQUIRED, PAYMENT-RESPONSE"
 )
 _PREFLIGHT_SECONDS: Final = 600
 PAYMENT_REQUIRED_STATUS: Final = 402
@@ -183,6 +185,33 @@ def answer_lines(call: InboundCall, opened: OpenGate, asked: Asked, head: Respon
     lines, names, has_date = response_lines(headers)
     shown = b"".join([b", " + name for name in dict.fromkeys(names) if name not in _EXPOSED_NAMES])
     return b"%b%b%b%b\r\n" % (lines, _ANY_PAGE, _EXPOSE, shown), has_date
+
+
+def required_line(header: str) -> bytes:
+    """Return the line of a 402 that clients of x402 version 2 read (contract 10.1)."""
+    return b"payment-required: %b\r\n" % header.encode()
+
+
+def receipt_line(presented: Presented | None, purchase: Purchase) -> bytes:
+    """Return the receipt of a payment of version 2 (contract 10.1), and nothing for any other proof.
+
+    Where another payment bought the credit, its transaction is named, and that nothing was paid now.
+    """
+    if presented is None or presented.accepted is None:
+        return b""
+    has_bought = presented.key.nonce == purchase.nonce
+    transaction, payer = purchase.transaction_hash or "", shown_address(purchase.payer)
+    receipt = receipt_of(purchase.network, payer, transaction, amount="" if has_bought else "0")
+    return b"payment-response: %b\r\n" % encode_header(receipt).encode()
+
+
+def pending_line(presented: Presented | None, transaction: str) -> bytes:
+    """Return the same while nobody knows yet what became of the payment."""
+    if presented is None or presented.accepted is None:
+        return b""
+    key = presented.key
+    receipt = receipt_of(key.network, shown_address(key.payer), transaction, error_reason=SETTLEMENT_PENDING)
+    return b"payment-response: %b\r\n" % encode_header(receipt).encode()
 
 
 def receipt_lines(purchase: Purchase, remaining: int) -> bytes:

@@ -201,8 +201,8 @@ def transfer_body(payment: Payment, asset: str, amount: int, recipient: str, *, 
     return _ENCODE(
         {
             "x402Version": X402_VERSION,
-            "network": payment.network,
-            "payload": payment_body(payment)["payload"],
+            "network": version2.in_version_1(payment).network,
+            "payload": payment.payload.body(),
             "asset": asset,
             "amount": str(amount),
             "recipient": recipient,
@@ -262,7 +262,7 @@ class HubClient:
             return _ENCODE(version2.facilitator_request(payment, requirements))[1:-1]
         return b'"x402Version":%d,"paymentPayload":%b,"paymentRequirements":%b' % (
             X402_VERSION,
-            _ENCODE(payment_body(payment)),
+            _ENCODE(payment_body(version2.in_version_1(payment))),
             _ENCODE(requirements_body(requirements)),
         )
 

@@ -18,6 +18,7 @@ from tollkeeper.api import bearer_token, header_pairs
 from tollkeeper.core.client_addresses import ClientAddresses, rate_key
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.rate_limits import Rate, RateLimiter, rate_headers, rate_limited
+from tollkeeper.core.x402.version2 import PAYMENT_HEADERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,7 @@ _API: Final = "/api/"
 # A login costs a signature check and rows, before anybody has shown who he is.
 _LOGIN: Final = ("/api/v1/auth/message", "/api/v1/auth/login", "/api/v1/auth/refresh")
 _INTROSPECTION: Final = "/api/v1/auth/introspect"  # asked by the other part, for all of its callers
-PROOFS: Final = (b"x-credit-token", b"x-payment", b"authorization")
+PROOFS: Final = (b"x-credit-token", *PAYMENT_HEADERS, b"authorization")
 PROOFS_OF_PAYERS: Final = PROOFS[1:]  # where no credit token counts
 
 

@@ -29,6 +29,7 @@ from tollkeeper.core.schemas import (
 )
 from tollkeeper.core.statistics import Outcome
 from tollkeeper.gateway.creating_once import UNGUESSABLE_LENGTH
+from tollkeeper.gateway.schemas import RECEIPT_OF_VERSION_2, REQUIRED_IN_HEADER
 
 _TAG: Final = "paygates"
 _FORM: Final = "multipart/form-data"
@@ -221,7 +222,7 @@ CREDITS: Final = Operation(
     parameters=(
         limit(),
         OFFSET,
-        header("X-Payment", "The payment that bought."),
+        header("X-Payment", "The payment that bought; PAYMENT-SIGNATURE is taken as well."),
         header("X-Credit-Token"),
         IF_NONE_MATCH,
     ),
@@ -238,10 +239,15 @@ TRANSFER: Final = Operation(
     is_limited=True,
     summary="Direct transfer of USDC",
     description=(
-        "Without X-Payment: a 402 that asks for this very transfer. With one that pays it: the transfer is made, once, "
+        "Without a payment: a 402 that asks for this very transfer. With one that pays it: the transfer is made, once, "
         "and the same request sent again is told what became of it."
     ),
-    parameters=(header("X-Payment"), header("Accept", schema=TEXT), PREFER_WAIT),
+    parameters=(
+        header("PAYMENT-SIGNATURE", "Base64 of the x402 payment: of version 2, as today's clients send it."),
+        header("X-Payment", "The same of version 1. In either header a payment of either version is taken."),
+        header("Accept", schema=TEXT),
+        PREFER_WAIT,
+    ),
     request={
         JSON: record(
             {
@@ -266,9 +272,19 @@ TRANSFER: Final = Operation(
         }
     },
     answers={
-        200: Answer("What became of it", {JSON: ref("Settled")}, {"X-Payment-Response": TEXT}),
-        402: Answer("Payment required", {JSON: {"anyOf": [ref("Challenge"), ref("ShapeA"), ref("ShapeB")]}}),
+        200: Answer(
+            "What became of it",
+            {JSON: ref("Settled")},
+            {"X-Payment-Response": TEXT},
+            may_have={"PAYMENT-RESPONSE": RECEIPT_OF_VERSION_2},
+        ),
+        402: Answer(
+            "Payment required",
+            {JSON: {"anyOf": [ref("Challenge"), ref("ShapeA"), ref("ShapeB")]}},
+            REQUIRED_IN_HEADER,
+        ),
     },
+    refusal_headers={503: {"PAYMENT-RESPONSE": RECEIPT_OF_VERSION_2}},
     codes=(
         Code.MISSING_PARAMETER,
         Code.INVALID_AMOUNT,

@@ -22,6 +22,7 @@ from tollkeeper.api import (
     read_body,
     unless_known,
 )
+from tollkeeper.core.challenge import client_warnings
 from tollkeeper.core.errors import ApiError, Code, invalid, missing
 from tollkeeper.core.paygate_fields import HeaderAuthMode, Recipient
 from tollkeeper.core.paygates import (
@@ -126,12 +127,12 @@ class Management:
         shown: dict[str, Any] = {} if secret is None else _shown(secret)
         if token is not None:
             shown["managementToken"] = token
-        shown |= await self._warned(
+        warned = await self._warned(
             recipients, target=target, target_headers=new.fields["target_headers"], tenant=caller.tenant
         )
 
         def answer(gate: PayGate) -> dict[str, Any]:
-            return {**self._body(gate, Counters()), **shown}
+            return {**self._body(gate, Counters()), **shown, **self._all_warnings(gate, warned)}
 
         once = None if key is None else Once(key, lambda gate: json.dumps(answer(gate)).encode())
         by = await self.ownership.authority(caller)
@@ -196,8 +197,8 @@ class Management:
         target: TargetUrl | None = None,
         target_headers: Sequence[tuple[str, str]] = (),
         tenant: str = "",
-    ) -> dict[str, Any]:
-        """What the owner should know of a gate that is saved, for the answer; empty where there is nothing.
+    ) -> list[dict[str, Any]]:
+        """What the owner should know of a gate that is saved.
 
         `target`: where it is new, with the owner's headers for it, and `tenant`, whose share asking it takes.
         Raises: INVALID_ADDRESS for a recipient that can never be paid, unless it was `known` before.
@@ -205,6 +206,11 @@ class Management:
         warnings = await self.token_accounts.warnings(recipients, self.supported().assets, known)
         if target is not None:
             warnings += await self.target_probe.warnings(target, target_headers, tenant)
+        return warnings
+
+    def _all_warnings(self, gate: PayGate, warned: list[dict[str, Any]]) -> dict[str, Any]:
+        """Add what clients make of the gate, for the answer; empty where there is nothing to tell."""
+        warnings = warned + client_warnings(gate, self.gates.opened(gate).offers.values())
         return {"warnings": warnings} if warnings else {}
 
     def _check_trust(self, network: str, *, assume_valid: bool) -> None:
@@ -271,7 +277,7 @@ class Management:
         finally:
             self.gates.forget(gate.slug)  # also where the answer was lost: the commit may stand
         shown = _shown(secret) if changed.secrets else {}
-        return {**self._body(changed, await self._counters(changed)), **shown, **warned}
+        return {**self._body(changed, await self._counters(changed)), **shown, **self._all_warnings(changed, warned)}
 
     async def replace_secret(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
         """A new secret to sign with, shown once; requests carry the former one's signature too for a day."""

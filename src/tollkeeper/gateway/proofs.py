@@ -1,4 +1,6 @@
-"""Payment headers as proofs: decoded, form and signature checked, remembered (contract 4.2).
+"""Payment headers as proofs: decoded, form and signature checked, remembered (contract 4.2, 10.1).
+
+A payment comes in either header and says itself of which version of x402 it is.
 
 On EVM a signature that the payer's key did not make may be a contract wallet's, which only a chain can judge: the
 facilitator does when the payment is new, and a credit of a purchase is spent only by the very bytes that bought it.
@@ -13,7 +15,7 @@ from tollkeeper.core.networks import normalise
 from tollkeeper.core.purchases import header_hash
 from tollkeeper.core.tenders import tender_of
 from tollkeeper.core.verification import form_checks, require
-from tollkeeper.core.wire import decode_payment_header
+from tollkeeper.core.x402.version2 import PAYMENT_HEADERS, decode_payment_header, spoken_version, two_payments
 from tollkeeper.gateway.buying import Presented
 
 if TYPE_CHECKING:
@@ -36,19 +38,27 @@ class Proofs:
         self._verified: OrderedDict[bytes, Presented] = OrderedDict()
         self._size_bytes = 0
 
-    def read(self, header: bytes, paid_on: Iterable[str] | None = None) -> Presented:
-        """Decodes the payment header and checks form and signature; some 0.1 ms, once for a header that a key signed.
+    def read(self, headers: Mapping[bytes, bytes], paid_on: Iterable[str] | None = None) -> Presented:
+        """Read the payment among these headers, of which there is one; form and signature are checked.
 
-        Only a byte-identical header that passed before skips it. Raises: the refusal; `paid_on` are the networks that
-        it names to whom paid on none that can be paid on: those of a gate.
+        Takes some 0.1 ms, once for a header that a key signed: only a byte-identical header that passed before skips
+        it. Raises: the refusal; `paid_on` are the networks that it names to whom paid on none that can be paid on:
+        those of a gate. INVALID_PARAMETER for two different payments.
         """
+        first, *others = [self._read(headers[name], name, paid_on) for name in PAYMENT_HEADERS if name in headers]
+        for other in others:
+            if (other.key, other.tender.signature) != (first.key, first.tender.signature):
+                raise two_payments()
+        return first
+
+    def _read(self, header: bytes, name: bytes, paid_on: Iterable[str] | None) -> Presented:
         known = self._verified.get(header)
         if known is not None:
             self._verified.move_to_end(header)
             return known
-        payment = decode_payment_header(header)
+        payment = decode_payment_header(header, PAYMENT_HEADERS[name])
         assets = self._assets()
-        require(form_checks(payment, assets, paid_on))
+        require(form_checks(payment, assets, paid_on, spoken_version(payment)))
         tender = tender_of(payment, assets[normalise(payment.network).name])
         presented = Presented(payment, tender, header, header_hash(header))
         if tender.is_signed_by_key:

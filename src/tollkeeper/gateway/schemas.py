@@ -21,6 +21,7 @@ from tollkeeper.core.schemas import (
     BASE_UNITS,
     COUNT,
     FLAG,
+    HEADER_TEXT,
     NETWORK,
     NETWORK_ASKED,
     PRICE,
@@ -35,6 +36,7 @@ from tollkeeper.core.schemas import (
     record,
 )
 from tollkeeper.core.statistics import CALLS, Outcome
+from tollkeeper.core.x402.version2 import HEADER_LENGTH_MAX, PAYMENT_REQUIRED_HEADER
 
 if TYPE_CHECKING:
     from tollkeeper.core.openapi import Schema
@@ -43,6 +45,18 @@ _METHOD: Final = "(" + "|".join("".join(f"[{one}{one.lower()}]" for one in name)
 _LINES: Final = r"^[^\x00-\x08\x0b-\x1f\x7f]*$"
 _PART: Final = "[A-Za-z0-9!#$&^_.+-]{1,127}"
 SLUG: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{2,63}$"}
+REQUIRED_IN_HEADER: Final[dict[str, Schema]] = {
+    PAYMENT_REQUIRED_HEADER: {
+        **HEADER_TEXT,
+        "description": "What to pay, for clients of x402 version 2: base64 of JSON with x402Version, error, resource "
+        f"and accepts; at most {HEADER_LENGTH_MAX} characters.",
+    }
+}
+RECEIPT_OF_VERSION_2: Final[Schema] = {
+    **HEADER_TEXT,
+    "description": "Of a payment of x402 version 2: base64 of JSON with success, payer, transaction, network (CAIP-2); "
+    "amount 0 where held credits were spent, errorReason where success is false.",
+}
 _SECONDS: Final = {
     "type": "integer",
     "minimum": 1,

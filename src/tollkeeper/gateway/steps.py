@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.edge.call import InboundCall
     from tollkeeper.edge.relay import Relay
-    from tollkeeper.gateway.buying import Buyer
+    from tollkeeper.gateway.buying import Buyer, Presented
     from tollkeeper.gateway.calls import Asked
     from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.gateway.shared import Shared
@@ -100,6 +100,7 @@ class Steps(ABC):
     stage = Stage.ARRIVED
     task: asyncio.Task[None] | None = None  # the last one of its own
     opened: OpenGate  # from its slug on: the gate as it was last seen
+    presented: Presented | None = None  # its payment, once that is read
     wallet: str | None = None  # its bearer's, where one was asked for or may count
     buyer: Buyer | None = None  # from its payment or token on: what it wants of a purchase that several may wait for
     purchase: Purchase  # from its credit on: the one whose credit it is

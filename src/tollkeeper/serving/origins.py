@@ -24,7 +24,7 @@ _SLASHES: Final = re.compile("/{2,}")
 _METHODS: Final = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _EXPOSED: Final = (
     b"X-Payment-Response, X-Total-Count, ETag, X-Request-Id, X-Correlation-Id, X402-Version, Retry-After, RateLimit, "
-    b"RateLimit-Policy"
+    b"RateLimit-Policy, PAYMENT-REQUIRED, PAYMENT-RESPONSE"
 )
 _MAX_AGE_SECONDS: Final = b"600"
 

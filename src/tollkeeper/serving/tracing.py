@@ -11,11 +11,13 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from tollkeeper.core.x402.version2 import PAYMENT_HEADERS
+
 if TYPE_CHECKING:
     from tollkeeper.edge.call import InboundCall
     from tollkeeper.serving.access import Application, Message, Receive, Send
 
-_PROOFS: Final = (b"x-payment", b"x-credit-token", b"authorization")
+_PROOFS: Final = (*PAYMENT_HEADERS, b"x-credit-token", b"authorization")
 _SETTLING: Final = frozenset({"/settle", "/api/v1/settle", "/transfer", "/api/v1/transfer"})
 _PARENT: Final = b"traceparent"
 _CLOSE_MILLISECONDS: Final = 2000

@@ -211,7 +211,7 @@ class Ledger:
         """The purchase of a wish that names none, where it is remembered and this header bought it at this gate."""
         key, wish = request.key, request.wish
         bought = None if key is None or request.purchase_id is not None else self._bought.get(key)
-        if bought is None or wish.header is None or bought.gate_id != wish.gate_id:
+        if bought is None or wish.header is None or wish.is_once or bought.gate_id != wish.gate_id:
             return None
         return bought if hmac.compare_digest(wish.header, bought.header_hash) else None
 
@@ -335,6 +335,7 @@ class Ledger:
             and result.purchase is not None
             and result.purchase.confirmed
             and request.key is not None
+            and not request.wish.is_once
         ):
             self._remember(request.key, result.purchase)
 

@@ -58,7 +58,8 @@ class SpendRequest(msgspec.Struct, frozen=True):
     """One call's wish for a credit at a gate version. `header` is the shown header's hash.
 
     It is empty where a header does not count at this gate, and None where another proof was shown and checked:
-    the credit token (`is_token`), or a bearer of the payer.
+    the credit token (`is_token`), or a bearer of the payer. `is_once`: the header counts until its purchase was served
+    once, as one of x402 version 2 does (contract 10.1).
     """
 
     gate_id: int
@@ -66,6 +67,7 @@ class SpendRequest(msgspec.Struct, frozen=True):
     header: bytes | None
     call_id: str
     is_token: bool = False
+    is_once: bool = False
 
 
 class SpendResult(msgspec.Struct, frozen=True):

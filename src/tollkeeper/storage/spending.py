@@ -139,7 +139,9 @@ class _Held:
         if self._gate_version != wish.gate_version and not self._gate_deleted:
             return SpendResult(Spend.STALE, purchase)  # before any proof: what a call must show is the gate's to say
         if wish.header is not None and (
-            purchase.token_used or not hmac.compare_digest(wish.header, purchase.header_hash)
+            purchase.token_used
+            or (wish.is_once and not is_whole)
+            or not hmac.compare_digest(wish.header, purchase.header_hash)
         ):
             return SpendResult(Spend.WITHHELD, purchase)
         if self._gate_deleted:

@@ -152,6 +152,8 @@ class SolanaAsset:
         reason = Reason.SVM_AMOUNT_LOW if value < price else Reason.SVM_AMOUNT
         return Check("value", value == price, reason, str(price), str(value))
 
+    exact_check = price_check
+
     def stated_check(self, value: int, stated: int) -> Check:
         """Is it what was said beside the signed payment?"""
         return self.price_check(value, stated)

@@ -10,24 +10,27 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tollkeeper.core import wire
-from tollkeeper.core.errors import ApiError, Code, invalid, missing
+from tollkeeper.core.errors import ApiError, Code, failed_check, invalid, missing, payment_error
 from tollkeeper.core.limits import CHALLENGE_TIMEOUT_SECONDS
 from tollkeeper.core.networks import CAIP2_NAMES, normalise
 from tollkeeper.core.strict_json import parse_json, parse_json_around
 from tollkeeper.core.wire import X402_VERSION, Payment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from tollkeeper.core.wire import Requirements
 
 VERSION: Final = 2
 PAYMENT_REQUIRED_HEADER: Final = "PAYMENT-REQUIRED"
 PAYMENT_HEADER: Final = "PAYMENT-SIGNATURE"
+# The headers that a payment of either version may come in, with their names in messages. The first one counts.
+PAYMENT_HEADERS: Final = {b"payment-signature": PAYMENT_HEADER, b"x-payment": "X-Payment"}
 RECEIPT_HEADER: Final = "PAYMENT-RESPONSE"
 SETTLEMENT_PENDING: Final = "settlement_pending"
 # nginx reads a whole head into 4 kilobytes, unless told otherwise; clients of the field stop at 8,190 for one header.
@@ -35,6 +38,9 @@ HEADER_LENGTH_MAX: Final = 2600
 # Facilitators that keep catalogues refuse a description of more (somewhere between 480 and 523).
 DESCRIPTION_LENGTH_MAX: Final = 480
 _ERROR_LENGTH_MAX: Final = 200
+NOTHING_PAID: Final = "Payment required"
+# Of a payment that takes no offer of ours, in the reference server's words.
+NO_OFFER: Final = "No matching payment requirements"
 # A seller that is paid before it serves says so; clients that know no other flow than theirs do not pay it.
 _UPFRONT: Final = {"paymentFlow": "upfront"}
 
@@ -73,6 +79,22 @@ def is_accepted(offer: Mapping[str, Any], accepted: Mapping[str, Any]) -> bool:
     return all(extra.get(name) == value for name, value in offer["extra"].items())
 
 
+class TakenOffer(NamedTuple):
+    """The offer of a seller as it stands, and what a payment says to take."""
+
+    offer: Mapping[str, Any]
+    accepted: Mapping[str, Any]
+
+    def is_at(self, amount: int) -> bool:
+        """Tell whether the payment takes this offer, or one that was as it is but for its amount."""
+        return is_accepted({**self.offer, "amount": str(amount)}, self.accepted)
+
+    def refusal(self) -> ApiError:
+        """Refuse a payment that takes no offer of ours."""
+        details = failed_check(NO_OFFER, "accepted", self.offer, self.accepted)
+        return payment_error(Code.PAYMENT_INVALID, "the payment takes an offer that is none of ours", details=details)
+
+
 def payment_required(resource: Resource, accepts: Sequence[Mapping[str, Any]], error: str) -> str:
     """Encode the `PAYMENT-REQUIRED` header of a 402, within HEADER_LENGTH_MAX.
 
@@ -97,6 +119,25 @@ def payment_required(resource: Resource, accepts: Sequence[Mapping[str, Any]], e
         length -= min(length, max(1, (len(header) - HEADER_LENGTH_MAX) // 6))
         header = encoded(_cut(resource.description, length))
     return header
+
+
+def description_in(header: str) -> str:
+    """Return the description that a `PAYMENT-REQUIRED` header of ours shows."""
+    description: str = json.loads(base64.b64decode(header))["resource"].get("description", "")
+    return description
+
+
+def error_of(refusal: ApiError) -> str:
+    """Name a refusal as the reference server does: a payment that nobody can read is none, others have their reason."""
+    details = refusal.details or {}
+    reason, field = details.get("reason"), details.get("field")
+    if reason == "invalid_x402_version":
+        return f"Unsupported x402 version: {details['found']}"
+    if reason == "invalid_payload" and field == "x402Version":
+        return "Unsupported x402 version: undefined"
+    if reason == "invalid_payload" and field in PAYMENT_HEADERS.values():
+        return NOTHING_PAID
+    return str(reason or refusal.code.value)
 
 
 def _cut(text: str, length: int) -> str:
@@ -127,6 +168,11 @@ def decode_payment_header(header: bytes, name: str) -> Payment:
     Raises: PAYMENT_INVALID, as `wire.decode_payment_header`.
     """
     return wire.read_payment_header(header, name, _read_of_either_version)
+
+
+def two_payments() -> ApiError:
+    """Refuse a request that shows different payments in the two headers."""
+    return invalid("X-Payment", "X-Payment and PAYMENT-SIGNATURE hold different payments: send one of them")
 
 
 def _read_of_either_version(data: bytes) -> Payment:
@@ -189,6 +235,18 @@ def facilitator_request(payment: Payment, requirements: Requirements) -> dict[st
     if requirements.resource:
         shown["resource"] = {"url": requirements.resource}
     return {"x402Version": VERSION, "paymentPayload": shown, "paymentRequirements": offer}
+
+
+def in_version_1(payment: Payment) -> Payment:
+    """Return the payment as version 1 shows it, for whoever is asked in that."""
+    if payment.x402_version != VERSION:
+        return payment
+    return replace(payment, x402_version=X402_VERSION, network=normalise(payment.network).v1_name, accepted=None)
+
+
+def spoken_version(payment: Payment) -> int:
+    """Name the version that a payment's form is judged by: its own, where that is one of ours."""
+    return VERSION if payment.x402_version == VERSION else X402_VERSION
 
 
 def shown_network(payment: Payment) -> str:

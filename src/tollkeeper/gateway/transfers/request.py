@@ -19,12 +19,20 @@ from tollkeeper.core.preferences import preferred_wait_seconds
 from tollkeeper.core.tenders import recipient_check, tender_of
 from tollkeeper.core.verification import Check, code_of_reason, form_checks, require
 from tollkeeper.core.wallets import parse_address_of
-from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment, decode_payment_header, parse_payload, parse_uint256
+from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment, parse_payload, parse_uint256
+from tollkeeper.core.x402.version2 import (
+    PAYMENT_HEADERS,
+    TakenOffer,
+    decode_payment_header,
+    offer_of,
+    spoken_version,
+    two_payments,
+)
 from tollkeeper.gateway import operations
 from tollkeeper.gateway.hub_client import unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from litestar.datastructures import Headers
 
@@ -100,7 +108,7 @@ class TransferRequests:
 
     def _tender(self, payment: Payment) -> Tender:
         assets = self.supported().assets
-        require(form_checks(payment, assets))
+        require(form_checks(payment, assets, version=spoken_version(payment)))
         return tender_of(payment, assets[normalise(payment.network).name])
 
     async def _recipient(self, tender: Tender, asset: Asset, body: Mapping[str, Any]) -> str:
@@ -139,15 +147,28 @@ class TransferRequests:
         resource = self.public_url + operations.TRANSFER.path
         return transfer_challenge(asset, transfer.pay_to, transfer.tender.value, resource, API_VERSION)
 
-    def payment(self, transfer: TransferRequest, header: str) -> tuple[Payment, Tender]:
-        """Read the `X-Payment` of this transfer: good in form; its EVM signature is the facilitator's to judge.
+    def payment(self, transfer: TransferRequest, shown: Mapping[bytes, Sequence[str]]) -> tuple[Payment, Tender]:
+        """Read the payment of this transfer: good in form; its EVM signature is the facilitator's to judge.
 
-        Raises: the refusal, of type payment.
+        `shown`: the payment headers that are there, at least one. Raises: the refusal, of type payment;
+        INVALID_PARAMETER for two different payments.
         """
-        payment = decode_payment_header(header.encode("latin-1"))
+        first, *others = [self._shown(transfer, PAYMENT_HEADERS[name], values) for name, values in shown.items()]
+        if any(paid.key != first[1].key or paid.signature != first[1].signature for _, paid in others):
+            raise two_payments()
+        return first
+
+    def _shown(self, transfer: TransferRequest, name: str, values: Sequence[str]) -> tuple[Payment, Tender]:
+        if len(values) != 1:
+            raise payment_error(Code.PAYMENT_INVALID, f"{name} is there more than once")
+        payment = decode_payment_header(values[0].encode("latin-1"), name)
         # Compared before the payment is read as one of ours: it may name a network that is not enabled.
         _require_same("network", transfer.asset.network.name, ALIASES.get(payment.network, payment.network))
         paid = self._tender(payment)
+        if payment.accepted is not None:
+            taken = TakenOffer(offer_of(self.terms(transfer, paid)), payment.accepted)
+            if not taken.is_at(transfer.tender.value):
+                raise taken.refusal()
         _require_same("from", transfer.tender.key.payer, paid.key.payer)
         _require_same("to", transfer.tender.recipient, paid.recipient)
         _require_same("value", str(transfer.tender.value), str(paid.value))

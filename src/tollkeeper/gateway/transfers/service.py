@@ -22,15 +22,22 @@ from litestar import Request, Response
 from tollkeeper.api import clock_ms, iso, json_body, ok
 from tollkeeper.core.challenge import Profile, profile_of
 from tollkeeper.core.errors import ApiError, Code, payment_error
+from tollkeeper.core.purchases import SETTLEMENT_FAILED
+from tollkeeper.core.wallets import shown_address
 from tollkeeper.core.wire import encode_header
+from tollkeeper.core.x402.version2 import (
+    PAYMENT_HEADERS,
+    PAYMENT_REQUIRED_HEADER,
+    RECEIPT_HEADER,
+    SETTLEMENT_PENDING,
+    receipt_of,
+)
 from tollkeeper.describing import route
 from tollkeeper.gateway import operations
 from tollkeeper.gateway.hub_client import HubUnreachableError, log_refused_signature, transfer_body
 from tollkeeper.gateway.transfers.request import refused_transfer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from litestar.handlers import HTTPRouteHandler
 
     from tollkeeper.core.tenders import Tender
@@ -53,14 +60,11 @@ class DirectTransfers:
     profile: Profile
     foreign: ForeignTransfers
 
-    async def make(self, transfer: TransferRequest, headers: Sequence[str]) -> dict[str, Any]:
-        """Carry out what `X-Payment` pays, and return the hub's transfer body.
+    async def make(self, transfer: TransferRequest, payment: Payment, paid: Tender) -> dict[str, Any]:
+        """Carry out what this payment pays, and return the hub's transfer body.
 
         Raises: the refusal; SETTLEMENT_PENDING, UNAVAILABLE.
         """
-        if len(headers) != 1:
-            raise payment_error(Code.PAYMENT_INVALID, "X-Payment is there more than once")
-        payment, paid = self.requests.payment(transfer, headers[0])
         if self.requests.supported().is_ours:
             return await self._make_at_hub(transfer, payment, paid)
         body, named = await self.foreign.make(transfer, payment, paid, self.requests.terms(transfer, paid))
@@ -109,17 +113,36 @@ def transfer_routes(transfers: DirectTransfers) -> list[HTTPRouteHandler]:
     async def transfer(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Answer 402 without a payment, and with the hub's transfer body for one (contract 8)."""
         described = await transfers.requests.read(await json_body(request), request.headers)
-        headers = request.headers.getall("x-payment", [])
-        if not headers:
-            profile = profile_of(request.headers.get("accept", ""), transfers.profile)
-            body = transfers.requests.challenge(described).body(profile, iso(clock_ms()))
-            return Response(body, status_code=402, headers=_NO_STORE, media_type="application/json")
-        done = await transfers.make(described, headers)
+        shown = {name: found for name in PAYMENT_HEADERS if (found := request.headers.getall(name.decode("ascii"), []))}
+        if not shown:
+            profile, asked = profile_of(request.headers.get("accept", ""), transfers.profile), clock_ms()
+            challenge = transfers.requests.challenge(described)
+            headers = {**_NO_STORE, PAYMENT_REQUIRED_HEADER: challenge.header}
+            body = challenge.body(profile, iso(asked))
+            return Response(body, status_code=402, headers=headers, media_type="application/json")
+        payment, paid = transfers.requests.payment(described, shown)
+        try:
+            done = await transfers.make(described, payment, paid)
+        except ApiError as error:
+            if error.code is Code.SETTLEMENT_PENDING:
+                transaction = (error.details or {}).get("transaction", "")
+                error.headers |= _receipt(payment, paid, transaction, SETTLEMENT_PENDING)
+            raise
         told = {name: value for name, value in done.items() if name not in {"apiVersion", "timestamp"}}
         receipt = {name: told.get(name) for name in ("success", "transaction", "network", "payer", "amount")}
-        return ok(told, headers={**_NO_STORE, "X-Payment-Response": encode_header(receipt)})
+        reason = "" if done.get("success") is True else str(done.get("errorReason") or SETTLEMENT_FAILED)
+        own = {"X-Payment-Response": encode_header(receipt)} | _receipt(payment, paid, done["transaction"], reason)
+        return ok(told, headers={**_NO_STORE, **own})
 
     return [transfer]
+
+
+def _receipt(payment: Payment, paid: Tender, transaction: str, reason: str) -> dict[str, str]:
+    """Write the receipt of a payment of version 2: `reason` why it is none of a success, or "" (contract 10.1)."""
+    if payment.accepted is None:
+        return {}
+    receipt = receipt_of(paid.key.network, shown_address(paid.key.payer), transaction, error_reason=reason)
+    return {RECEIPT_HEADER: encode_header(receipt)}
 
 
 def _refusal_of(status: int, body: dict[str, Any]) -> ApiError | None:
