@@ -21,6 +21,7 @@ from tests.hub.hub_process import HubProcess
 from tests.ports import free_port
 from tollkeeper.api import clock_ms
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX, SETTLE_REQUEST_LIFETIME_SECONDS
+from tollkeeper.gateway import hub_client
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving import composition
@@ -46,7 +47,8 @@ async def known(tmp_path: Path, embedded_chain: ChainUnderTest, target: Recordin
 
 def sign_as_at(patch: pytest.MonkeyPatch, ahead_seconds: int) -> None:
     """The clock by which the gateway signs goes wrong."""
-    patch.setattr(composition, "clock_ms", lambda: clock_ms() + ahead_seconds * 1000)
+    for module in (composition, hub_client):
+        patch.setattr(module, "clock_ms", lambda: clock_ms() + ahead_seconds * 1000)
 
 
 @pytest.mark.parametrize("ahead_seconds", [20, -SETTLE_REQUEST_LIFETIME_SECONDS - 10])

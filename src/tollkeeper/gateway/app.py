@@ -316,14 +316,15 @@ class Gateway:
                 _LOG.exception("deletion_failed")
             await asyncio.sleep(_DELETIONS_SECONDS)
 
-    async def is_ready(self) -> dict[str, bool]:
-        """What readiness asks for: the database answers, the facilitator answers; each within its seconds.
+    async def readiness(self) -> tuple[dict[str, bool], list[str]]:
+        """What readiness asks for: the database answers, the facilitator answers, each within its seconds.
 
-        And, where it is not so: every gate opens under the keys that there are.
+        And, where it is not so: every gate opens under the keys that there are. With it, what the operator of our hub
+        should know all the same.
         """
-        database, hub = await asyncio.gather(self._has_database(), self._has_hub())
+        database, problems = await asyncio.gather(self._has_database(), self._problems_of_hub())
         lost = {"encryptionKeys": False} if self.config.has_lost_gates else {}
-        return {"database": database, "hub": hub, **lost}
+        return {"database": database, "hub": problems is not None, **lost}, problems or []
 
     async def _has_database(self) -> bool:
         try:
@@ -333,12 +334,12 @@ class Gateway:
             return False
         return True
 
-    async def _has_hub(self) -> bool:
+    async def _problems_of_hub(self) -> list[str] | None:
         try:
             async with asyncio.timeout(READINESS_WAIT_SECONDS):
-                return await self._hub.is_ready()
+                return await self._hub.problems()
         except TimeoutError:
-            return False
+            return None
 
     async def aclose(self) -> None:
         """Finishes settlements under way, writes what was counted, lets go of everything but the database."""
@@ -381,10 +382,10 @@ def create_app(gateway: Gateway) -> ASGIApp:
     async def readyz(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Contract 2: database and hub."""
         del request
-        checks = await gateway.is_ready()
+        checks, problems = await gateway.readiness()
         if not all(checks.values()):
             raise ApiError(Code.UNAVAILABLE, "the gateway is not ready", details={"checks": checks})
-        return ok({"status": "ready", "checks": checks})
+        return ok({"status": "ready", "checks": checks, "problems": problems})
 
     @asgi("/files", is_mount=True, copy_scope=False)
     async def download(scope: HTTPScope, receive: Receive, send: Send) -> None:

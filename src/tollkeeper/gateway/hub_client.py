@@ -22,6 +22,7 @@ import structlog
 from tollkeeper.api import clock_ms, iso
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.families import FAMILIES
+from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.core.networks import ALIASES, CAIP2_NAMES, NETWORKS, normalise
 from tollkeeper.core.purchases import NOT_ATTEMPTED
 from tollkeeper.core.strict_json import parse_json
@@ -380,16 +381,19 @@ class HubClient:
             return ""
         return "" if told is None else told.transaction
 
-    async def is_ready(self) -> bool:
-        """Does the facilitator answer, and can ours do its work?"""
+    async def problems(self) -> list[str] | None:
+        """What the operator of ours should know though it can do its work; None where the facilitator cannot."""
         try:
             await self.supported()
             if not self._is_ours:
-                return True
-            status, _ = await self._transport.request("GET", "/readyz", {}, b"", VERIFY_TIMEOUT_SECONDS)
+                return []
+            status, data = await self._transport.request("GET", "/readyz", {}, b"", VERIFY_TIMEOUT_SECONDS)
+            told = _object(data).get("problems")
         except HubUnreachableError:
-            return False
-        return status == 200
+            return None
+        if status != 200:
+            return None
+        return [problem for problem in told if isinstance(problem, str)] if isinstance(told, list) else []
 
 
 def unavailable(reason: str = "") -> ApiError:
@@ -407,9 +411,17 @@ def unheard() -> ApiError:
 
 
 def log_refused_signature(body: Mapping[str, Any]) -> None:
-    """Tells the operator why our hub refused what this gateway signed; mostly one of the two clocks is wrong."""
+    """Tells the operator why our hub refused what this gateway signed; mostly one of the two clocks is wrong.
+
+    Nothing where they agree on what has expired: it could not be taken up in its time, and that was told.
+    """
     error = body.get("error")
-    reason = error.get("message") if isinstance(error, dict) else None
+    error = error if isinstance(error, dict) else {}
+    details = error.get("details")
+    has_expired = isinstance(details, dict) and details.get("reason") == "signature_expired"
+    if has_expired and abs(_read_ms(body.get("timestamp")) - clock_ms()) < SETTLE_REQUEST_LIFETIME_SECONDS * 1000:
+        return
+    reason = error.get("message")
     _LOG.error("hub_refuses_our_signature", reason=reason, hub_clock=body.get("timestamp"), our_clock=iso(clock_ms()))
 
 

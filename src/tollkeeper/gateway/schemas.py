@@ -291,5 +291,5 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Bought": answered(
         {"downloadUrl": TEXT, "fileName": TEXT, "size": COUNT, "contentType": TEXT, "sha256": TEXT, "expiresAt": TIME}
     ),
-    "Ready": answered({"status": TEXT, "checks": record({"database": FLAG, "hub": FLAG})}),
+    "Ready": answered({"status": TEXT, "checks": record({"database": FLAG, "hub": FLAG}), "problems": listed(TEXT)}),
 }

@@ -33,7 +33,7 @@ from tollkeeper.core.wire import SCHEME, EvmPayload, Requirements
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tollkeeper.chains.evm import EvmChain
+    from tollkeeper.chains.evm import EvmChain, Fees
     from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.core.solana import SolanaAsset
     from tollkeeper.core.verification import EvmAsset
@@ -179,11 +179,24 @@ class Account:
         by_key = signature_check(payload, asset)
         try:
             facts, block = await self.chain.state(payload, asset, self.caller, is_signed_by_key=by_key.ok)
+            checks = list(chain_checks(payload, by_key, facts))
+            if all(check.ok for check in checks):
+                await self.fees(block.base_fee_wei)
         except RpcUnavailable as error:
             raise unavailable(str(error)) from error
         now_seconds = max(block.timestamp_seconds, now_seconds)
         late = [check for check in time_checks(payload, now_seconds) if not check.ok]
-        return [deployed, *late, *chain_checks(payload, by_key, facts)]
+        return [deployed, *late, *checks]
+
+    async def fees(self, base_fee_wei: int) -> Fees:
+        """What a settlement pays for its gas now, where a signer has the money for one more.
+
+        Raises: UNAVAILABLE, RpcUnavailable.
+        """
+        fees = await self.chain.fees(base_fee_wei)
+        self.signers.see_balances(await self.chain.balances(self.signers.addresses), fees.max_fee_per_gas)
+        self.signers.require_money()
+        return fees
 
     async def used_by(self, payment: Payment) -> str:
         """The transaction that used the payment up, for the buyer to look at; empty where it is not found."""

@@ -289,9 +289,7 @@ class Settlements:
             for check in chain_checks(payload, by_key, facts):
                 if not check.ok:
                     return check.reason, None
-        fees = await account.chain.fees(block.base_fee_wei)
-        account.signers.see_balances(await account.chain.balances(account.signers.addresses), fees.max_fee_per_gas)
-        account.signers.require_money()
+        fees = await account.fees(block.base_fee_wei)
         return None, Terms(fees, UNREAD if simulated.balance is None else simulated.balance)
 
     async def _refused(self, order: Order, known: Settlement | None, reason: Reason) -> Outcome:
