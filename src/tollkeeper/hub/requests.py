@@ -94,8 +94,9 @@ def _member_object(body: dict[str, Any], name: str) -> dict[str, Any]:
 def parse_versions(body: dict[str, Any]) -> tuple[int, int]:
     """The request's version and its payment's. Raises: MISSING_PARAMETER, INVALID_PARAMETER."""
     version = _integer(body, "x402Version", "")
+    payment = _member_object(body, "paymentPayload")
     _member_object(body, "paymentRequirements")
-    return version, _integer(_member_object(body, "paymentPayload"), "x402Version", "paymentPayload.")
+    return version, _integer(payment, "x402Version", "paymentPayload.")
 
 
 def parse_asked(body: dict[str, Any]) -> Asked:
