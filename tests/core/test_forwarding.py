@@ -53,6 +53,7 @@ X-Accel-Redirect X-Accel-Buffering X-Accel-Expires X-Accel-Limit-Rate X-Accel-Ch
 X-LIGHTTPD-send-file X-LIGHTTPD-send-tempfile X-Sendfile2 X-LiteSpeed-Location X-LiteSpeed-Cache-Control
 X-Reproxy-URL X-Reproxy-Expected-Size Surrogate-Key Surrogate-Capability Edge-Control Vercel-CDN-Cache-Control
 Netlify-CDN-Cache-Control Cloudflare-CDN-Cache-Control Akamai-CDN-Cache-Control X-Archive-Files
+Akamai-Cache-Control Fly-Replay Fly-Replay-Cache X-Envoy-Immediate-Health-Check-Fail X-Envoy-Ratelimited
 """)
 
 PASSED_FROM_RESPONSE = words("""

@@ -19,7 +19,7 @@ from tests.edge.callers import caller, everything, first_answer, say
 from tests.edge.targets import Connection, serves, sized, target
 from tests.edge.test_calls import CLOSE, bodies, get, until
 from tollkeeper.core.patience import Patience
-from tollkeeper.edge import listening, presence
+from tollkeeper.edge import inbound, listening, presence
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 QUICK = Patience(sweep_seconds=0.1)
@@ -254,6 +254,32 @@ async def test_what_was_read_ahead_of_a_target_is_lent_to_others_once_it_has_tak
         await until(lambda: connection._lent_bytes == 0)  # noqa: SLF001
         writer.write(bytes(size - part))
         assert (await asyncio.wait_for(reader.readuntil(b"yes"), 20)).startswith(b"HTTP/1.1 200")
+
+
+async def test_what_is_read_ahead_is_counted_by_the_network_of_an_ipv6_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the address the caller chooses as it likes, anew for each connection."""
+    addresses = iter(["2001:db8::1", "2001:db8::2:1"])
+    monkeypatch.setattr(inbound, "plain_address", lambda _peer: next(addresses))
+    ends = asyncio.Event()
+
+    async def behave(connection: Connection) -> None:
+        await connection.head()
+        await ends.wait()
+
+    async with (
+        target(behave) as there,
+        called(there.at(), patience=QUICK) as running,
+        caller(running.asgi) as (_, first),
+        caller(running.asgi) as (_, second),
+    ):
+        for writer in (first, second):
+            writer.write(get(b"/call/relay", b"Content-Length: 64000000\r\n", b"POST") + bytes(24_000_000))
+        await until(lambda: len(running.server.server_state.connections) == 2)
+        held: Any = running.server.server_state.connections
+        await until(lambda: all(one._lent_bytes for one in held))  # noqa: SLF001 - nothing else shows it
+        room = next(iter(held)).listener.ahead
+        assert room.held_by("2001:db8::/64") == room.held > 0
+        ends.set()
 
 
 @pytest.mark.parametrize("where", ["here", "still there"])

@@ -454,6 +454,8 @@ async def test_private_target_is_refused_where_it_is_not_allowed(
             body = {"price": "1", "targetUrl": f"http://{host}/"}
             answer = await person.ask("POST", url + "/api/v1/paygates", body=body)
             assert (host, *code_of(answer)) == (host, 400, "INVALID_PARAMETER")
+            helps = host not in {"169.254.169.254", "0x7f.1"}  # a cloud's metadata, and no address
+            assert ("allow_private_targets" in answer.json()["error"]["message"]) == helps, host
 
 
 @pytest.mark.parametrize("place", [AnonymousPaygates.MANAGE], indirect=True)

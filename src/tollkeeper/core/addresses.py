@@ -130,13 +130,14 @@ def check_target_url(url: str, *, allow_private: bool) -> TargetUrl:
     target = parse_target_url(url)
     address = parse_address(target.host)
     if address is not None and not is_target_address(address, allow_private=allow_private):
-        raise _refused(not_allowed("the address is not a public one", allow_private=allow_private))
+        raise _refused(not_allowed("the address is not a public one", address, allow_private=allow_private))
     return target
 
 
-def not_allowed(what: str, *, allow_private: bool) -> str:
-    """Say why a target's address is refused, and which setting helps, where one does."""
-    return what if allow_private else f"{what} (the setting allow_private_targets allows it)"
+def not_allowed(what: str, address: IPv4Address | IPv6Address | None, *, allow_private: bool) -> str:
+    """Say why a target is refused, and which setting helps, where one does. `address`: where it is refused for one."""
+    helps = not allow_private and (address is None or is_target_address(address, allow_private=True))
+    return f"{what} (the setting allow_private_targets allows it)" if helps else what
 
 
 def parse_target_url(url: str) -> TargetUrl:

@@ -72,7 +72,6 @@ _ABOUT_THE_ANSWER: Final = frozenset(
     {
         b"age",
         b"cache-control",
-        b"cdn-cache-control",
         b"content-length",
         b"edge-control",
         b"expires",
@@ -101,17 +100,20 @@ _ABOUT_THE_ORIGIN: Final = frozenset(
     }
 )
 _RESPONSE_DROPPED: Final = _ABOUT_THE_ANSWER | _ABOUT_THE_ORIGIN
-# What a server or cache in front of the gateway would obey: hand out its own file, ask elsewhere, keep the answer.
+# What a server or cache in front of the gateway would obey: hand out its own file, ask elsewhere, keep the answer, take
+# the gateway for dead.
 _TO_WHOM_STANDS_IN_FRONT: Final = (
+    b"fly-replay",
     b"surrogate-",
     b"x-accel-",
     b"x-archive-files",
+    b"x-envoy-",
     b"x-lighttpd-",
     b"x-litespeed-",
     b"x-reproxy-",
     b"x-sendfile",
 )
-_OF_A_CACHE_IN_FRONT: Final = b"-cdn-cache-control"
+_OF_A_CACHE_IN_FRONT: Final = b"-cache-control"
 # CORS is the gateway's own.
 _RESPONSE_DROPPED_PREFIXES: Final = (
     *_PAYMENT_PREFIXES,

@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -114,7 +115,7 @@ class Resolver:
     def _require_elsewhere(self, host: str, port: int) -> None:
         """Refuse the gateway's own place. Raises UPSTREAM_BLOCKED."""
         if not self.allow_private and self.own == OwnPlace(host, port):
-            raise self._blocked("the target is this gateway itself")
+            raise self._blocked("the target is this gateway itself", None)
 
     async def _resolve(self, lookups: Lookups, host: str, port: int, tenant: str) -> list[str]:
         known = self.cached(host)
@@ -143,15 +144,15 @@ class Resolver:
         for text in texts:
             address = parse_address(text)
             if address is None or not is_target_address(address, allow_private=self.allow_private):
-                raise self._blocked("the target's address is not a public one")
+                raise self._blocked("the target's address is not a public one", address)
             if not self.allow_private and is_of_this_machine(text):
-                raise self._blocked("the target's address is one of this machine's own")
+                raise self._blocked("the target's address is one of this machine's own", address)
         if not texts:
             raise _unresolved()
         return texts
 
-    def _blocked(self, why: str) -> ApiError:
-        return ApiError(Code.UPSTREAM_BLOCKED, not_allowed(why, allow_private=self.allow_private))
+    def _blocked(self, why: str, address: IPv4Address | IPv6Address | None) -> ApiError:
+        return ApiError(Code.UPSTREAM_BLOCKED, not_allowed(why, address, allow_private=self.allow_private))
 
     async def _ask(self, lookups: Lookups, host: str, port: int, tenant: str) -> list[str]:
         own = self.lookup

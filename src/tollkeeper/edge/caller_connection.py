@@ -13,6 +13,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from tollkeeper.core.client_addresses import rate_key
 from tollkeeper.core.errors import ApiError
 from tollkeeper.edge.call import InboundCall
 from tollkeeper.edge.lingering import Lingering
@@ -164,7 +165,7 @@ class CallerConnection(HttpToolsProtocol):
 
     def give_lent_back(self) -> None:
         """Lend the rest to others: what was read ahead was taken, or is nobody's any more."""
-        self.listener.ahead.give_back(self.peer, self._lent_bytes)
+        self.listener.ahead.give_back(rate_key(self.peer), self._lent_bytes)
         self._lent_bytes = 0
 
     def may_have_left(self) -> bool:

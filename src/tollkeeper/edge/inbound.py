@@ -15,7 +15,7 @@ import structlog
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from tollkeeper.core.client_addresses import plain_address
+from tollkeeper.core.client_addresses import plain_address, rate_key
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.framing import check_request_head, request_body_bytes
 from tollkeeper.core.limits import HEADERS_MAX, REQUEST_HEAD_SIZE_BYTES
@@ -457,6 +457,6 @@ class StrictProtocol(CallerConnection):
 
     def _read_ahead(self, call: InboundCall) -> None:
         """Read some of a body that its target does not take: the caller's end may stand behind it."""
-        if call.is_body_paused and self.listener.ahead.take(self.peer, AHEAD_STEP_BYTES):
+        if call.is_body_paused and self.listener.ahead.take(rate_key(self.peer), AHEAD_STEP_BYTES):
             self._lent_bytes += AHEAD_STEP_BYTES
             call.read_ahead(AHEAD_STEP_BYTES)
