@@ -26,29 +26,33 @@ class Places:
         if tenant not in self._waiting and self._shares.take(tenant):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(tenant, {})[turn] = None
+        turns = self._waiting.setdefault(tenant, {})
+        turns[turn] = None
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.cancelled():
-                self._forget(tenant, turn)
-            else:  # it was given one at this very moment
-                self.give_back(tenant)
+            if not turn.cancelled():  # it was given one at this very moment
+                self._shares.give_back(tenant)
+            self._forget(tenant, turn)
+            self._hand_out()
             raise
 
     def give_back(self, tenant: Hashable) -> None:
         """Take a place back, and give it to the next of those who wait."""
         self._shares.give_back(tenant)
-        for waiting, turns in list(self._waiting.items()):
-            if self._shares.take(waiting):
-                turn = next(iter(turns))
-                self._forget(waiting, turn)
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        for tenant, turns in list(self._waiting.items()):
+            turn = next((one for one in turns if not one.cancelled()), None)
+            if turn is not None and self._shares.take(tenant):
+                self._forget(tenant, turn)
                 if turns:
-                    self._waiting[waiting] = self._waiting.pop(waiting)
+                    self._waiting[tenant] = self._waiting.pop(tenant)
                 turn.set_result(None)
 
     def _forget(self, tenant: Hashable, turn: asyncio.Future[None]) -> None:
-        turns = self._waiting[tenant]
-        del turns[turn]
+        turns = self._waiting.get(tenant, {})
+        turns.pop(turn, None)
         if not turns:
-            del self._waiting[tenant]
+            self._waiting.pop(tenant, None)

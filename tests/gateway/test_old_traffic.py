@@ -171,7 +171,7 @@ async def test_what_happens_is_written_while_an_owner_lists_for_as_long_as_it_ta
     traffic = Traffic(purchases, Statistics(database), lambda: NOW_MS, Kept())
     new = parse_create({"price": "0.01", "targetUrl": "http://target/"}, CreateDefaults("base-sepolia", PAYEE))
     gate_id = (await gates.create(new, None, None, NOW_MS)).id
-    listing = asyncio.create_task(database.read_long(ENDLESS))
+    listing = asyncio.create_task(database.read_long(ENDLESS, "owner"))
     running = asyncio.create_task(traffic.run())
     try:
         async with asyncio.timeout(30):

@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from types import GeneratorType
 from typing import Final, TypeVar
@@ -66,9 +67,10 @@ class FaultyDatabase:
         """As the real one, but for the fault."""
         return await self._read(statement, sys._getframe(1).f_code.co_name, self.real.read_short)  # noqa: SLF001
 
-    async def read_long(self, statement: Statement) -> list[Row]:
+    async def read_long(self, statement: Statement, tenant: str) -> list[Row]:
         """As the real one, but for the fault."""
-        return await self._read(statement, sys._getframe(1).f_code.co_name, self.real.read_long)  # noqa: SLF001
+        real = partial(self.real.read_long, tenant=tenant)
+        return await self._read(statement, sys._getframe(1).f_code.co_name, real)  # noqa: SLF001
 
     async def _read(
         self, statement: Statement, name: str, real: Callable[[Statement], Awaitable[list[Row]]]

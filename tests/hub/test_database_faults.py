@@ -40,9 +40,9 @@ class FailingDatabase:
         """As the real one."""
         return await self.real.read_short(statement)
 
-    async def read_long(self, statement: Statement) -> list[Row]:
+    async def read_long(self, statement: Statement, tenant: str) -> list[Row]:
         """As the real one."""
-        return await self.real.read_long(statement)
+        return await self.real.read_long(statement, tenant)
 
     async def run(self, unit: Unit[T]) -> T:
         """As the real one, but for the unit that fails."""

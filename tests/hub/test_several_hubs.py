@@ -57,9 +57,9 @@ class Way:
         await self.is_open.wait()
         return await self._real.read_short(statement)
 
-    async def read_long(self, statement: Statement) -> list[Row]:
+    async def read_long(self, statement: Statement, tenant: str) -> list[Row]:
         await self.is_open.wait()
-        return await self._real.read_long(statement)
+        return await self._real.read_long(statement, tenant)
 
     async def run(self, unit: Unit[T]) -> T:
         await self.is_open.wait()

@@ -237,8 +237,8 @@ class LookedThrough(FaultyDatabase):
         super().__init__(real, orders)
         self.between: Callable[[], Awaitable[object]] | None = None
 
-    async def read_long(self, statement: Statement) -> list[Row]:
-        rows = await self.real.read_long(statement)
+    async def read_long(self, statement: Statement, tenant: str) -> list[Row]:
+        rows = await self.real.read_long(statement, tenant)
         between, is_piece = self.between, "state" in statement.params
         if between is not None and is_piece:
             self.between = None

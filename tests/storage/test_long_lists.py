@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from tests.edge.test_calls import until
 from tollkeeper.storage import StorageError, Unit, open_database, sqlite
 from tollkeeper.storage.database import Statement
 
@@ -20,6 +21,11 @@ LIST: Final = Statement(
     "WITH RECURSIVE w(v) AS (SELECT min(id) FROM junk UNION ALL SELECT v + 1 FROM w WHERE v < 1000000)"
     " SELECT count(*) AS counted FROM w"
 )
+
+SLOW: Final = Statement(
+    "WITH RECURSIVE w(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM w WHERE v < 300000) SELECT count(*) AS counted FROM w"
+)
+ONE: Final = Statement("SELECT 1 AS one")
 
 
 def carried_out(sql: str) -> Unit[None]:
@@ -40,7 +46,7 @@ async def test_the_log_begins_anew_between_lists_that_follow_on_each_other(tmp_p
     async def owner() -> None:
         nonlocal lists
         while True:
-            await database.read_long(LIST)
+            await database.read_long(LIST, "owner")
             lists += 1
 
     owners = [asyncio.create_task(owner()) for _ in range(2)]  # one waits while the other one is told
@@ -72,11 +78,55 @@ async def test_a_list_that_takes_too_long_is_refused_and_those_behind_it_are_rea
     database = open_database(str(tmp_path / "x.db"))
     try:
         async with asyncio.timeout(60):
-            endless = asyncio.create_task(database.read_long(ENDLESS))
+            endless = asyncio.create_task(database.read_long(ENDLESS, "owner"))
             await asyncio.sleep(0)
-            assert await database.read_long(Statement("SELECT 1 AS one")) == [{"one": 1}]
+            assert await database.read_long(ONE, "another") == [{"one": 1}]
             with pytest.raises(StorageError, match=r"longer than .* ask for less") as refused:
                 await endless
             assert refused.value.status == 503
+    finally:
+        await database.close()
+
+
+async def test_a_list_waits_for_one_of_another_owner_s_however_many_he_asks_for(tmp_path: Path) -> None:
+    database = open_database(str(tmp_path / "x.db"))
+    told: list[str] = []
+
+    async def ask(statement: Statement, tenant: str) -> None:
+        await database.read_long(statement, tenant)
+        told.append(tenant)
+
+    try:
+        async with asyncio.timeout(60):
+            asked = [asyncio.create_task(ask(SLOW, "attacker")) for _ in range(60)]
+            await asyncio.sleep(0)
+            asked += [asyncio.create_task(ask(ONE, f"{number}")) for number in range(20)]
+            await asyncio.sleep(0)
+            asked[1].cancel()  # who gives up while he waits takes no place along
+            await until(lambda: "19" in told)
+            assert told.count("attacker") <= 10
+            for task in asked:
+                task.cancel()
+            await asyncio.wait(asked)
+            assert await database.read_long(ONE, "attacker") == [{"one": 1}]
+    finally:
+        await database.close()
+
+
+async def test_who_gives_up_a_list_waits_for_its_end_before_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever asks and leaves, again and again, would fill the queue of all."""
+    monkeypatch.setattr(sqlite, "_LIST_SECONDS", 1.0)
+    database = open_database(str(tmp_path / "x.db"))
+    try:
+        async with asyncio.timeout(100):
+            for _ in range(200):
+                given_up = asyncio.create_task(database.read_long(ENDLESS, "attacker"))
+                await asyncio.sleep(0)
+                given_up.cancel()
+                await asyncio.wait([given_up])
+            assert await database.read_long(ONE, "another") == [{"one": 1}]
+            assert await database.read_long(ONE, "attacker") == [{"one": 1}]
     finally:
         await database.close()

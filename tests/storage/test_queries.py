@@ -247,3 +247,41 @@ async def test_what_is_asked_often_or_by_anybody_is_found_without_looking_at_eve
     assert not any(
         "SCAN" in line for line in lines if line not in {"SCAN owed", "SCAN paid", "SCAN sold"}
     )  # rows of its own
+
+
+PAGE = {"limit": 20, "offset": 1_000_000}
+OF_GATE = {"gate_id": 1, "outcome": "failed"}
+OF_WALLET = {"wallet": "0x", "as_signer": 1, "as_recipient": 1, "network": "base"}
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "given", "indexes"),
+    [
+        ("statistics.sql", "requests_of_gate", {**OF_GATE, **PAGE}, {"requests_by_gate"}),
+        ("statistics.sql", "count_requests_of_gate", OF_GATE, {"requests_by_gate"}),
+        ("gateway.sql", "paygates_of_owner", {"owner_wallet": "0x", **PAGE}, {"paygates_by_owner"}),
+        ("gateway.sql", "count_paygates_of_owner", {"owner_wallet": "0x"}, {"paygates_by_owner"}),
+        ("gateway.sql", "ownerless_paygates", PAGE, {"paygates_by_owner"}),
+        ("gateway.sql", "count_ownerless_paygates", {}, {"paygates_by_owner"}),
+        ("gateway.sql", "purchases_of_payer", {"payer": "0x", **PAGE}, {"purchases_by_payer"}),
+        ("gateway.sql", "count_purchases_of_payer", {"payer": "0x"}, {"purchases_by_payer"}),
+        (
+            "settlements.sql",
+            "list_history",
+            {**OF_WALLET, **PAGE},
+            {"settlements_by_payer", "settlements_by_recipient"},
+        ),
+        ("settlements.sql", "count_history", OF_WALLET, {"settlements_by_payer", "settlements_by_recipient"}),
+    ],
+)
+async def test_where_a_page_begins_and_how_many_items_there_are_is_found_in_indexes_alone(
+    file: str, name: str, given: dict[str, object], indexes: set[str], tmp_path: Path
+) -> None:
+    """So a deep page is as little work as the first one, but for a walk over so many keys."""
+    query = getattr(load_queries(file), name)(**given)
+    database = open_database(str(tmp_path / "books.db"))
+    lines = await plan_of(database, query)
+    await database.close()
+    alone = {line.partition(" COVERING INDEX ")[2].split(" ")[0] for line in lines if " COVERING INDEX " in line}
+    assert alone == indexes
+    assert not [line for line in lines if "SCAN" in line and line not in {"SCAN page", "SCAN CONSTANT ROW"}]

@@ -48,7 +48,7 @@ async def test_a_batch_is_counted_once_whether_its_first_writing_stood_or_not(tm
         assert (counters.challenges, counters.calls, counters.failures) == (2, 2, 0)
         assert await statistics.not_logged(gate.id, HOUR_MS) == 2
         assert await statistics.not_logged(gate.id, 2 * HOUR_MS) == 0
-        sums = await statistics.read(Whose(gate_id=gate.id), Span(0, 2 * HOUR_MS, HOUR_MS))
+        sums = await statistics.read(Whose(OWNER, gate_id=gate.id), Span(0, 2 * HOUR_MS, HOUR_MS))
         assert sums[HOUR_MS].outcomes == {Outcome.SERVED: 2, Outcome.CHALLENGED: 2}
         with closing(sqlite3.connect(path)) as connection:
             found = dict(connection.execute("SELECT outcome, requests FROM traffic_hours").fetchall())
@@ -87,17 +87,17 @@ async def test_sales_that_together_are_worth_more_than_an_integer_are_counted_to
 
         async def earned() -> set[int]:
             span = Span(0, 2 * HOUR_MS, HOUR_MS)
-            whose = [Whose(gate_id=gate.id), Whose(owner_wallet=OWNER)]
+            whose = [Whose(OWNER, gate_id=gate.id), Whose(OWNER, owner_wallet=OWNER)]
             read = [(await statistics.read(one, span))[HOUR_MS].revenue_micro for one in whose]
             held = [(await statistics.outstanding(one, HOUR_MS)).value_micro for one in whose]
             return {*read, *held, (await gates.counters(gate.id)).revenue_micro}
 
         assert await earned() == {30 * LARGEST}
-        assert await gates.trust(gate.id) == Trust(30, 30 * LARGEST)
+        assert await gates.trust(gate) == Trust(30, 30 * LARGEST)
         for purchase in sold[:20]:
             await purchases.void(purchase, HOUR_MS)
         assert await earned() == {10 * LARGEST}
-        assert await gates.trust(gate.id) == Trust(10, 10 * LARGEST, 20, 20 * LARGEST)
+        assert await gates.trust(gate) == Trust(10, 10 * LARGEST, 20, 20 * LARGEST)
         caps = TrustCaps(Exposure(100, 2**62), Exposure(100, 2**62))
         claim = await purchases.claim(
             PaymentKey(gate.network, "0x" + "11" * 20, "0x" + "22" * 20, "0x" + "ff" * 32),

@@ -342,7 +342,7 @@ async def test_closing_finishes_what_was_accepted_and_refuses_the_rest(tmp_path:
 async def test_closing_breaks_off_the_lists(tmp_path: Path) -> None:
     database = open_sqlite(tmp_path / "other", SCHEMA, migrate=True)
     endless = Statement("WITH RECURSIVE n(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM n) SELECT max(v) FROM n")
-    lists = [asyncio.create_task(database.read_long(endless)) for _ in range(2)]
+    lists = [asyncio.create_task(database.read_long(endless, "owner")) for _ in range(2)]
     await asyncio.sleep(0.1)
     writing = asyncio.create_task(database.run(note(1, "x")))
     await asyncio.sleep(0)
@@ -366,7 +366,7 @@ async def test_closing_breaks_off_a_list_that_is_about_to_begin(
 
     monkeypatch.setattr(database, "_read", late)
     long = "WITH RECURSIVE n(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM n WHERE v < 100000000) SELECT max(v) FROM n"
-    listing = asyncio.create_task(database.read_long(Statement(long)))
+    listing = asyncio.create_task(database.read_long(Statement(long), "owner"))
     await asyncio.to_thread(entered.wait, 10)
     closing = asyncio.create_task(database.close())
     await asyncio.sleep(0)

@@ -235,7 +235,7 @@ class Management:
         """One gate."""
         gate, _ = await self.managed(bearer, gate_id)
         body = self._body(gate, await self._counters(gate))
-        trust = await self.store.trust(gate_id)
+        trust = await self.store.trust(gate)
         return body if trust == Trust() else {**body, "trusted": trust.body()}
 
     async def may_send_form(self, bearer: str | None, gate_id: int | None) -> tuple[Caller, PayGate | None]:

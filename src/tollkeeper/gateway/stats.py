@@ -42,12 +42,12 @@ class Reports:
         self.management.ownership.require_known(caller)
         if caller.wallet is None:
             raise ApiError(Code.AUTH_REQUIRED, "log in to see what all your PayGates did")
-        return await self._report(Whose(owner_wallet=caller.wallet), query)
+        return await self._report(Whose(caller.wallet, owner_wallet=caller.wallet), query)
 
     async def of_gate(self, bearer: str | None, gate_id: int, query: Mapping[str, str]) -> dict[str, Any]:
         """Of one gate. Raises: FORBIDDEN, NOT_FOUND, INVALID_PARAMETER."""
-        await self.management.managed(bearer, gate_id)
-        return await self._report(Whose(gate_id=gate_id), query)
+        gate, _ = await self.management.managed(bearer, gate_id)
+        return await self._report(Whose(gate.tenant, gate_id=gate_id), query)
 
     async def _report(self, whose: Whose, query: Mapping[str, str]) -> dict[str, Any]:
         now_ms = clock_ms()
@@ -57,14 +57,14 @@ class Reports:
 
     async def requests(self, bearer: str | None, gate_id: int, query: Mapping[str, str]) -> dict[str, Any]:
         """A gate's requests, newest first; `outcome` filters."""
-        await self.management.managed(bearer, gate_id)
+        gate, _ = await self.management.managed(bearer, gate_id)
         limit, offset = page_parameters(query)
         named = query.get("outcome")
         try:
             outcome = None if named is None else Outcome(named)
         except ValueError:
             raise invalid("outcome", f"outcome must be one of {', '.join(Outcome)}") from None
-        rows, total = await self.statistics.requests(gate_id, limit, offset, outcome)
+        rows, total = await self.statistics.requests(gate_id, gate.tenant, limit, offset, outcome)
         since_ms = (clock_ms() - self.kept.log_days * DAY_MS) // HOUR_MS * HOUR_MS
         not_logged = await self.statistics.not_logged(gate_id, since_ms)
         page = pagination(total, limit, offset)

@@ -52,11 +52,13 @@ class BatchThread(Generic[J]):
         *,
         lent_seconds: float,
         tidy: Callable[[], None] = lambda: None,
+        batch_max: int = BATCH_MAX,
     ) -> None:
         self.lending = Lending(lent_seconds)
         self._work = work
         self._finish = finish
         self._tidy = tidy
+        self._batch_max = batch_max
         self._queue: SimpleQueue[_Waiting[J] | None] = SimpleQueue()
         self._gate = threading.Lock()  # nothing is queued behind the mark that ends the thread
         self._unfinished = 0  # jobs that were handed over and are not done
@@ -136,7 +138,7 @@ class BatchThread(Generic[J]):
         batch: list[_Waiting[J]] = []
         while first is not None:
             batch.append(first)
-            if len(batch) == BATCH_MAX:
+            if len(batch) == self._batch_max:
                 return batch, True
             try:
                 first = self._queue.get_nowait()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from tollkeeper.core.errors import ApiError, Code
 
@@ -26,6 +26,8 @@ class Statement:
     sql: str
     params: dict[str, Value] = field(default_factory=dict)
 
+
+OURSELVES: Final = "the program itself"  # who lists for its own work
 
 Unit: TypeAlias = Generator[Statement, list[Row], T]
 
@@ -86,10 +88,11 @@ class Database(Protocol):
     async def read_short(self, statement: Statement) -> list[Row]:
         """As `read`, for a look-up of a few rows by their key: the loop may be blocked for it."""
 
-    async def read_long(self, statement: Statement) -> list[Row]:
+    async def read_long(self, statement: Statement, tenant: str) -> list[Row]:
         """As `read`, for lists and sums that grow with what was sold or asked: no other reader waits for it.
 
-        Raises: StorageError also where it takes longer than ten seconds: others list, too.
+        `tenant`: who asks. Others' lists wait for one of his at a time. Raises: StorageError also where it takes longer
+        than ten seconds.
         """
 
     async def run(self, unit: Unit[T]) -> T:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tollkeeper.core.downloads import StoredFile
 from tollkeeper.core.errors import ApiError, Code
 from tollkeeper.core.purchases import PurchaseState
-from tollkeeper.storage.database import rows_of
+from tollkeeper.storage.database import OURSELVES, rows_of
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ async def files_to_delete(database: Database, before_ms: int, now_ms: int) -> As
     """Ids of contents that were replaced before that time, and are due to nobody."""
     after: tuple[int, str] = (-1, "")
     while rows := await database.read_long(
-        _Q.replaced_files(before_ms=before_ms, after_ms=after[0], after_id=after[1], limit=_AT_ONCE)
+        _Q.replaced_files(before_ms=before_ms, after_ms=after[0], after_id=after[1], limit=_AT_ONCE),
+        OURSELVES,
     ):
         for row in rows:
             if row["gate_id"] is not None and await _is_any_due(database, row["gate_id"], now_ms):
@@ -100,7 +101,7 @@ async def _is_any_due(database: Database, gate_id: int, now_ms: int) -> bool:
         looked, after = _SALES_AT_ONCE, -1
         while looked == _SALES_AT_ONCE:
             asked = _Q.due_in_piece(gate_id=gate_id, state=state, after=after, many=_SALES_AT_ONCE, now_ms=now_ms)
-            (piece,) = await database.read_long(asked)
+            (piece,) = await database.read_long(asked, OURSELVES)
             if piece["is_due"]:
                 return True
             looked, after = piece["looked"], piece["last"]

@@ -17,6 +17,7 @@ from tollkeeper.core.paygate_fields import CreditBinding, HeaderAuthMode, OnFail
 from tollkeeper.core.paygates import Counters, FormerVersion, NewPayGate, PayGate, Trust, with_former_prices
 from tollkeeper.core.sealing import place
 from tollkeeper.storage.creations import CreationKey, Creations
+from tollkeeper.storage.database import OURSELVES
 from tollkeeper.storage.file_rows import file_of_row, give_up_files, keep_file
 from tollkeeper.storage.paygate_secrets import PayGateSecrets
 from tollkeeper.storage.purchase_rows import in_whole
@@ -211,12 +212,12 @@ class PayGates:
     async def page(self, owner_wallet: str | None, limit: int, offset: int) -> tuple[list[PayGate], int]:
         """An owner's gates, newest first, and how many there are; without an owner the ownerless ones."""
         if owner_wallet is None:
-            total = await self._database.read_long(_Q.count_ownerless_paygates())
-            rows = await self._database.read_long(_Q.ownerless_paygates(limit=limit, offset=offset))
+            total = await self._database.read_long(_Q.count_ownerless_paygates(), "nobody")
+            rows = await self._database.read_long(_Q.ownerless_paygates(limit=limit, offset=offset), "nobody")
         else:
-            total = await self._database.read_long(_Q.count_paygates_of_owner(owner_wallet=owner_wallet))
+            total = await self._database.read_long(_Q.count_paygates_of_owner(owner_wallet=owner_wallet), owner_wallet)
             page = _Q.paygates_of_owner(owner_wallet=owner_wallet, limit=limit, offset=offset)
-            rows = await self._database.read_long(page)
+            rows = await self._database.read_long(page, owner_wallet)
         return [self._gate(row) for row in rows], total[0]["total"]
 
     async def update(
@@ -325,7 +326,7 @@ class PayGates:
 
         One that goes on would count too few of the credits that were left.
         """
-        former, found = self._to_void, await self._database.read_long(_Q.gates_to_void())
+        former, found = self._to_void, await self._database.read_long(_Q.gates_to_void(), OURSELVES)
         self._to_void = {row["id"]: row["first"] for row in found}
         for gate_id, first in self._to_void.items():
             if former.get(gate_id) == first:
@@ -348,9 +349,9 @@ class PayGates:
         high: int = counted.pop("revenue_high")
         return Counters(**{**counted, "revenue_micro": high * 10**18 + counted["revenue_micro"]})
 
-    async def trust(self, gate_id: int) -> Trust:
+    async def trust(self, gate: PayGate) -> Trust:
         """What the gate sold on trust and is not confirmed, and what it sold and was not paid after all."""
-        rows = await self._database.read_long(_Q.trust_of_gate(gate_id=gate_id))
+        rows = await self._database.read_long(_Q.trust_of_gate(gate_id=gate.id), gate.tenant)
         found = {row["state"]: (row["purchases"], in_whole(row["value_high"], row["value_low"])) for row in rows}
         return Trust(*found.get("LIVE", (0, 0)), *found.get("VOID", (0, 0)))
 

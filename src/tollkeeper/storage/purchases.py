@@ -394,8 +394,8 @@ class Purchases:
 
     async def of_payer(self, payer: str, limit: int, offset: int) -> tuple[list[tuple[Purchase, str]], int]:
         """Live purchases of a wallet with their gates' slugs, newest first, and how many there are."""
-        counted = await self._database.read_long(_Q.count_purchases_of_payer(payer=payer))
-        rows = await self._database.read_long(_Q.purchases_of_payer(payer=payer, limit=limit, offset=offset))
+        counted = await self._database.read_long(_Q.count_purchases_of_payer(payer=payer), payer)
+        rows = await self._database.read_long(_Q.purchases_of_payer(payer=payer, limit=limit, offset=offset), payer)
         return [(purchase_from(row), row["slug"]) for row in rows], counted[0]["total"]
 
     async def unpaid_of_payer(self, payer: str, gate_id: int, limit: int) -> list[Purchase]:

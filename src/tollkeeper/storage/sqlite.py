@@ -23,6 +23,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from tollkeeper.places import Places
 from tollkeeper.storage.batching import BatchThread, answer_to
 from tollkeeper.storage.database import (
     Job,
@@ -62,6 +63,7 @@ _PAGES_OF_COMMIT: Final = 6
 _LEAST_SHARE: Final = 1 / 8
 _NOT_COPIED: Final = -1  # as SQLite says it, where another connection is copying
 _LIST_SECONDS: Final = 10.0  # in which the log cannot begin anew, and every other list waits
+_LISTS_AT_ONCE: Final = 4  # in the thread's queue, of which one tenant has one
 _FOLDED_SECONDS: Final = 1.0  # that a list waits for the log at most: the next commit folds it
 # Short units, other than spends, whose commits take longer are left to the thread: on a slow disk a loop that waits for
 # each does little else.
@@ -126,8 +128,9 @@ class SqliteDatabase:
             "tollkeeper-reader", partial(self._read_all, reader), reader.close, lent_seconds=_LENT_TO_READER_SECONDS
         )
         self._listing: BatchThread[Statement] = BatchThread(
-            "tollkeeper-lister", self._list_all, lister.close, lent_seconds=_LENT_TO_READER_SECONDS
+            "tollkeeper-lister", self._list_all, lister.close, lent_seconds=_LENT_TO_READER_SECONDS, batch_max=1
         )
+        self._lists = Places(_LISTS_AT_ONCE)
 
         watch.start(self._lose)
 
@@ -139,10 +142,22 @@ class SqliteDatabase:
         rows: list[Row] = await self._reading.submit(statement)
         return rows
 
-    async def read_long(self, statement: Statement) -> list[Row]:
-        """See `Database.read_long`."""
-        rows: list[Row] = await self._listing.submit(statement)
-        return rows
+    async def read_long(self, statement: Statement, tenant: str) -> list[Row]:
+        """See `Database.read_long`. Whoever gives up leaves his place to nobody before his statement has ended."""
+        await self._lists.take(tenant)
+        future: asyncio.Future[list[Row]] = asyncio.get_running_loop().create_future()
+        tell = answer_to(future)
+
+        def answer(outcome: Outcome) -> None:
+            self._lists.give_back(tenant)
+            tell(outcome)
+
+        try:
+            self._listing.post(statement, answer)
+        except StorageError:
+            self._lists.give_back(tenant)
+            raise
+        return await future
 
     async def read_short(self, statement: Statement) -> list[Row]:
         """See `Database.read_short`: here, for a look-up takes less than the way to the thread and back."""

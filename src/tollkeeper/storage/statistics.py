@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tollkeeper.core.statistics import Outcome, Outstanding, Span, Sums
-from tollkeeper.storage.database import rows_of
+from tollkeeper.storage.database import OURSELVES, rows_of
 from tollkeeper.storage.purchase_rows import in_whole
 from tollkeeper.storage.queries import load_queries
 
@@ -78,8 +78,9 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """One gate, or all gates of an owner."""
+    """One gate, or all gates of an owner. `tenant`: who asks."""
 
+    tenant: str
     gate_id: int | None = None
     owner_wallet: str | None = None
 
@@ -123,11 +124,11 @@ class Statistics:
         def bucket_of(row: Row) -> Sums:
             return buckets.setdefault(span.start_of(row["hour_ms"]), Sums())
 
-        for row in await self._database.read_long(outcomes):
+        for row in await self._database.read_long(outcomes, whose.tenant):
             bucket_of(row).add(Sums({Outcome(row["outcome"]): row["requests"]}))
-        for row in await self._database.read_long(latencies):
+        for row in await self._database.read_long(latencies, whose.tenant):
             bucket_of(row).add(Sums(latencies={row["bucket"]: row["calls"]}))
-        for row in await self._database.read_long(sales):
+        for row in await self._database.read_long(sales, whose.tenant):
             revenue_micro = in_whole(row["revenue_high"], row["revenue_low"])
             bucket_of(row).add(Sums(purchases=row["purchases"], revenue_micro=revenue_micro))
         return buckets
@@ -144,18 +145,18 @@ class Statistics:
             statement = _Q.outstanding_of_gate(gate_id=whose.gate_id, now_ms=now_ms)
         else:
             statement = _Q.outstanding_of_owner(owner_wallet=whose.owner_wallet, now_ms=now_ms)
-        row = (await self._database.read_long(statement))[0]
+        row = (await self._database.read_long(statement, whose.tenant))[0]
         return Outstanding(row["credits"], in_whole(row["value_high"], row["value_low"]))
 
     async def requests(
-        self, gate_id: int, limit: int, offset: int, outcome: Outcome | None
+        self, gate_id: int, tenant: str, limit: int, offset: int, outcome: Outcome | None
     ) -> tuple[list[LoggedRequest], int]:
-        """A gate's requests, newest first, and how many there are."""
+        """A gate's requests, newest first, and how many there are; `tenant` asks."""
         wanted = "" if outcome is None else outcome.value
         # Counted first, here and wherever there are pages: none lacks a row that was counted.
-        total = await self._database.read_long(_Q.count_requests_of_gate(gate_id=gate_id, outcome=wanted))
+        total = await self._database.read_long(_Q.count_requests_of_gate(gate_id=gate_id, outcome=wanted), tenant)
         page = _Q.requests_of_gate(gate_id=gate_id, outcome=wanted, limit=limit, offset=offset)
-        rows = await self._database.read_long(page)
+        rows = await self._database.read_long(page, tenant)
         return [_request(gate_id, row) for row in rows], total[0]["total"]
 
     async def not_logged(self, gate_id: int, from_ms: int) -> int:
@@ -181,7 +182,8 @@ class Statistics:
 
     async def _forget_sums(self, find: Query, forget: Query, before_ms: int) -> bool:
         """The same of one kind of sums. To find them takes a look at every gate, which is no work for the writer."""
-        found = await self._database.read_long(find(before_ms=before_ms, many=FORGOTTEN_AT_ONCE * _PIECES_AT_ONCE))
+        some = find(before_ms=before_ms, many=FORGOTTEN_AT_ONCE * _PIECES_AT_ONCE)
+        found = await self._database.read_long(some, OURSELVES)
         old = [(row["gate_id"], row["hour_ms"], row["part"]) for row in found]
         for first in range(0, len(old), FORGOTTEN_AT_ONCE):
             piece = _ENCODE(old[first : first + FORGOTTEN_AT_ONCE]).decode()

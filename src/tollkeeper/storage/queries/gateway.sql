@@ -51,8 +51,11 @@ WHERE p.id = :id AND p.deleted_ms IS NULL;
 SELECT p.*, f.name AS file_name, f.size_bytes AS file_size_bytes, f.content_type AS file_content_type,
     f.sha256 AS file_sha256
 FROM paygates p LEFT JOIN files f ON f.id = p.file_id
-WHERE p.owner_wallet = :owner_wallet AND p.deleted_ms IS NULL
-ORDER BY p.id DESC LIMIT :limit OFFSET :offset;
+WHERE p.owner_wallet = :owner_wallet AND p.deleted_ms IS NULL AND p.id <= (
+    SELECT id FROM paygates WHERE owner_wallet = :owner_wallet AND deleted_ms IS NULL
+    ORDER BY id DESC LIMIT 1 OFFSET :offset
+)
+ORDER BY p.id DESC LIMIT :limit;
 
 -- name: count_paygates_of_owner
 SELECT count(*) AS total FROM paygates WHERE owner_wallet = :owner_wallet AND deleted_ms IS NULL;
@@ -61,8 +64,11 @@ SELECT count(*) AS total FROM paygates WHERE owner_wallet = :owner_wallet AND de
 SELECT p.*, f.name AS file_name, f.size_bytes AS file_size_bytes, f.content_type AS file_content_type,
     f.sha256 AS file_sha256
 FROM paygates p LEFT JOIN files f ON f.id = p.file_id
-WHERE p.owner_wallet IS NULL AND p.management_hash IS NULL AND p.deleted_ms IS NULL
-ORDER BY p.id DESC LIMIT :limit OFFSET :offset;
+WHERE p.owner_wallet IS NULL AND p.management_hash IS NULL AND p.deleted_ms IS NULL AND p.id <= (
+    SELECT id FROM paygates WHERE owner_wallet IS NULL AND management_hash IS NULL AND deleted_ms IS NULL
+    ORDER BY id DESC LIMIT 1 OFFSET :offset
+)
+ORDER BY p.id DESC LIMIT :limit;
 
 -- name: count_ownerless_paygates
 SELECT count(*) AS total FROM paygates
@@ -448,12 +454,14 @@ UPDATE paygate_counters SET
 WHERE gate_id = :gate_id;
 
 -- name: purchases_of_payer
-SELECT p.*, g.slug AS slug FROM holdings p JOIN paygates g ON g.id = p.gate_id
-WHERE p.payer = :payer AND p.state IN ('LIVE', 'CLAIMED')
-ORDER BY p.claimed_ms DESC, p.id DESC LIMIT :limit OFFSET :offset;
+SELECT p.*, g.slug AS slug FROM (
+    SELECT number FROM purchases WHERE payer = :payer AND state IN ('LIVE', 'CLAIMED')
+    ORDER BY number DESC LIMIT :limit OFFSET :offset
+) AS page CROSS JOIN holdings p JOIN paygates g ON g.id = p.gate_id
+WHERE p.number = page.number ORDER BY p.number DESC;
 
 -- name: count_purchases_of_payer
-SELECT count(*) AS total FROM holdings WHERE payer = :payer AND state IN ('LIVE', 'CLAIMED');
+SELECT count(*) AS total FROM purchases WHERE payer = :payer AND state IN ('LIVE', 'CLAIMED');
 
 -- name: oldest_of_payer
 -- What a wallet's next call at a gate is spent from: the oldest purchase that holds a credit, or is due one though its gate

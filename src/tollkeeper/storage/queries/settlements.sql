@@ -191,18 +191,26 @@ SELECT MAX(updated_ms) AS newest_ms FROM settlements
 WHERE network = :network AND state = 'CONFIRMED' AND block_hash IS NULL AND updated_ms <= :until_ms;
 
 -- name: list_history
--- Each half comes newest first out of an index of its own, so that a page is read and not all that would follow it.
-SELECT * FROM settlements
-WHERE :as_signer = 1 AND payer = :wallet AND (:network = '' OR network = :network)
-UNION ALL SELECT * FROM settlements
-WHERE :as_recipient = 1 AND pay_to = :wallet AND (:as_signer = 0 OR payer <> :wallet)
-    AND (:network = '' OR network = :network)
-ORDER BY created_ms DESC, id DESC LIMIT :limit OFFSET :offset;
+-- Each half comes newest first out of an index of its own, and the rows of the page alone are read.
+SELECT s.* FROM (
+    SELECT created_ms, id FROM settlements
+    WHERE :as_signer = 1 AND payer = :wallet AND (:network = '' OR network = :network)
+    UNION ALL SELECT created_ms, id FROM settlements
+    WHERE :as_recipient = 1 AND pay_to = :wallet AND (:as_signer = 0 OR payer <> :wallet)
+        AND (:network = '' OR network = :network)
+    ORDER BY created_ms DESC, id DESC LIMIT :limit OFFSET :offset
+) AS page CROSS JOIN settlements s
+WHERE s.id = page.id ORDER BY page.created_ms DESC, page.id DESC;
 
 -- name: count_history
-SELECT COUNT(*) AS total FROM settlements
-WHERE ((:as_signer = 1 AND payer = :wallet) OR (:as_recipient = 1 AND pay_to = :wallet))
-    AND (:network = '' OR network = :network);
+SELECT (
+    SELECT count(*) FROM settlements
+    WHERE :as_signer = 1 AND payer = :wallet AND (:network = '' OR network = :network)
+) + (
+    SELECT count(*) FROM settlements
+    WHERE :as_recipient = 1 AND pay_to = :wallet AND (:as_signer = 0 OR payer <> :wallet)
+        AND (:network = '' OR network = :network)
+) AS total;
 
 -- name: count_unfinished
 WITH unfinished AS MATERIALIZED (

@@ -66,8 +66,11 @@ FROM (
 
 -- name: requests_of_gate
 SELECT id, at_ms, method, status, outcome, code, duration_us, purchase_id FROM requests
-WHERE gate_id = :gate_id AND (:outcome = '' OR outcome = :outcome)
-ORDER BY at_ms DESC, id DESC LIMIT :limit OFFSET :offset;
+WHERE gate_id = :gate_id AND (:outcome = '' OR outcome = :outcome) AND (at_ms, id) <= (
+    SELECT at_ms, id FROM requests WHERE gate_id = :gate_id AND (:outcome = '' OR outcome = :outcome)
+    ORDER BY at_ms DESC, id DESC LIMIT 1 OFFSET :offset
+)
+ORDER BY at_ms DESC, id DESC LIMIT :limit;
 
 -- name: count_requests_of_gate
 SELECT count(*) AS total FROM requests WHERE gate_id = :gate_id AND (:outcome = '' OR outcome = :outcome);
