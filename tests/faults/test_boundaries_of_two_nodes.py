@@ -2,7 +2,7 @@
 
 Beside what `test_boundaries` strikes, the second node is asked whether it shows what the first one did: a success, a
 failure, a signer's nonce. Whatever happens to either, each payment ends as one success or one refusal (F1 to F5, F13 to
-F15; decision 0040). Nodes that lie are `test_lies_at_boundaries`'.
+F15; decision 0022). Nodes that lie are `test_lies_at_boundaries`'.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What `test_boundaries` does with a key's payments is done with a wallet's, and what only wallets come by: verify, which
 asks the wallet; a wallet that says no; and one that says yes while nobody pays for its gas, and no in the transaction.
-All of it again with wallets that their first payment deploys (ERC-6492; decision 0033). Whatever happens there, before
+All of it again with wallets that their first payment deploys (ERC-6492; decision 0013). Whatever happens there, before
 and after, with every fault: one success or one refusal (F1 to F5, F13 to F15; A-21).
 """
 

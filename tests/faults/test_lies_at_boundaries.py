@@ -1,7 +1,7 @@
 """One of two nodes lies wherever it is asked: nothing is told that is not so, and nothing is lost once it is honest.
 
 While it lies, a payment is what it is on the chain, or nobody knows yet, or was refused before anything was signed:
-such a refusal moves nothing, and the same payment is good afterwards (security A-15; decision 0040). Faults of nodes
+such a refusal moves nothing, and the same payment is good afterwards (security A-15; decision 0022). Faults of nodes
 that do not lie are `test_boundaries_of_two_nodes`'.
 """
 

@@ -292,7 +292,7 @@ RECOVERIES: Final[dict[str, tuple[Act, tuple[str, ...], range, dict[str, Any]]]]
     "alone": (try_alone, TRYING_ALONE, range(PARTY + 2, PARTY + 3), {**IN_COMPANY, "company_seconds": 5.0}),
     "reopen": (reopen_it, REOPENING, range(1, 2), {}),
     "set aside": (set_it_aside, SETTING_ASIDE, range(1, 2), {}),
-    # At most one for each payment: the fault may part those who came together (decision 0020).
+    # At most one for each payment: the fault may part those who came together (decision 0015).
     "together": (settle_together, TOGETHER, range(2, PARTY + 2), {**IN_COMPANY, "company_seconds": 0.5}),
 }
 

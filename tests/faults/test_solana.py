@@ -1,7 +1,7 @@
 """The same faults at every boundary on Solana: killed, cut, doubled, silenced (F1 to F5, F8, F13 to F15, F20, F22).
 
 A payment is settled, refused, adopted, finished, handed out, taken over, expires, fails in its block, or is taken away
-with a fork: before and after whatever a hub awaits meanwhile, of one node, or of either of two (decision 0040).
+with a fork: before and after whatever a hub awaits meanwhile, of one node, or of either of two (decision 0022).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A payment was claimed before its gate was deleted: one call of it is served, whenever that can be (decision 0069)."""
+"""A payment was claimed before its gate was deleted: one call of it is served, whenever that can be (decision 0009)."""
 
 from __future__ import annotations
 

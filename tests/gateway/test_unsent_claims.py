@@ -2,7 +2,7 @@
 
 Where the credits are bound to the token nobody could tell it him; other bytes than the claim's, or a wallet's payment
 without its bearer, are refused what they bought. So nothing is sent: the claim fails, and the next showing buys anew
-(contract 4.3, decision 0067).
+(contract 4.3, decision 0009).
 """
 
 from __future__ import annotations

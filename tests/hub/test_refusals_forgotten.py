@@ -1,4 +1,4 @@
-"""A refusal is kept for a gateway's key for a day, what was started for ever (contract 5.2; decision 0050)."""
+"""A refusal is kept for a gateway's key for a day, what was started for ever (contract 5.2; decision 0011)."""
 
 from __future__ import annotations
 

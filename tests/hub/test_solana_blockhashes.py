@@ -1,4 +1,4 @@
-"""Blockhashes that end too soon, or that a node does not know yet (contract 5.2; security A-24, A-26; decision 0051).
+"""Blockhashes that end too soon, or that a node does not know yet (contract 5.2; security A-24, A-26; decision 0020).
 
 A payment whose blockhash ends within a moment would be under way, for nothing, until that is proven.
 """

@@ -4,7 +4,7 @@ A sighting counts only where the block that the receipt names is the canonical o
 transaction, and it is `deep` once that block has the configured number of confirmations (contract 5.2; security A-14,
 A-15). One watcher task per network asks for all awaited transactions in one batch: soon after they were sent, then ever
 more rarely, and whenever a block is due. What a settlement becomes is not decided here. Of very many at once only some
-are asked for by their receipts; the logs of the blocks that those name show the others (decision 0031).
+are asked for by their receipts; the logs of the blocks that those name show the others (decision 0022).
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class Asking(Answering):
         return None if purchase_id is None else await self.shared.purchases.by_id(purchase_id)
 
     def _may_spend(self, purchase: Purchase, presented: Presented | None) -> bool:
-        """Does what is shown count for what this claim buys? One that was never sent is sent for such (decision 0067).
+        """Does what is shown count for what this claim buys? One that was never sent is sent for such (decision 0009).
 
         `presented` None where it is a token, or a bearer.
         """

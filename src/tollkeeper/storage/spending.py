@@ -155,7 +155,7 @@ class _Held:
 
     @property
     def is_due(self) -> bool:
-        """Was its gate deleted before any of its calls was answered? Then one still is (decision 0069)."""
+        """Was its gate deleted before any of its calls was answered? Then one still is (decision 0009)."""
         purchase = self.purchase
         is_void = purchase.state is PurchaseState.VOID and purchase.failure == GATE_DELETED
         return is_void and purchase.remaining == purchase.granted

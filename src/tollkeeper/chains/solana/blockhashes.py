@@ -1,4 +1,4 @@
-"""How long a blockhash is taken still, and one that no node knows yet (contract 5.2; A-24, A-26; decision 0051).
+"""How long a blockhash is taken still, and one that no node knows yet (contract 5.2; A-24, A-26; decision 0020).
 
 A cluster lists its 150 newest blockhashes in an account, so their ages need no call of their own for each payment: the
 list is read again where it lacks one that a node took later, and before a payment is refused by what is remembered. One

@@ -1,4 +1,4 @@
-"""Whether a Solana node has every block of some slots (contract 5.2; security A-15; decision 0058).
+"""Whether a Solana node has every block of some slots (contract 5.2; security A-15; decision 0022).
 
 That no block shows a transaction proves something only where none is missing. A node that was away, or could not keep
 up, goes on from a newer snapshot and lacks the blocks between; it still names an old one as its first, and answers as

@@ -1,4 +1,4 @@
-"""When a transaction can be executed no longer, by proof (contract 5.2; security 5, A-15; decisions 0025, 0040).
+"""When a transaction can be executed no longer, by proof (contract 5.2; security 5, A-15; decisions 0020 and 0022).
 
 What holds a recent blockhash can be executed for 150 blocks. Where that ends was counted when it was signed, from a
 height that one node named, and a node may lie. So each node is judged by its own finalized blocks, and a second proof

@@ -1,4 +1,4 @@
-"""What several nodes of a Solana network show alike of transactions (contract 5; security A-15; decision 0040)."""
+"""What several nodes of a Solana network show alike of transactions (contract 5; security A-15; decision 0022)."""
 
 from __future__ import annotations
 
