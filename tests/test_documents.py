@@ -6,11 +6,15 @@ import re
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
 DECISIONS_MAX: Final = 25
 DECISION_WORDS_MAX: Final = 400
 DECISION_PARTS: Final = ("**Context.**", "**Options.**", "**Outcome.**", "**Consequences.**")
+SHORT_PAPERS: Final = ("architecture.md",)
+PAPER_LINES_MAX: Final = 250
 
 
 def decisions() -> dict[str, str]:
@@ -36,3 +40,15 @@ def test_every_decision_that_is_cited_is_there() -> None:
     }
     assert cited
     assert cited - set(decisions()) == set()
+
+
+@pytest.mark.parametrize("name", SHORT_PAPERS)
+def test_papers_for_developers_are_short(name: str) -> None:
+    assert (DOCS / name).read_text().count("\n") <= PAPER_LINES_MAX
+
+
+def test_every_file_that_the_architecture_names_is_there() -> None:
+    named = re.findall(r"`([\w/]+(?:\.py|/))`", (DOCS / "architecture.md").read_text())
+    roots = (ROOT / "src/tollkeeper", ROOT)
+    assert named
+    assert [name for name in named if not any((root / name).exists() for root in roots)] == []

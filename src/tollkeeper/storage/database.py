@@ -1,4 +1,4 @@
-"""What a store may ask of a database: units of work that are durable when they return (architecture 1, F13-F15).
+"""What a store may ask of a database: units of work that are durable when they return (architecture 6, F13-F15).
 
 A unit is a generator that yields statements, is sent their rows and returns a result. It never awaits and knows no
 driver, so an engine drives it in its writing thread, and a test drives it with a list. What this module does not do:

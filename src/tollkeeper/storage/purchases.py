@@ -1,4 +1,4 @@
-"""The store of purchases and the credit ledger: claim, grant, spend, fail (contract 4.3; architecture 2).
+"""The store of purchases and the credit ledger: claim, grant, spend, fail (contract 4.3; architecture 3).
 
 Each race is decided by one conditional statement. A credit is spent in one place, `spending`, whatever bought it; the
 counter and the call, which is the ledger's entry, are one commit, before the first byte goes to the target. Calls of
