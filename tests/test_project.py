@@ -190,6 +190,8 @@ def test_package_depends_on_what_the_lock_is_made_from() -> None:
 
     wanted = project_files()["requirements/run.in"].splitlines()
     assert names(pyproject()["project"]["dependencies"]) == names(wanted)
+    chains = [line for line in project_files()["requirements/sandbox.in"].splitlines() if line[0] not in "#-"]
+    assert pyproject()["project"]["optional-dependencies"]["sandbox"] == chains
 
 
 def test_changelog_has_this_version() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import signal
 import socket
 import sqlite3
 import time
@@ -75,6 +76,27 @@ async def test_each_limit_is_what_its_setting_says_for_each_client_of_a_trusted_
         ]
         assert [answer.status for answer in answers] == [200] * LIMITS["WALLET"] + [429]
         assert '"wallet"' in answers[-1].headers["ratelimit"]
+
+
+def test_a_hangup_changes_each_limit_at_once(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
+    site = site_of(tmp_path / "home", embedded_chain, TRUSTED_PROXIES="127.0.0.1/32")
+    former = site.config.read_text()
+    wallet = derive_wallets().buyer.address
+    with site.serving() as program:
+        gate = ask(program.url + "/api/v1/paygates", body={"targetUrl": "http://127.0.0.1:1/", "price": "0.01"}).json()
+        message = program.url + f"/api/v1/auth/message?walletAddress={wallet}"
+        for name, url, answered in (
+            ("unpaid", f"{program.url}/{gate['slug']}", 402),
+            ("api", program.url + "/api/v1/paygates", 200),
+            ("login", message, 200),
+        ):
+            for allowed in (3, 5):
+                site.config.write_text(f"{name}_requests_per_minute = {allowed}\n" + former)
+                before = len(program.process.lines())
+                program.process.process.send_signal(signal.SIGHUP)
+                while not [one for one in program.process.lines()[before:] if one["event"] == "settings_reloaded"]:
+                    time.sleep(0.02)
+                assert_limited(url, answered, allowed, name=name, client=f"198.51.100.{allowed}")
 
 
 def connected(url: str, sent: bytes, receive_buffer_bytes: int | None = None) -> socket.socket:

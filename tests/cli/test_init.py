@@ -15,11 +15,15 @@ from solders.keypair import Keypair
 
 import tollkeeper
 from tests.cli import processes
+from tollkeeper.chains.solana import RENT_EXEMPT_LAMPORTS, SolanaConfig
 from tollkeeper.core.base58 import encode_key
 from tollkeeper.core.ed25519 import public_key
 from tollkeeper.core.evm import address_of_key, checksum_address
+from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.keyring import fee_payer_seeds, parse_private_key
-from tollkeeper.settings import Role, load_settings
+from tollkeeper.core.networks import NETWORKS, Family
+from tollkeeper.serving.initialise import data_place
+from tollkeeper.settings import DEFAULT_PORT, GasCaps, Role, load_settings
 
 # An interpreter is started for each: it is about starting.
 finished = partial(processes.finished, is_forked=False)
@@ -63,7 +67,7 @@ def test_each_setting_that_init_leaves_commented_out_can_be_turned_on_as_it_stan
     after = shown()
     assert {name for name in before if before[name] != after[name]} == {
         *("anonymous_paygates", "confirm_depth_steps", "cors_origins", "min_price"),
-        *("trusted_issuers", "trusted_proxies"),
+        "trusted_proxies",
     }
 
 
@@ -113,7 +117,7 @@ def test_init_for_solana_says_whom_to_fund_there_and_config_check_agrees(tmp_pat
     assert made.returncode == 0, made.stderr
     key = parse_private_key((tmp_path / "keys" / "signer.key").read_text())
     payers = [encode_key(public_key(seed)) for seed in fee_payer_seeds(key.reveal())]
-    assert f"fund {' and '.join(payers)} with a little SOL on solana-devnet" in made.stdout
+    assert f"fund {' and '.join(payers)} with 0.01 SOL each on solana-devnet" in made.stdout
     check = finished("config", "check", "--offline", "--config", tmp_path / "tollkeeper.toml")
     assert check.returncode == 0, check.stdout
     assert all(payer in check.stdout for payer in (*payers, wallet))
@@ -122,6 +126,63 @@ def test_init_for_solana_says_whom_to_fund_there_and_config_check_agrees(tmp_pat
     other = finished("init", "--dir", tmp_path / "other", *options[:-1], "0x" + "71" * 20)
     assert other.returncode == 2
     assert not (tmp_path / "other").exists()
+
+
+def test_the_sum_that_init_asks_for_lasts_for_as_many_settlements_as_it_says() -> None:
+    caps = GasCaps()
+    of_ether = 10**16 // (50_000_000 * caps.gas_limit)
+    assert FAMILIES[Family.EVM].fee_money == "0.01 ether"
+    assert f"lasts for {of_ether:,} of them at 0.05 gwei per gas" in FAMILIES[Family.EVM].fee_use
+    fee = SolanaConfig(NETWORKS["solana-devnet"], ()).fee_max_lamports
+    of_sol = (10**7 - RENT_EXEMPT_LAMPORTS) // fee
+    assert FAMILIES[Family.SOLANA].fee_money == "0.01 SOL each"
+    assert f"each lasts for {of_sol} of them at the highest fee" in FAMILIES[Family.SOLANA].fee_use
+
+
+@pytest.mark.parametrize(
+    ("role", "keys", "read", "not_read"),
+    [
+        (Role.HUB, {"auth.keys", "signer.key"}, "gas_limit", "default_network"),
+        (Role.GATEWAY, {"auth.keys", "encryption.keys"}, "default_network", "gas_limit"),
+        (Role.SERVE, {"auth.keys", "encryption.keys", "signer.key"}, "gas_limit", "trusted_issuers"),
+    ],
+)
+def test_each_part_is_told_and_given_what_it_needs_and_no_more(
+    tmp_path: Path, role: Role, keys: set[str], read: str, not_read: str
+) -> None:
+    hub = ("--hub-url", "https://hub.example.org") if role is Role.GATEWAY else ()
+    made = finished("init", "--for", role.value, "--dir", tmp_path, "--rpc-url", RPC, *hub)
+    assert {path.name for path in (tmp_path / "keys").iterdir()} == keys
+    text = (tmp_path / "tollkeeper.toml").read_text()
+    assert (read in text, not_read in text) == (True, False)
+    assert ("fund 0x" in made.stdout) is (role is not Role.GATEWAY)
+    assert f"{role.value} --config {tmp_path}" in made.stdout
+    settings = load_settings(role, tmp_path / "tollkeeper.toml", environ={})
+    assert settings.port == DEFAULT_PORT[role]
+    named = ("config", "check", "--offline", "--for", role.value, "--config", tmp_path / "tollkeeper.toml")
+    assert finished(*named).returncode == 0
+
+
+def test_an_option_of_another_part_is_refused(tmp_path: Path) -> None:
+    options = {"hub": ("--payment-address", "0x" + "12" * 20), "serve": ("--hub-url", "https://hub.example.org")}
+    for role, option in options.items():
+        refused = finished("init", "--for", role, "--dir", tmp_path / role, *option)
+        assert (refused.returncode, option[0] in refused.stderr) == (2, True)
+        assert not (tmp_path / role).exists()
+
+
+def test_data_is_beside_the_configuration_but_never_in_etc(tmp_path: Path) -> None:
+    made = finished("init", "--dir", tmp_path / "here")
+    assert f"Data will be in {tmp_path}/here/data." in made.stdout
+    (tmp_path / "link").symlink_to("/etc")
+    for directory in (Path("/etc/tollkeeper"), Path("/etc"), tmp_path / "link" / "tollkeeper"):
+        assert data_place(directory) == Path("/var/lib/tollkeeper")
+    chosen = finished("init", "--dir", tmp_path / "there", "--data-dir", tmp_path / "elsewhere")
+    assert f"Data will be in {tmp_path}/elsewhere." in chosen.stdout
+    file = tmp_path / "there" / "tollkeeper.toml"
+    settings = load_settings(Role.SERVE, file, environ={"TOLLKEEPER_RPC_URL_BASE_SEPOLIA": RPC})
+    assert settings.database_url == f"sqlite:///{tmp_path}/elsewhere/tollkeeper.db"
+    assert settings.files.place == tmp_path / "elsewhere" / "files"
 
 
 def test_init_makes_other_keys_each_time(tmp_path: Path) -> None:

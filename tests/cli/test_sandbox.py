@@ -8,6 +8,8 @@ import json
 import shlex
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -196,3 +198,34 @@ def test_the_database_of_a_chain_that_is_gone_is_refused(tmp_path: Path) -> None
     done = finished("sandbox", "--port", "0", "--data-dir", tmp_path)
     assert done.returncode == 3
     assert "earlier sandbox" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "hidden", "named"),
+    [
+        (("demo",), ("solders", "pyrevm", "eth"), "solders and pyrevm missing"),
+        (("sandbox",), ("solders",), "solders missing"),
+        (("demo", "--engine", "pyevm"), ("eth_tester",), "pyevm missing"),
+    ],
+)
+def test_without_the_embedded_chains_one_line_says_what_brings_them(
+    tmp_path: Path, words: tuple[str, ...], hidden: tuple[str, ...], named: str
+) -> None:
+    """As after a plain `pip install`."""
+    program = tmp_path / "without.py"
+    program.write_text(
+        "import sys\n"
+        "class Hiding:\n"
+        "    def __init__(self, finder):\n"
+        "        self.finder = finder\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        return None if name in {hidden} else self.finder.find_spec(name, path, target)\n"
+        "sys.meta_path[:] = map(Hiding, sys.meta_path)\n"
+        "from tollkeeper.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, program, *words], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(named)
+    assert "pip install '.[sandbox]'" in line

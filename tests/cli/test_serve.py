@@ -92,11 +92,45 @@ def test_a_program_in_a_script_s_background_is_interrupted_all_the_same(config: 
         assert process.lines()[-1]["event"] == "stopped"
 
 
-def test_a_terminal_that_closes_stops_it_as_any_other_signal_does(config: Path) -> None:
+def test_a_hangup_uses_what_can_be_used_at_once_and_names_what_wants_a_restart(config: Path) -> None:
     with running("serve", "--config", config, "--port", "0") as process:
-        assert ask(f"{url_of(process)}/healthz").status == 200
-        for _ in range(2):  # a shell passes it on, too
+        url = url_of(process)
+        page = {"Origin": "https://dashboard.example.org"}
+        assert ask(f"{url}/api/v1/paygates", headers=page).status == 403
+        assert not [line for line in process.lines() if line["level"] == "debug"]
+        former = config.read_text()
+        config.write_text(
+            'cors_origins = ["https://dashboard.example.org"]\nlog_level = "error"\nmin_price = "0.5"\n' + former
+        )
+        rings = config.parent / "keys" / "encryption.keys"
+        rings.write_text("another:" + "5e" * 32 + "\n")
+        process.process.send_signal(signal.SIGHUP)
+        told = process.wait_for_event("settings_reloaded")
+        assert told["now_used"] == ["cors_origins", "log_level"]
+        assert told["want_a_restart"] == ["encryption_keys", "min_price_micro"]
+        assert ask(f"{url}/api/v1/paygates", headers=page).headers["access-control-allow-origin"] == page["Origin"]
+        config.write_text(former)
+        process.process.send_signal(signal.SIGHUP)
+        while ask(f"{url}/api/v1/paygates", headers=page).status != 403:
+            time.sleep(0.05)
+        config.write_text("log_level = 'loud'\n" + former)
+        process.process.send_signal(signal.SIGHUP)
+        (problem,) = process.wait_for_event("settings_not_reloaded")["problems"]
+        assert problem.startswith("log_level: ")
+        assert ask(f"{url}/healthz").status == 200
+        process.process.send_signal(signal.SIGTERM)
+        assert process.exit_code() == 0
+
+
+def test_a_hangup_never_stops_a_server(config: Path) -> None:
+    """A terminal that closes sends some, and so does an operator who has changed a setting."""
+    with running("serve", "--config", config, "--port", "0") as process:
+        url = url_of(process)
+        for _ in range(20):
             process.process.send_signal(signal.SIGHUP)
+            assert ask(f"{url}/healthz").status == 200
+        process.process.send_signal(signal.SIGTERM)
+        process.process.send_signal(signal.SIGHUP)
         assert process.exit_code() == 0
         told = [line["event"] for line in process.lines()]
         assert [event for event in told if event.startswith("stop")] == ["stopping", "stopped"]

@@ -25,6 +25,7 @@ def test_the_demo_meets_every_check(engine: str) -> None:
         assert said in done.stdout
     assert done.stdout.rstrip().endswith("Every check was met.")
     assert done.stderr == ""
+    assert max(map(len, done.stdout.splitlines())) <= 200
 
 
 def test_official_clients_buy_on_both_chains() -> None:

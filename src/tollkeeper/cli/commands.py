@@ -109,15 +109,20 @@ def hub_command(config: Config = None, host: Host = None, port: Port = None, wor
 
 
 @app.command("init")
-def init_command(
+def init_command(  # noqa: PLR0913 - each is an option
     *,
     directory: Annotated[Path, typer.Option("--dir", help="Where to write; made where it is not there.")] = Path(),
+    role: ForRole = Role.SERVE,
     network: Annotated[str, typer.Option(help=f"One of {', '.join(NETWORKS)}.")] = "base-sepolia",
     rpc_url: Annotated[str | None, typer.Option(help="A JSON-RPC node of that network; can be written later.")] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port to listen on.", min=1, max=65535)] = 8402,
-    public_url: Annotated[str | None, typer.Option(help="The URL by which the world reaches the gateway.")] = None,
+    port: Annotated[int | None, typer.Option(help="The port to listen on.", min=1, max=65535)] = None,
+    public_url: Annotated[str | None, typer.Option(help="The URL by which the world reaches this part.")] = None,
     payment_address: Annotated[str | None, typer.Option(help="Who is paid where a gate names nobody.")] = None,
+    hub_url: Annotated[str | None, typer.Option(help="Of a gateway alone: its hub, or another facilitator.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where databases are; else beside, and of /etc in /var/lib/tollkeeper.")
+    ] = None,
 ) -> None:
     """Write a commented configuration and fresh keys that `tollkeeper serve` then starts with.
 
@@ -127,20 +132,29 @@ def init_command(
     from tollkeeper.serving.initialise import InitError, initialise, parse_choices
 
     try:
-        choices = parse_choices(network, rpc_url, host, port, public_url, payment_address)
+        choices = parse_choices(
+            network, rpc_url, host, port, public_url, payment_address, role=role, hub_url=hub_url, data_dir=data_dir
+        )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     try:
         made = initialise(directory, choices)
     except InitError as error:
         refuse(str(error), code=EXIT_FAILED)
-    family = FAMILIES[choices.network.family]
-    payers = " and ".join(made.payers)
-    steps = [f"fund {payers} with {family.fee_money} on {choices.network.name}: {family.fee_use}"]
-    if rpc_url is None:
+    family, steps = FAMILIES[choices.network.family], []
+    if made.payers:
+        payers = " and ".join(made.payers)
+        steps.append(f"fund {payers} with {family.fee_money} on {choices.network.name}: {family.fee_use}")
+    if rpc_url is None and role is not Role.GATEWAY:
         steps.append(f"write the URL of a {choices.network.name} node into {made.config_path}, at rpc_url")
-    steps += [f"{typed_command()} {step} --config {made.config_path}" for step in ("config check", "serve")]
-    tell(f"{made.config_path} and its keys are written. Keep a copy of the keys in a safe place.\n\nNext:")
+    if hub_url is None and role is Role.GATEWAY:
+        steps.append(f"write the URL of the hub into {made.config_path}, at hub_url")
+    if role is not Role.SERVE:
+        steps.append(f"write the other part's public URL into {made.config_path}, at trusted_issuers")
+    named = "" if role is Role.SERVE else f" --for {role.value}"
+    steps += [f"{typed_command()} {step} --config {made.config_path}" for step in (f"config check{named}", role.value)]
+    tell(f"{made.config_path} and its keys are written. Keep a copy of the keys in a safe place.")
+    tell(f"Data will be in {made.data_dir}.\n\nNext:")
     for number, step in enumerate(steps, start=1):
         tell(f"  {number}. {step}")
 
@@ -400,6 +414,7 @@ def sandbox_command(
 
     Example: tollkeeper sandbox
     """
+    _require_embedded_chains(engine)
     from tollkeeper.sandbox.running import parse_options, run_sandbox
 
     try:
@@ -421,6 +436,7 @@ def demo_command(
 
     Example: tollkeeper demo
     """
+    _require_embedded_chains(engine)
     from tollkeeper.sandbox.demo import run_demo
 
     try:
@@ -428,3 +444,11 @@ def demo_command(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     sys.exit(0 if done else EXIT_FAILED)
+
+
+def _require_embedded_chains(engine: str) -> None:
+    """End the command where their libraries are not installed, as after a plain `pip install`."""
+    from tollkeeper.sandbox.libraries import missing_libraries
+
+    if missing := missing_libraries(engine):
+        refuse(missing, code=EXIT_FAILED)

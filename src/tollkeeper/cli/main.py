@@ -19,6 +19,8 @@ from tollkeeper.settings.loading import WORKERS_MAX
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tollkeeper.settings import Settings
+
 _ROLES: Final = {"serve": Role.SERVE, "gateway": Role.GATEWAY, "hub": Role.HUB}
 _INTERRUPTED: Final = 128 + 2  # as shells tell a process that SIGINT ended
 _NUMBERS: Final = {"--port": range(65_536), "--workers": range(1, WORKERS_MAX + 1)}
@@ -67,10 +69,14 @@ def read_plain(words: Sequence[str]) -> tuple[Role, dict[str, str]] | None:
 
 def serve(role: Role, config: str | None, overrides: Mapping[str, str]) -> None:
     """Run the parts of a role until a signal. Raises: SettingsError, StartError, StorageError."""
-    settings = load_settings(role, None if config is None else Path(config), overrides=overrides)
+
+    def read() -> Settings:
+        return load_settings(role, None if config is None else Path(config), overrides=overrides)
+
+    settings = read()
     from tollkeeper.serving.process import serve as serve_settings
 
-    serve_settings(settings)
+    serve_settings(settings, read)
 
 
 def _refuse(*problems: str) -> None:

@@ -38,8 +38,9 @@ class FamilyRow(Protocol):
 
     `payload_members` make a payload, the last of them says which family it is of; `value_member` names what says the
     amount. `transfer_members` are asked beside the payload by the hub's transfer. `fee_payers_name`, `fee_money` and
-    `fee_use` are words for who funds a hub. `has_contracts`: one of ours can carry several settlements. `nonce_form` is
-    how a payment's nonce is kept, `nonce_words` says so; `transaction_words` say what names a transaction. `nobodys`
+    `fee_use` are words for who funds a hub: a sum, and for how many settlements it lasts under the usual caps.
+    `has_contracts`: one of ours can carry several settlements. `nonce_form` is how a payment's nonce is kept,
+    `nonce_words` says so; `transaction_words` say what names a transaction. `nobodys`
     are addresses that nobody has the key of. `used_advice` is said to whoever presents a payment that was used before.
     `shown_by_used` is what our hub may say of a payment that it carried out and has no record of any more, where it
     finds that out once it is to settle it.
@@ -108,8 +109,8 @@ class _Evm(FamilyRow):
     value_member = "authorization.value"
     transfer_members = ()
     fee_payers_name = "signer_key"
-    fee_money = "a little ether"
-    fee_use = "it pays the gas of settlements"
+    fee_money = "0.01 ether"
+    fee_use = "it pays the gas of settlements, and lasts for 1,333 of them at 0.05 gwei per gas"
     has_contracts = True
     nonce_form = re.compile("0x[0-9a-f]{64}")
     nonce_words = "0x and 64 hex digits"
@@ -153,8 +154,8 @@ class _Solana(FamilyRow):
     value_member = "transaction"
     transfer_members = ("amount", "recipient")
     fee_payers_name = "solana fee payers"
-    fee_money = "a little SOL"
-    fee_use = "they pay the fees of settlements"
+    fee_money = "0.01 SOL each"
+    fee_use = "they pay the fees of settlements, and each lasts for 182 of them at the highest fee that is allowed"
     has_contracts = False
     nonce_form = re.compile("[0-9a-f]{64}")
     nonce_words = "64 hex digits"

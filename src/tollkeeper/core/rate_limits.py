@@ -7,7 +7,7 @@ ago gives way. Times are nanoseconds of a monotonic clock, passed in. Knows no r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tollkeeper.core.errors import ApiError, Code
@@ -55,11 +55,16 @@ class RateLimiter:
     """The standing of every key under one rate."""
 
     def __init__(self, rate: Rate, keys_max: int = KEYS_MAX) -> None:
-        self.rate = rate
         self._keys_max = keys_max
-        self._window_ns = rate.window_seconds * _SECOND_NS
-        self._each_ns = self._window_ns // rate.requests if rate.requests else 0
         self.paid_off_ns: dict[str, int] = {}  # by key, in the order in which they were counted last
+        self._window_ns = rate.window_seconds * _SECOND_NS
+        self.rate = rate
+        self.allow(rate.requests)
+
+    def allow(self, requests: int) -> None:
+        """Allow so many from now on. What a key owes is a share of the window, and stays that share."""
+        self.rate = replace(self.rate, requests=requests)
+        self._each_ns = self._window_ns // requests if requests else 0
 
     def __len__(self) -> int:
         """How many keys are remembered."""

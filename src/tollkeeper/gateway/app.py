@@ -40,7 +40,7 @@ from tollkeeper.gateway.evidence.token_accounts import AccountChain, TokenAccoun
 from tollkeeper.gateway.files import Files
 from tollkeeper.gateway.gates import Gates
 from tollkeeper.gateway.hub_client import HubClient, HubUnreachableError, Supported
-from tollkeeper.gateway.limiting import LimitedApi, UnpaidLimit
+from tollkeeper.gateway.limiting import ApiLimits, LimitedApi, UnpaidLimit
 from tollkeeper.gateway.ownership import Ownership
 from tollkeeper.gateway.paygates import Management, paygate_routes
 from tollkeeper.gateway.proofs import Proofs
@@ -152,6 +152,8 @@ class Gateway:
         self.proofs = Proofs(lambda: self._settled.known)
         self.uploads = Uploads(database, store, lambda: random_bytes(16).hex())
         self.files = _files(config, database, store)
+        self.unpaid_limit = UnpaidLimit(config.limits.unpaid, config.clients)
+        self.api_limits = ApiLimits(config.limits)
         self.access = Access(
             gates=self.gates,
             purchases=self.purchases,
@@ -161,7 +163,7 @@ class Gateway:
             traffic=self.traffic,
             auth=auth,
             proofs=self.proofs,
-            limit=UnpaidLimit(config.limits.unpaid, config.clients),
+            limit=self.unpaid_limit,
             token_keys=config.token_keys,
             profile=config.profile,
             body_limit_bytes=config.body_limit_bytes,
@@ -172,6 +174,11 @@ class Gateway:
         self.transfers = self._transferring()
         self._completer = self._completing()
         self._tasks: list[asyncio.Task[None]] = []
+
+    def allow(self, limits: RequestLimits) -> None:
+        """Limit requests so from now on."""
+        self.unpaid_limit.allow(limits.unpaid)
+        self.api_limits.allow(limits)
 
     def _buying(self) -> Buying:
         return Buying(
@@ -410,4 +417,4 @@ def create_app(gateway: Gateway) -> ASGIApp:
     )
 
     config = gateway.config
-    return Shell(LimitedApi(management, config.limits, config.clients, gateway.auth))
+    return Shell(LimitedApi(management, gateway.api_limits, config.clients, gateway.auth))

@@ -43,12 +43,16 @@ class UnpaidLimit:
 
     def __init__(self, per_minute: int, clients: ClientAddresses) -> None:
         self.clients = clients
-        rate = Rate("unpaid", per_minute)
-        self._owed = RateLimiter(rate)
+        self._owed = RateLimiter(Rate("unpaid", per_minute))
         self._owing = self._owed.paid_off_ns  # empty where no address is to be asked about
-        policy = b'ratelimit-policy: "unpaid";q=%d;w=%d\r\n' % (per_minute, rate.window_seconds)
-        self._policy = policy if per_minute else b""
+        self.allow(per_minute)
         self.good: dict[int, None] = {}  # keyed hashes of bytes that got a credit; a guess at one gains a 402
+
+    def allow(self, per_minute: int) -> None:
+        """Allow so many from now on."""
+        self._owed.allow(per_minute)
+        policy = b'ratelimit-policy: "unpaid";q=%d;w=%d\r\n' % (per_minute, self._owed.rate.window_seconds)
+        self._policy = policy if per_minute else b""
 
     def check(self, call: InboundCall) -> None:
         """Refuse a call whose address owes too much, unless it shows what was good. Raises: RATE_LIMITED."""
@@ -107,16 +111,29 @@ class UnpaidLimit:
         return rate_key(self.clients.of(call.peer, call.head.headers))
 
 
+class ApiLimits:
+    """Requests under `/api` by address and by wallet, and logins by address."""
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self.api = RateLimiter(Rate("api", limits.api))
+        self.login = RateLimiter(Rate("login", limits.login))
+        self.wallet = RateLimiter(Rate("wallet", limits.wallet))
+
+    def allow(self, limits: RequestLimits) -> None:
+        """Allow so many from now on."""
+        self.api.allow(limits.api)
+        self.login.allow(limits.login)
+        self.wallet.allow(limits.wallet)
+
+
 class LimitedApi:
     """In front of the management application: refuses who asks too often, tells everybody else how he stands."""
 
-    def __init__(self, app: ASGIApp, limits: RequestLimits, clients: ClientAddresses, auth: Auth) -> None:
+    def __init__(self, app: ASGIApp, limits: ApiLimits, clients: ClientAddresses, auth: Auth) -> None:
         self._app = app
         self._clients = clients
         self._auth = auth
-        self._api = RateLimiter(Rate("api", limits.api))
-        self._login = RateLimiter(Rate("login", limits.login))
-        self._wallet = RateLimiter(Rate("wallet", limits.wallet))
+        self._api, self._login, self._wallet = limits.api, limits.login, limits.wallet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI entry. Raises: RATE_LIMITED."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+_LINE_MAX: Final = 160
 
 
 class StepFailed(Exception):  # noqa: N818 - what happened, in the story's words
@@ -34,8 +37,8 @@ class Narrator:
         yield
 
     def tell(self, text: str) -> None:
-        """Something worth reading."""
-        self._say("\n".join(f"   {line}" for line in text.splitlines()))
+        """Something worth reading; of a long line its beginning."""
+        self._say("\n".join(f"   {_shortened(line)}" for line in text.splitlines()))
 
     def show(self, value: object) -> None:
         """A JSON value, as it is."""
@@ -52,3 +55,7 @@ class Narrator:
     def seconds(self) -> float:
         """Since the story began."""
         return time.monotonic() - self._began
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _LINE_MAX else f"{line[:_LINE_MAX]}... ({len(line)} characters)"

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.app import Gateway
     from tollkeeper.gateway.hub_client import Signer as RequestSigner
     from tollkeeper.hub.app import Hub
+    from tollkeeper.serving.reloading import Reloading
     from tollkeeper.storage.database import Database
 
 T = TypeVar("T")
@@ -58,10 +59,13 @@ _NODES_WAIT_SECONDS: Final = 2.0
 
 
 @asynccontextmanager
-async def compose(settings: Settings, inspection_seconds: float = INSPECTION_SECONDS) -> AsyncIterator[Application]:
+async def compose(
+    settings: Settings, inspection_seconds: float = INSPECTION_SECONDS, reloading: Reloading | None = None
+) -> AsyncIterator[Application]:
     """The running application of these settings, until the block ends. Raises: StorageError.
 
-    Its books are checked every `inspection_seconds`, more rarely where that takes long.
+    Its books are checked every `inspection_seconds`, more rarely where that takes long. `reloading` is given what new
+    settings reach.
     """
     async with AsyncExitStack() as parts:
         database = open_own_database(settings)
@@ -77,18 +81,18 @@ async def compose(settings: Settings, inspection_seconds: float = INSPECTION_SEC
         if settings.role is Role.GATEWAY:
             hub_there = HttpTransport(_given(settings.hub_url))
             measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, hub_there)
-            yield _fronted(_gateway_app(gateway), settings, measured)
+            yield _fronted(_gateway_app(gateway), settings, measured, reloading)
             return
         prefix = HUB_PREFIX if settings.role is Role.SERVE else ""
         public_url = settings.public_url.text + prefix
         measured.hub = await _open_hub(parts, settings, database, auth, public_url)
         hub = _traced(_hub_app(measured.hub), measured.spans)
         if settings.role is Role.HUB:
-            yield _fronted(hub, settings, measured)
+            yield _fronted(hub, settings, measured, reloading)
             return
         measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, AsgiTransport(hub))
         app = Mounted(_gateway_app(gateway), HUB_PREFIX, hub)
-        yield _fronted(app, settings, measured)
+        yield _fronted(app, settings, measured, reloading)
 
 
 def _spans(parts: AsyncExitStack, settings: Settings) -> Spans | None:
@@ -104,10 +108,12 @@ def _traced(hub: Application, spans: Spans | None) -> Application:
     return hub if spans is None else TracedHub(hub, spans)
 
 
-def _fronted(app: Application, settings: Settings, measured: Measured) -> Application:
+def _fronted(app: Application, settings: Settings, measured: Measured, reloading: Reloading | None) -> Application:
     guarded = ("/api/", HUB_PREFIX + "/api/")
     calls = None if measured.gateway is None else measured.gateway.access
     guard = OriginGuard(app, settings.public_url.text, settings.cors_origins, guarded)
+    if reloading is not None:
+        reloading.gateway, reloading.guard = measured.gateway, guard
     return AccessLog(guard, calls, measured.counts, measured.spans)
 
 

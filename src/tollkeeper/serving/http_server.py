@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 _LOG = structlog.get_logger("tollkeeper.serving")
 _BACKLOG: Final = 2048
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class ListenError(StartError):
@@ -178,28 +178,36 @@ class HttpServer:
         self._listening.close()
 
 
-async def until_signalled(serve: Callable[[asyncio.Event], Awaitable[T]]) -> T | None:
+async def until_signalled(
+    serve: Callable[[asyncio.Event], Awaitable[T]], reload: Callable[[], None] | None = None
+) -> T | None:
     """The result of `serve(stop)`; a first signal sets `stop`, a second cancels it (the result is None).
 
-    SIGTERM, SIGINT; and SIGHUP, of which a terminal that closes may send several: it hurries nothing, and is ignored
-    where it was when the program was started (`nohup`).
+    SIGTERM, SIGINT. SIGHUP asks to `reload`, also where it was ignored when the program was started (`nohup`): who
+    starts a server in a terminal and closes that keeps it. Without `reload` it stops as the others do, of which a
+    terminal that closes may send several: it hurries nothing, and is ignored where it was.
     """
     stop = asyncio.Event()
     task = asyncio.ensure_future(serve(stop))
     loop = asyncio.get_running_loop()
 
-    def on_signal(number: signal.Signals) -> None:
+    def on_signal() -> None:
         if not stop.is_set():
             _LOG.info("stopping")
             stop.set()
-        elif number is not signal.SIGHUP:
+        else:
             _LOG.warning("stopping_at_once")
             task.cancel()
 
-    is_outliving = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    heard = [number for number in _SIGNALS if not (number is signal.SIGHUP and is_outliving)]
-    for number in heard:
-        loop.add_signal_handler(number, on_signal, number)
+    def on_hangup() -> None:
+        if not stop.is_set():
+            (reload or on_signal)()
+
+    heard = dict.fromkeys(_SIGNALS, on_signal)
+    if reload is not None or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        heard[signal.SIGHUP] = on_hangup
+    for number, handler in heard.items():
+        loop.add_signal_handler(number, handler)
     try:
         return await task
     except asyncio.CancelledError:

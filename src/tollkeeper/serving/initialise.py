@@ -10,150 +10,30 @@ import json
 import os
 import secrets
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tollkeeper.core import configuration as text_of
 from tollkeeper.core.errors import ApiError
 from tollkeeper.core.families import FAMILIES
-from tollkeeper.core.keyring import key_line
+from tollkeeper.core.keyring import key_line, parse_private_key
 from tollkeeper.core.paygates import check_payment_address
 from tollkeeper.core.wallets import parse_address_of, parse_wallet, shown_address
-from tollkeeper.settings import FILE_NAME
+from tollkeeper.serving.configuration_template import template_of
+from tollkeeper.settings import DEFAULT_PORT, FILE_NAME, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterable
 
     from tollkeeper.core.networks import Network
 
 T = TypeVar("T")
 
 _KEYS: Final = "keys"
+_AUTH: Final = "auth.keys"
+_ENCRYPTION: Final = "encryption.keys"
+_SIGNER: Final = "signer.key"
 _KEY_SIZE_BYTES: Final = 32
-
-_TEMPLATE: Final = """\
-# Tollkeeper's configuration. Every setting here can also be given as an environment variable, which then wins:
-# port is TOLLKEEPER_PORT, and rpc_url of [networks.base-sepolia] is TOLLKEEPER_RPC_URL_BASE_SEPOLIA.
-# Check it with `tollkeeper config check`. Paths are relative to this file.
-
-# Where to listen, and the one URL by which the world reaches us: it stands in every link, receipt and login message.
-host = {host}
-port = {port}
-public_url = {public_url}
-
-# Where the databases are.
-data_dir = "data"
-
-# The network that new gates are paid on, unless they name another.
-default_network = "{network}"
-
-# Who is paid where a new gate names nobody and its creator is not logged in.
-{payment_address}
-
-# Gates without an owner: "create" (each with a management token of its own), or "off". Unless it is set: "create" while
-# public_url is this machine's own and nothing proxies for it, else "off".
-# anonymous_paygates = "off"
-
-# Targets on private addresses are refused, so that nobody can sell your inner network. True is for development.
-# allow_private_targets = false
-
-# Where files that are sold are kept (a directory, or "s3://bucket/prefix", which the environment describes), how many
-# MB stay free in a directory, how long a link to a file is good. Each database needs a place of its own.
-# files = "data/files"
-# files_min_free_mb = 1024
-# download_lifetime_seconds = 900
-
-# How many purchases, and how much USDC, are served before the chain confirmed them, where a gate's owner chose
-# assumeValid: of one payer, and of all payers of one gate (unless they are set, ten times the former).
-# assume_valid_max_payments = 20
-# assume_valid_max_value = "20"
-# assume_valid_gate_max_payments = 200
-# assume_valid_gate_max_value = "200"
-
-# Where gateway and hub run apart: for the gateway the facilitator's URL, and the other part's public URL, whose logins
-# are taken.
-# hub_url = "https://hub.example.org"
-# trusted_issuers = ["https://hub.example.org"]
-
-# The body of a 402: "superset" (whatever a client expects), "x402-a" or "x402-b".
-# challenge_profile = "superset"
-
-# Proxies in front of this machine (with one, anonymous_paygates is "off" unless it is set), and web pages that may
-# manage gates.
-# trusted_proxies = ["10.0.0.0/8"]
-# cors_origins = ["https://dashboard.example.org"]
-
-# Where Prometheus finds /metrics; empty: nowhere.
-# metrics_address = "127.0.0.1:8403"
-
-# Requests per minute (0: no limit): unpaid or refused at gates, of one address; under /api, of one address and of one
-# wallet; logins of one address. This machine's own are not counted. Behind a proxy, set trusted_proxies.
-# unpaid_requests_per_minute = 600
-# api_requests_per_minute = 600
-# wallet_requests_per_minute = 600
-# login_requests_per_minute = 60
-
-# How long a caller may take, or its connection is closed: to send a head, to fall behind with a body that comes
-# slower than body_min_bytes_per_second, to read an answer (while nothing of it is taken), between two requests.
-# head_timeout_seconds = 15
-# body_timeout_seconds = 60
-# body_min_bytes_per_second = 1024
-# read_timeout_seconds = 60
-# idle_timeout_seconds = 75
-
-# Days that rows of the request log are kept, and each hour's sums of calls and latencies.
-# request_log_days = 30
-# statistics_days = 730
-
-# The largest body of a call that is forwarded; a file's upload has no limit.
-# call_body_max_mb = 100
-
-# Blocks that a settlement must lie deep before it is final, and what one settlement may cost (wei per gas, and gas).
-# confirm_depth = 1
-# More of them from so much USDC on; unless set, on base ["100:3", "1000:10"] and on solana ["100:2"]. []: never.
-# confirm_depth_steps = ["100:3", "1000:12"]
-# How many of a network's nodes must show what became of a settlement; 0: two, where there are several.
-# confirm_nodes = 0
-# max_fee_per_gas_wei = 50000000000
-# gas_limit = 150000
-# gas_budget_per_hour = 18000000000
-# On top of gas_limit, where a factory deploys the payer's wallet first.
-# deploy_gas_limit = 500000
-
-# The same on Solana: compute units of one settlement, micro-lamports per unit, lamports that may be signed in an hour.
-# compute_limit_max = 400000
-# compute_price_max_micro_lamports = 100000
-# fee_budget_per_hour_lamports = 2000000000
-
-# How many settlements may be under way on each network; half of them are kept for trusted gateways, if there are any.
-# settlements_max = 20000
-
-# Gates that are cheaper are not made, and payments of less not settled: what a settlement's gas costs you, or more.
-# min_price = "0.001"
-
-# From how many settlements under way on a network they share transactions (0: never), and how many share one.
-# batch_queue_depth = 16
-# batch_items_max = 20
-
-# How long a stop waits for accepted requests.
-# shutdown_timeout_seconds = 600
-
-# "debug", "info", "warning" or "error"; "auto" (text on a terminal, else JSON), "json" or "text".
-# log_level = "info"
-# log_format = "auto"
-
-# Secrets stay out of this file. These files hold keys, one a line; nobody but their owner may read them.
-encryption_keys_file = "keys/encryption.keys"
-auth_keys_file = "keys/auth.keys"
-signer_key_file = "keys/signer.key"
-
-# A section enables a network. rpc_url: a JSON-RPC node of it. The token is the network's USDC unless asset names
-# another; its EIP-712 name and version are read from the chain. batcher: where `tollkeeper contracts deploy` put it, if
-# that said so. wallet_factories = ["0x..."]: contracts that the hub may call to deploy a payer's wallet with its first
-# payment (ERC-6492); none: such payments are refused.
-[networks.{network}]
-{rpc_url}
-"""
 
 
 class InitError(Exception):
@@ -162,26 +42,39 @@ class InitError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the user chose."""
+    """What the user chose. `data_dir` None: beside the configuration, unless that is in /etc."""
 
+    role: Role
     network: Network
     rpc_url: str | None
     host: str
     port: int
     public_url: str
     payment_address: str | None
+    hub_url: str | None = None
+    data_dir: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Initialised:
-    """What was made, and who is to be funded: the accounts on the chosen network that pay for settlements."""
+    """What was made, where data will be, and who is to be funded: the accounts that pay for settlements, if any do."""
 
     config_path: Path
+    data_dir: Path
     payers: tuple[str, ...]
 
 
-def parse_choices(
-    network: str, rpc_url: str | None, host: str, port: int, public_url: str | None, payment_address: str | None
+def parse_choices(  # noqa: PLR0913 - each is an option of the command
+    network: str,
+    rpc_url: str | None,
+    host: str,
+    port: int | None,
+    public_url: str | None,
+    payment_address: str | None,
+    *,
+    role: Role = Role.SERVE,
+    hub_url: str | None = None,
+    data_dir: Path | None = None,
 ) -> Choices:
     """The choices as they were typed. Raises: ValueError naming the option that is wrong."""
 
@@ -197,31 +90,35 @@ def parse_choices(
     if public_url is None and not text_of.is_loopback(host):
         raise ValueError(f"--public-url: give the URL by which clients reach {host}")
     chosen = parsed("--network", text_of.parse_network, network)
+    if payment_address is not None and role is Role.HUB:
+        raise ValueError("--payment-address: a hub sells nothing, its gateways do")
+    if hub_url is not None and role is not Role.GATEWAY:
+        raise ValueError(f"--hub-url: {role.value} has a hub of its own, or is one")
+    port = DEFAULT_PORT[role] if port is None else port
 
     def recipient(text: str) -> str:
         parse_address_of(chosen.family, text, field="it")
         return shown_address(check_payment_address(text, chosen.name, frozenset({parse_wallet(chosen.usdc.address)})))
 
     return Choices(
+        role=role,
         network=chosen,
         rpc_url=None if rpc_url is None else parsed("--rpc-url", text_of.parse_rpc_url, rpc_url),
         host=host,
         port=port,
         public_url=parsed("--public-url", text_of.parse_origin, public_url or text_of.local_url(host, port)).text,
         payment_address=None if payment_address is None else parsed("--payment-address", recipient, payment_address),
+        hub_url=None if hub_url is None else parsed("--hub-url", text_of.parse_url, hub_url),
+        data_dir=data_dir,
     )
 
 
 def initialise(directory: Path, choices: Choices) -> Initialised:
     """Write the configuration and the keys into `directory`, which is made. Raises: InitError."""
     config_path, keys = directory / FILE_NAME, directory / _KEYS
-    signer = secrets.token_bytes(_KEY_SIZE_BYTES)
-    files = {
-        keys / "encryption.keys": key_line(f"e-{secrets.token_hex(4)}", secrets.token_bytes(_KEY_SIZE_BYTES)),
-        keys / "auth.keys": key_line(f"a-{secrets.token_hex(4)}", secrets.token_bytes(_KEY_SIZE_BYTES)),
-        keys / "signer.key": f"0x{signer.hex()}\n",
-        config_path: _configuration(choices),
-    }
+    made = _keys(choices.role)
+    data_dir = data_place(directory) if choices.data_dir is None else choices.data_dir.absolute()
+    files = {keys / name: text for name, text in made.items()} | {config_path: _configuration(choices, made, data_dir)}
     there = sorted(str(path) for path in files if path.exists() or path.is_symlink())
     if there:
         msg = f"{', '.join(there)} is there already; nothing was written"
@@ -235,7 +132,26 @@ def initialise(directory: Path, choices: Choices) -> Initialised:
     except OSError as error:
         msg = f"{error.filename} cannot be written ({error.strerror})"
         raise InitError(msg) from error
-    return Initialised(config_path, FAMILIES[choices.network.family].fee_accounts(signer))
+    signer = made.get(_SIGNER)
+    row = FAMILIES[choices.network.family]
+    payers = () if signer is None else row.fee_accounts(parse_private_key(signer).reveal())
+    return Initialised(config_path, directory / data_dir, payers)
+
+
+def data_place(directory: Path) -> Path:
+    """Return where data goes: beside the configuration, but for one in /etc, which is no place for it."""
+    is_in_etc = directory.absolute().resolve().is_relative_to("/etc")
+    return Path("/var/lib/tollkeeper") if is_in_etc else Path("data")
+
+
+def _keys(role: Role) -> dict[str, str]:
+    """Make the keys that a part uses, as texts by the names of their files."""
+    made = {_AUTH: key_line(f"a-{secrets.token_hex(4)}", secrets.token_bytes(_KEY_SIZE_BYTES))}
+    if role is not Role.HUB:
+        made[_ENCRYPTION] = key_line(f"e-{secrets.token_hex(4)}", secrets.token_bytes(_KEY_SIZE_BYTES))
+    if role is not Role.GATEWAY:
+        made[_SIGNER] = f"0x{secrets.token_bytes(_KEY_SIZE_BYTES).hex()}\n"
+    return made
 
 
 def _write_new(path: Path, text: str) -> None:
@@ -246,15 +162,22 @@ def _write_new(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
-def _configuration(choices: Choices) -> str:
+def _configuration(choices: Choices, keys: Iterable[str], data_dir: Path) -> str:
     def line(name: str, value: str | None, example: str) -> str:
         return f'# {name} = "{example}"' if value is None else f"{name} = {json.dumps(value)}"
 
-    return _TEMPLATE.format(
+    key_files = [f'{name.replace(".", "_")}_file = "{_KEYS}/{name}"' for name in sorted(keys)]
+    other = "https://pay.example.org" if choices.role is Role.HUB else choices.hub_url or "https://hub.example.org"
+    return template_of(choices.role).format(
         host=json.dumps(choices.host),
         port=choices.port,
         public_url=json.dumps(choices.public_url),
+        data_dir=json.dumps(str(data_dir)),
+        files=json.dumps(f"{data_dir}/files"),
         network=choices.network.name,
         payment_address=line("default_payment_address", choices.payment_address, "0x..."),
+        hub_url=line("hub_url", choices.hub_url, "https://hub.example.org"),
+        other=json.dumps(other),
+        key_files="\n".join(key_files),
         rpc_url=line("rpc_url", choices.rpc_url, "https://..."),
     )

@@ -35,8 +35,12 @@ class OriginGuard:
     def __init__(self, app: Application, own_origin: str, named: Sequence[str], prefixes: Sequence[str]) -> None:
         self._app = app
         self._own = own_origin.lower()
-        self._named = frozenset(origin.lower() for origin in named)
         self._prefixes = tuple(prefixes)
+        self.name(named)
+
+    def name(self, origins: Sequence[str]) -> None:
+        """Serve pages of these origins, and of no others, from now on."""
+        self._named = frozenset(origin.lower() for origin in origins)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """The ASGI entry."""

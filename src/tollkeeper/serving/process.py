@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -13,32 +14,36 @@ from tollkeeper.serving.descriptors import use_all_descriptors
 from tollkeeper.serving.heap import set_up_heap
 from tollkeeper.serving.http_server import HttpServer, listen, run, until_signalled
 from tollkeeper.serving.imports import collect_rarely
+from tollkeeper.serving.reloading import Reloading
 from tollkeeper.settings import wants_colours
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from tollkeeper.settings import Settings
 
 _LOG = structlog.get_logger("tollkeeper.serving")
 
 
-def serve(settings: Settings) -> None:
-    """Run the parts that the settings name until a signal. Raises: StartError, StorageError."""
+def serve(settings: Settings, read: Callable[[], Settings]) -> None:
+    """Run the parts that the settings name until a signal. `read` reads them anew. Raises: StartError, StorageError."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to be reloaded
     use_all_descriptors()
     set_up_heap()
     configure_logs(settings.log_level, settings.log_format, colours=wants_colours(sys.stderr))
-    run(until_signalled(lambda stop: serve_until(settings, stop)))
+    reloading = Reloading(settings, read)
+    run(until_signalled(lambda stop: serve_until(settings, stop, reloading), reloading.reload))
 
 
-async def serve_until(settings: Settings, stop: asyncio.Event) -> None:
+async def serve_until(settings: Settings, stop: asyncio.Event, reloading: Reloading) -> None:
     """Serve until `stop` is set, finish the accepted requests, close. Raises: ListenError, StorageError."""
     # Listening comes first: a port that is taken must not cost a start of everything, and early callers wait in line.
     listening = listen(settings.host, settings.port)
     from tollkeeper.serving.composition import compose  # noqa: PLC0415 - most of the start's time, behind listening
 
     try:
-        async with compose(settings) as app:
+        async with compose(settings, reloading=reloading) as app:
             drain_seconds = settings.shutdown_timeout_seconds
             async with HttpServer(app, listening, drain_seconds=drain_seconds, patience=settings.patience) as server:
                 leave_to_the_collector_what_comes()
