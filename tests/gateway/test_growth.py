@@ -26,6 +26,7 @@ from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.evm import personal_message_digest, sign_digest
+from tollkeeper.gateway import traffic
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallet, derive_wallets
 
@@ -71,6 +72,16 @@ class Place:
         with closing(sqlite3.connect(self.database)) as database:
             (count,) = database.execute("SELECT count(*) FROM requests").fetchone()
             return int(count)
+
+    def counted(self) -> tuple[int, int]:
+        """How many requests the statistics know, and in how many hours."""
+        with closing(sqlite3.connect(self.database)) as database:
+            counted = database.execute(
+                "SELECT coalesce(sum(requests), 0), count(DISTINCT hour_ms) FROM traffic_hours"
+                " WHERE outcome <> 'notLogged'"
+            )
+            requests, hours = counted.fetchone()
+            return int(requests), int(hours)
 
     async def growth(self, ask: Ask, requests: int, *, log_lines: int) -> int:
         """In bytes, as of 10,000 requests, of each of which the log has so many lines."""
@@ -229,6 +240,19 @@ async def test_of_a_call_that_is_not_paid_a_line_of_the_log_stays(place: Place) 
     assert {name: size for name, size in grown.items() if not 0 < size < LOGGED_BYTES} == {}
 
 
+async def test_a_gate_s_log_takes_no_more_of_what_is_not_paid_than_an_hour_has_rows_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traffic, "UNPAID_ROWS_MAX", REQUESTS // 3)
+    for name in ("unpaid", "by junk"):  # a challenge, and a refusal
+        await place.growth(A_LINE_OF_THE_LOG[name], REQUESTS, log_lines=0)
+    await until(lambda: place.counted()[0] == 1 + 2 * REQUESTS, 30)
+    _, hours = place.counted()
+    assert place.logged() <= hours * 2 * (REQUESTS // 3)
+    # What is paid for is logged all the same.
+    await place.growth(buy, 10, log_lines=1)
+
+
 async def test_of_a_gate_and_of_a_login_little_stays(place: Place) -> None:
     """Each address makes as many as the rate limits let it."""
     made = {
@@ -239,12 +263,12 @@ async def test_of_a_gate_and_of_a_login_little_stays(place: Place) -> None:
     assert {name: size for name, size in grown.items() if not 0 < size < MADE_BYTES} == {}
 
 
+async def buy(place: Place, _number: int) -> Answer:
+    answer = await place.ask("GET", "/" + place.gate["slug"], X_Payment=place.payment())
+    assert answer.status == 200, answer.body
+    return answer
+
+
 async def test_of_what_is_sold_little_stays_and_nothing_of_what_its_buyer_says_beside(place: Place) -> None:
     """It costs its buyer the price, and the hub gas, of which each owner has a share."""
-
-    async def buy(place: Place, _number: int) -> Answer:
-        answer = await place.ask("GET", "/" + place.gate["slug"], X_Payment=place.payment())
-        assert answer.status == 200, answer.body
-        return answer
-
     assert await place.growth(buy, SALES, log_lines=1) < SOLD_BYTES

@@ -1,10 +1,11 @@
 """What happened, off the hot path: counters, statistics and the request log, written in batches (architecture 3).
 
 Nothing here decides about money; what a crash loses is a count, and calls that it leaves open are marked INTERRUPTED
-at the next start. Counters and statistics are exact; of the log no more rows wait to be written than LOGGED_MAX. What
-is beyond is counted too, and told with the log. Rows are written a few at a time: callers wait for the writer
-meanwhile, and hundreds at once would be milliseconds for one call in a hundred. What the database refuses whatever
-comes (a fault of ours) is left out and told, and holds up nothing else.
+at the next start. Counters and statistics are exact; of the log no more rows wait to be written than LOGGED_MAX, and
+of what is not paid a gate gets UNPAID_ROWS_MAX in an hour: asking costs nothing, and rows stay for days. What is beyond
+is counted too, and told with the log. Rows are written a few at a time: callers wait for the writer meanwhile, and
+hundreds at once would be milliseconds for one call in a hundred. What the database refuses whatever comes (a fault of
+ours) is left out and told, and holds up nothing else.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ if TYPE_CHECKING:
 INTERVAL_SECONDS: Final = 0.5
 LOGGED_MAX: Final = 500
 ROWS_AT_ONCE: Final = 50
+UNPAID_ROWS_MAX: Final = 1000  # of a gate, an outcome and an hour
 _ROWS_SECONDS: Final = 0.05  # while more rows wait than are written at once
 _COUNTS_SECONDS: Final = 1.0  # after which counts do not wait for more rows
 _FORGET_SECONDS: Final = 3600.0
+_UNPAID: Final = frozenset({Outcome.CHALLENGED, Outcome.REFUSED})
 _LOG = structlog.get_logger("tollkeeper.gateway.traffic")
 
 
@@ -70,6 +73,8 @@ class Traffic:
         self._latencies: Counter[tuple[int, int, int]] = Counter()
         self._requests: list[LoggedRequest] = []
         self._logged: Counter[int] = Counter()  # rows that were taken since counts were written, by gate
+        self._unpaid_rows: Counter[tuple[int, Outcome]] = Counter()  # by gate, in the hour that is
+        self._unpaid_hour_ms = 0
         self._served: dict[int, _Served] = {}  # by gate, of the hour that is; what most paid calls are
         self.has_room = True  # for more rows of the log, until some are written
         self._tried: list[Counted] = []  # to be written; of the last of them nobody knows whether it is
@@ -171,13 +176,22 @@ class Traffic:
         hour_ms = now_ms // HOUR_MS * HOUR_MS
         duration_us = (time.perf_counter_ns() - call.started_ns) // 1000
         self._outcomes[gate_id, hour_ms, outcome] += 1
-        if self.has_room:
+        if self.has_room and (outcome not in _UNPAID or self._takes_unpaid(gate_id, hour_ms, outcome)):
             self._log(
                 LoggedRequest(
                     call.request_id, gate_id, now_ms, call.method, status, outcome, code, duration_us, purchase_id
                 )
             )
         return hour_ms, duration_us
+
+    def _takes_unpaid(self, gate_id: int, hour_ms: int, outcome: Outcome) -> bool:
+        """Count one more row of what was not paid, if the hour has any left."""
+        if hour_ms != self._unpaid_hour_ms:
+            self._unpaid_rows, self._unpaid_hour_ms = Counter(), hour_ms
+        if self._unpaid_rows[gate_id, outcome] >= UNPAID_ROWS_MAX:
+            return False
+        self._unpaid_rows[gate_id, outcome] += 1
+        return True
 
     def unwritten(self, gate_id: int) -> tuple[int, int, int]:
         """Challenges, calls and failures that are counted but not yet written."""
