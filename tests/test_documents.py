@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ DECISIONS_MAX: Final = 25
 DECISION_WORDS_MAX: Final = 400
 DECISION_PARTS: Final = ("**Context.**", "**Options.**", "**Outcome.**", "**Consequences.**")
 SHORT_PAPERS: Final = ("architecture.md",)
+SENTENCE_WORDS_MAX: Final = 30
 PAPER_LINES_MAX: Final = 250
 
 
@@ -52,3 +54,21 @@ def test_every_file_that_the_architecture_names_is_there() -> None:
     roots = (ROOT / "src/tollkeeper", ROOT)
     assert named
     assert [name for name in named if not any((root / name).exists() for root in roots)] == []
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Split prose into sentences: code is left out; a paragraph, an item and a cell of a table each end one."""
+    text = re.sub(r"^```.*?^```$", "\n", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^    .*$", "\n", text, flags=re.MULTILINE)
+    text = re.sub(r"``[^`]*``|`[^`]*`", "code", text)
+    for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-|#]|\d+\.) ?)", text):
+        for cell in paragraph.split("|"):
+            yield from re.split(r"(?<=[.!?])\**\s+", " ".join(cell.split()))
+
+
+@pytest.mark.parametrize(
+    "path", sorted(set(DOCS.glob("guide-*.md")) - {DOCS / "guide-operator.md"}), ids=lambda path: path.name
+)
+def test_sentences_of_guides_are_short(path: Path) -> None:
+    long = [sentence for sentence in sentences(path.read_text()) if len(sentence.split()) > SENTENCE_WORDS_MAX]
+    assert long == []
