@@ -12,7 +12,7 @@ import re
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from tests.gateway.composed import composed
 from tests.storage.s3_server import access_to, gated, refusing, s3_server
 from tollkeeper.api import clock_ms
 from tollkeeper.core.configuration import Bucket
-from tollkeeper.gateway import app
+from tollkeeper.gateway import app, files
 from tollkeeper.gateway.files import Files
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -92,6 +92,14 @@ class Shop:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         async with self.http.request(method, URL(url, encoded=True), headers=named) as answer:
             return answer.status, await answer.read(), answer.headers
+
+    async def until_left(self, number: int) -> None:
+        """Wait until so many objects are in the store."""
+        async with asyncio.timeout(60):
+            while True:
+                if len(await self.objects()) == number:
+                    return
+                await asyncio.sleep(0.05)
 
     async def objects(self) -> list[str]:
         """Everything in the store."""
@@ -336,17 +344,44 @@ async def test_a_deleted_paygate_sells_no_more_and_its_links_live_on(shop: Shop)
     assert (await shop.get(link))[1] == CONTENT
 
 
+async def test_the_space_of_a_content_comes_back_within_a_minute_where_no_link_is_out(
+    tmp_path: Path, embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a deleted gate and of what was replaced. Who shows what was never paid for keeps nothing longer."""
+    ahead_ms = 0
+    monkeypatch.setattr(app, "clock_ms", lambda: clock_ms() + ahead_ms)
+    monkeypatch.setattr(files, "_ROUND_SECONDS", 0.05)
+    store, settings = LocalFiles(tmp_path / "files", 0), FileSettings(tmp_path / "files", 0)
+    async with running_shop(embedded_chain, tmp_path / "gate.db", settings, store) as shop:
+        unpaid, deleted, replaced, linked = [await shop.gate(name.encode()) for name in "abcd"]
+        link = await shop.link(linked)
+        challenge = (await shop.owner.ask("GET", unpaid["accessUrl"])).json()
+        payment = shop.owner.sign(challenge, lambda wanted: replace(wanted, value=wanted.value - 1))
+        assert (await shop.owner.call(unpaid["accessUrl"], payment)).status == 402
+        await shop.send("PUT", f"{PAYGATES}/{replaced['id']}", form_of(b"latter", price=""))
+        for gate in (unpaid, deleted, linked):
+            await shop.owner.ask("DELETE", f"{shop.url}{PAYGATES}/{gate['id']}", headers=shop.bearer)
+        await shop.until_left(3)
+        ahead_ms += 70_000
+        await shop.until_left(2)
+        assert (await shop.get(link))[1] == b"d"
+        ahead_ms += 900_000
+        await shop.until_left(1)
+        ahead_ms = 0
+        assert (await shop.get(await shop.link(await shop.read(replaced))))[1] == b"latter"
+
+
 async def swept(database_path: Path, store: FileStore, *later_ms: int) -> list[str]:
     """What is left in the store after hourly sweeps, so much later each, of a gateway that serves nothing."""
     now_ms = clock_ms()
     database = open_database(f"sqlite:///{database_path}")
-    files = Files(
+    sweeper = Files(
         database=database, store=store, keys=[b""], public_url="", lifetime_seconds=1, clock_ms=lambda: now_ms
     )
     try:
         for one_ms in later_ms:
             now_ms = clock_ms() + one_ms
-            await files.sweep()
+            await sweeper.sweep()
     finally:
         await database.close()
     return sorted([found.file_id async for found in store.listed()])
@@ -367,8 +402,8 @@ async def test_the_sweep_deletes_what_nobody_sells_when_it_is_old_and_what_is_so
     for directory, name in (("objects", "0a" * 16), ("incoming", "0b" * 16)):
         (root / directory / name).write_bytes(b"orphan")
     assert len(await swept(database, store, 0)) == 6
-    assert len(await swept(database, store, DAY_MS - 60_000)) == 6
-    assert len(await swept(database, store, DAY_MS + 60_000)) == 4  # the replaced ones are gone
+    assert len(await swept(database, store, 43_200_000 - 60_000)) == 6
+    assert len(await swept(database, store, 43_200_000 + 60_000)) == 4  # the replaced ones are gone
     assert len(await swept(database, store, DAY_MS + 60_000, 2 * DAY_MS + 120_000)) == 2
     async with running_shop(embedded_chain, database, settings, store) as shop:
         answers = [await shop.get(link.replace(former_url, shop.url)) for link in links]
@@ -802,7 +837,7 @@ async def test_a_content_that_was_replaced_is_kept_while_a_link_to_it_is_renewed
         there, away = tmp_path / "files" / "objects" / name, tmp_path / "away"
         there.rename(away)
         with closing(sqlite3.connect(database, timeout=20)) as books, books:
-            books.execute("UPDATE files SET replaced_ms = replaced_ms - ? WHERE replaced_ms > 0", (2 * DAY_MS,))
+            books.execute("UPDATE files SET kept_until_ms = replaced_ms WHERE replaced_ms > 0")
         link = json.loads((await shop.get(link))[1])["error"]["details"]["downloadUrl"]
         away.rename(there)
         former_url = shop.url

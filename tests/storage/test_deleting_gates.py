@@ -19,7 +19,7 @@ from tollkeeper.core.purchases import Spend
 from tollkeeper.gateway.following import key_of
 from tollkeeper.storage import StorageError, file_rows, open_database, sqlite
 from tollkeeper.storage.database import Database, Row, Statement, Unit
-from tollkeeper.storage.file_rows import files_to_delete, keep_replaced
+from tollkeeper.storage.file_rows import cut_left_files, cut_uploads, keep_until
 from tollkeeper.storage.paygates import VOIDED_AT_ONCE
 from tollkeeper.storage.purchases import Purchase
 from tollkeeper.storage.queries import load_queries
@@ -71,6 +71,12 @@ def sell_file(path: Path, gate: PayGate) -> None:
             [("former", gate.id, 1), ("file", gate.id, 2)],
         )
         books.execute("UPDATE paygates SET file_id = 'file', deleted_ms = 1")
+
+
+async def swept(database: Database) -> set[str]:
+    """What may be deleted after a look for what nobody sells or may download."""
+    await cut_left_files(database, NOW_MS)
+    return set(await cut_uploads(database))
 
 
 async def begin_to_delete(shop: Shop, gate: PayGate, orders: Path) -> None:
@@ -210,24 +216,26 @@ async def test_the_file_of_a_deleted_gate_that_sold_much_is_swept_unless_a_call_
     monkeypatch.setattr(sqlite, "_LIST_SECONDS", 0.03)
     monkeypatch.setattr(file_rows, "_SALES_AT_ONCE", sold_later // 100, raising=False)
     async with opened(path) as database:
-        swept = [file_id async for file_id in files_to_delete(database, NOW_MS, NOW_MS)]
-    assert swept == ["former", *([] if is_due else ["file"])]
+        assert await swept(database) == {"former", *([] if is_due else ["file"])}
+        assert await swept(database) == {"former", *([] if is_due else ["file"])}
 
 
-async def test_a_file_whose_last_call_comes_while_others_are_swept_is_kept_for_who_made_it(tmp_path: Path) -> None:
-    """Thus a call of a deleted gate's file is answered: it is kept for a day more, and then the credit is taken."""
+async def test_a_file_whose_last_call_comes_while_it_is_looked_for_is_kept_for_who_made_it(tmp_path: Path) -> None:
+    """Thus a call of a deleted gate's file is answered: it is kept for the call, and then the credit is taken."""
     path = tmp_path / "gateway.db"
     async with opened(path) as database:
-        shop = Shop(database)
+        looked = LookedThrough(database, tmp_path / "orders")
+        shop = Shop(looked)
         gate = await shop.gate(1)
-        sold = await shop.bought(gate)
+        await shop.bought(gate)
         await shop.gates.delete(gate.id, NOW_MS)
+        with closing(sqlite3.connect(path)) as books, books:
+            books.execute("UPDATE credits SET remaining = 0, is_live = 0")
         sell_file(path, gate)
-        sweeping = files_to_delete(database, NOW_MS, NOW_MS)
-        assert await anext(sweeping) == "former"
-        await keep_replaced(database, "file", NOW_MS, NOW_MS)
-        assert await shop.spend_by("header", gate, sold) is Spend.SPENT
-        assert [file_id async for file_id in sweeping] == []
+        looked.between = partial(keep_until, database, "file", NOW_MS, NOW_MS + 1)
+        assert await swept(looked) == {"former"}
+        assert await keep_until(database, "file", NOW_MS, NOW_MS + 1)
+        assert not await keep_until(database, "former", NOW_MS, NOW_MS + 1)
 
 
 class LookedThrough(FaultyDatabase):
@@ -265,4 +273,4 @@ async def test_a_file_is_kept_whose_sale_fails_or_is_open_again_while_it_is_look
             assert await fail()
             looked.between = partial(shop.purchases.reopen, claim, NOW_MS)
         sell_file(path, gate)
-        assert [file_id async for file_id in files_to_delete(looked, NOW_MS, NOW_MS)] == ["former"]
+        assert await swept(looked) == {"former"}

@@ -189,9 +189,9 @@ def test_loaded_sql_binds_in_the_database() -> None:
         ),
         (
             "files.sql",
-            "replaced_files",
-            {**dict.fromkeys(("before_ms", "after_ms", "limit"), 0), "after_id": ""},
-            {"files_replaced (replaced_ms>? AND replaced_ms<?)", "sqlite_autoindex_paygates_1 (id=?) LEFT-JOIN"},
+            "left_files",
+            dict.fromkeys(("now_ms", "limit"), 0),
+            {"files_left (kept_until_ms<?)", "sqlite_autoindex_paygates_1 (id=?) LEFT-JOIN"},
         ),
         (
             "files.sql",

@@ -79,7 +79,6 @@ SLUG_LENGTH: Final = 8
 # Files (contract 4.8)
 FILE_NAME_LENGTH: Final = 200
 DOWNLOAD_LIFETIME_SECONDS: Final = 15 * 60
-FILE_KEPT_SECONDS: Final = 24 * 3600
 
 # Contract 2: how long the request log and the hours' sums are kept, unless the settings say otherwise
 REQUEST_LOG_DAYS: Final = 30

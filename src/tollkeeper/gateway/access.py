@@ -156,8 +156,8 @@ class Arriving(Asking):
     # 4. Spend a held credit. Waits for the ledger's commit, together with every other call that waits for it. That
     # commit blocks the loop until the disk has it, unless the writing thread is at work or has to be
     # (`storage.sqlite.SqliteDatabase.post`): then the loop lends it the interpreter, up to 2 ms at a time
-    # (`storage.lending`). Where a file is sold, its store is asked before, in a task, for 5 s, and where its gate was
-    # deleted a commit of the writing thread keeps it (`asking._require_file`).
+    # (`storage.lending`). Where a file is sold, its store is asked before, in a task, for 5 s, and a commit of the
+    # writing thread keeps it, unless it is kept for long enough (`asking._require_file`); so it is again for the link.
 
     def _spend(self, presented: Presented, buyer: Buyer) -> None:
         if self.opened.gate.file is not None:
@@ -333,7 +333,7 @@ class PaidCall(Arriving):
         if self.has_bought:
             shared.limit.bought(call)
         if opened.gate.file is not None:
-            self.hand_over(opened.gate.file)
+            self.in_task(self.hand_over(opened.gate.file))
             return
         length, body = call.head.content_length, calls.body_of(call, shared.body_limit_bytes, self._break_off)
         if not opened.wire.secrets:

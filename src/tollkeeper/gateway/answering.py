@@ -60,9 +60,9 @@ class Answering(Charging):
         lines = heads.receipt_lines(self.purchase, left) + heads.receipt_line(self.presented, self.purchase)
         return lines + self._credit_token_line(self.purchase.id) if self.has_bought else lines
 
-    def hand_over(self, file: StoredFile) -> None:
+    async def hand_over(self, file: StoredFile) -> None:
         """A file PayGate forwards nothing: the answer is a link to what was bought (contract 4.8)."""
-        body = envelope(self.shared.files.bought(file, self.purchase.id, self.call.request_id))
+        body = envelope(await self.shared.files.bought(file, self.purchase.id, self.call.request_id))
         self.end(200)
         self.call.answer(200, JSON_LINE + self.receipts + CORS, body)
 

@@ -155,8 +155,6 @@ class Asking(Answering):
         """A file PayGate takes a credit for what its store can give: 5 s. Raises: UNAVAILABLE."""
         if (file := self.opened.gate.file) is not None:
             await self.shared.files.require(file)
-            if self.opened.is_deleted:  # a day after its delete it is kept for this call alone
-                await self.shared.files.keep_on(file.id)
 
     def _deadline(self) -> float:
         """Until when this call may wait, from its arrival, by the loop's clock; it is told so half a second later."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -17,16 +18,15 @@ import structlog
 from tollkeeper.api import iso
 from tollkeeper.core.downloads import DEFAULT_TYPE, Link, asked_part, bought_body, disposition, read_link
 from tollkeeper.core.errors import ApiError, Code, invalid
-from tollkeeper.core.limits import FILE_KEPT_SECONDS
+from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.file_rows import (
+    cut_left_files,
     cut_uploads,
-    files_to_delete,
     find_file,
-    forget_file,
     forget_upload,
     is_orphan,
-    keep_replaced,
+    keep_until,
 )
 from tollkeeper.storage.files import FileMissingError, FileStoreError
 
@@ -40,8 +40,11 @@ if TYPE_CHECKING:
     from tollkeeper.storage.files import FileStore
 
 _LOG = structlog.get_logger("tollkeeper.gateway.files")
-SWEEP_SECONDS: Final = 3600.0
+_ROUND_SECONDS: Final = 20.0  # between looks for what nobody sells or may download any more
+_ROUNDS_OF_SWEEP: Final = 180  # the whole store is looked through every hour
 _LOOK_SECONDS: Final = 5.0
+_CALL_MS: Final = (SETTLE_WAIT_SECONDS + 5) * 1000  # from a look at the store until the link is given
+_AHEAD_MS: Final = 30_000  # so that calls of one file do not write all the time
 # What no row names may be named by another database than this one, which an operator restored for a look, or began with
 # beside files that are sold: so long he has from when a process first saw it, and it must be as old itself.
 ORPHAN_SECONDS: Final = 24 * 3600
@@ -82,10 +85,11 @@ class Files:
     clock_ms: Callable[[], int]
     unnamed: dict[str, int] = field(default_factory=dict)
 
-    def bought(self, file: StoredFile, purchase_id: str, request_id: str) -> dict[str, Any]:
-        """What a buyer of the file is answered, with a link of this request's own."""
+    async def bought(self, file: StoredFile, purchase_id: str, request_id: str) -> dict[str, Any]:
+        """What a buyer of the file is answered, with a link of this request's own. Raises: UNAVAILABLE."""
         expires = self.clock_ms() // 1000 + self.lifetime_seconds
         link = Link(file.id, purchase_id, expires, request_id)
+        await self._keep(file.id, expires * 1000)
         return bought_body(file, self.public_url + link.path(self.keys[0]), expires, iso)
 
     async def serve(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
@@ -134,7 +138,7 @@ class Files:
             _tell_unreadable(file.id, error)
 
     async def require(self, file: StoredFile) -> None:
-        """Asks the store before a credit is taken for the file, for 5 s. Raises: UNAVAILABLE."""
+        """Asks the store before a credit is taken, for 5 s, and keeps the file for the call. Raises: UNAVAILABLE."""
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
                 await self.store.require(file.id, file.size_bytes)
@@ -142,16 +146,19 @@ class Files:
             told = "the file cannot be read now: nothing is taken for this call, send the same request again later"
             raise _unreadable(file.id, error, told) from error
 
-    async def keep_on(self, file_id: str) -> None:
-        """Keeps a content that is sold no more for as long as the longest link lives: another one is given to it."""
-        now_ms = self.clock_ms()
-        await keep_replaced(self.database, file_id, now_ms - FILE_KEPT_SECONDS * 1000 // 2, now_ms)
+        await self._keep(file.id, self.clock_ms() + _CALL_MS)
+
+    async def _keep(self, file_id: str, least_ms: int) -> None:
+        if not await keep_until(self.database, file_id, least_ms, least_ms + _AHEAD_MS):
+            raise ApiError(
+                Code.UNAVAILABLE, "the file was replaced just now: send the same request again, it is not charged twice"
+            )
 
     async def _not_given(self, link: Link, error: FileStoreError) -> ApiError:
         """503, with the link for as long again: nobody's may run out while what he bought cannot be had."""
         now_seconds = self.clock_ms() // 1000
         renewed = replace(link, expires=max(link.expires, now_seconds + self.lifetime_seconds))
-        await self.keep_on(link.file_id)
+        await keep_until(self.database, link.file_id, renewed.expires * 1000, renewed.expires * 1000 + _AHEAD_MS)
         refusal = _unreadable(link.file_id, error, "the file cannot be read now: use this link for it later")
         refusal.details = {
             "downloadUrl": self.public_url + renewed.path(self.keys[0]),
@@ -160,36 +167,35 @@ class Files:
         return refusal
 
     async def run(self) -> None:
-        """Looks whether the store can be used and sweeps it, at the start and then every hour, until cancelled."""
-        while True:
+        """Looks whether the store can be used, and deletes what nobody needs, until cancelled."""
+        for number in count():
             try:
-                await self.store.check()
-            except FileStoreError as error:
-                _LOG.error("file_store_unusable", reason=str(error))
-            try:
-                await self.sweep()
+                await (self._delete_left() if number % _ROUNDS_OF_SWEEP else self.sweep())
             except (FileStoreError, StorageError) as error:
                 _LOG.warning("sweep_failed", reason=str(error))
             except Exception:  # noqa: BLE001 - logged; the next round tries again
                 _LOG.exception("sweep_failed")
-            await asyncio.sleep(SWEEP_SECONDS)
+            await asyncio.sleep(_ROUND_SECONDS)
 
     async def sweep(self) -> None:
-        """Deletes uploads that were cut, contents that were replaced long enough ago, and what no row names.
+        """Deletes what nobody sells or may download any more, and what no row names.
 
         Raises: FileStoreError, StorageError.
         """
+        try:
+            await self.store.check()
+        except FileStoreError as error:
+            _LOG.error("file_store_unusable", reason=str(error))
+        await self._delete_left()
+        await self._sweep_unnamed(self.clock_ms())
+
+    async def _delete_left(self) -> None:
+        await cut_left_files(self.database, self.clock_ms())
         while cut := await cut_uploads(self.database):
             for file_id in cut:
                 await self.store.delete(file_id)
                 await self.database.run(forget_upload(file_id))
-                _LOG.info("cut_upload_deleted", file_id=file_id)
-        now_ms = self.clock_ms()
-        before_ms = now_ms - FILE_KEPT_SECONDS * 1000
-        async for file_id in files_to_delete(self.database, before_ms, now_ms):
-            await self.store.delete(file_id)
-            await self.database.run(forget_file(file_id, before_ms))
-        await self._sweep_unnamed(now_ms)
+                _LOG.info("file_deleted", file_id=file_id)
 
     async def _sweep_unnamed(self, now_ms: int) -> None:
         before_ms = now_ms - ORPHAN_SECONDS * 1000

@@ -1,8 +1,8 @@
 """Which object of the store of files a PayGate sells, which no more, which is being written (contract 3.3, 4.8).
 
-A content that was replaced, or whose gate was deleted, keeps its row and object until every link to it is over, and no
-call of its gate is due any more. One that is being written has a row too, which says whose it is: it ends as sold, in
-the commit that names its gate, or as cut, and what is cut is never sold and may be deleted.
+A content that was replaced, or whose gate was deleted, keeps its row until every link to it is over, and no call of
+its gate is due any more: then it is cut. One that is being written has a row too, which says whose it is: it ends as
+sold, in the commit that names its gate, or as cut. What is cut is never sold and may be deleted.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from tollkeeper.storage.database import OURSELVES, rows_of
 from tollkeeper.storage.queries import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from tollkeeper.storage.database import Database, Row, Unit
 
 _Q = load_queries("files.sql")
 _AT_ONCE = 100
+_LOOKED_AGAIN_MS = 3600 * 1000  # a file that is due to somebody: its gate may have sold millions
 _SALES_AT_ONCE = 100_000  # some tenths of a second, in which every other list waits
 # As sales go from one to the next, so that none is missed that does meanwhile; what is claimed may fail, and the other
 # way round.
@@ -79,20 +78,20 @@ async def find_file(database: Database, file_id: str) -> StoredFile | None:
     return StoredFile(row["id"], row["name"], row["size_bytes"], row["content_type"], row["sha256"])
 
 
-async def files_to_delete(database: Database, before_ms: int, now_ms: int) -> AsyncIterator[str]:
-    """Ids of contents that were replaced before that time, and are due to nobody."""
-    after: tuple[int, str] = (-1, "")
-    while rows := await database.read_long(
-        _Q.replaced_files(before_ms=before_ms, after_ms=after[0], after_id=after[1], limit=_AT_ONCE),
-        OURSELVES,
-    ):
-        for row in rows:
+async def cut_left_files(database: Database, now_ms: int) -> None:
+    """Cuts contents that no gate sells, to which no link is out, and which are due to nobody."""
+    while left := await database.read(_Q.left_files(now_ms=now_ms, limit=_AT_ONCE)):
+        for row in left:
             if row["gate_id"] is not None and await _is_any_due(database, row["gate_id"], now_ms):
-                continue
-            # The last call that was due may have been taken meanwhile: it had the content kept before.
-            if await database.read(_Q.leaving(id=row["id"], before_ms=before_ms)):
-                yield row["id"]
-        after = rows[-1]["replaced_ms"], rows[-1]["id"]
+                await keep_until(database, row["id"], now_ms, now_ms + _LOOKED_AGAIN_MS)
+            else:
+                await database.run(_cut_left_file(row["id"], now_ms))
+
+
+def _cut_left_file(file_id: str, now_ms: int) -> Unit[None]:
+    """The last call that was due may have been taken meanwhile: it had the content kept before."""
+    if (yield _Q.leave_file(id=file_id, now_ms=now_ms)):
+        yield _Q.cut_left_file(file_id=file_id, now_ms=now_ms)
 
 
 async def _is_any_due(database: Database, gate_id: int, now_ms: int) -> bool:
@@ -108,15 +107,12 @@ async def _is_any_due(database: Database, gate_id: int, now_ms: int) -> bool:
     return False
 
 
-async def keep_replaced(database: Database, file_id: str, before_ms: int, now_ms: int) -> None:
-    """Lets a content that was replaced before that time be kept as if it were replaced now."""
-    if await database.read(_Q.leaving(id=file_id, before_ms=before_ms)):
-        await database.run(rows_of(_Q.keep_replaced(id=file_id, before_ms=before_ms, now_ms=now_ms)))
-
-
-def forget_file(file_id: str, before_ms: int) -> Unit[None]:
-    """Deletes the row of a content whose object is gone."""
-    yield _Q.delete_file(id=file_id, before_ms=before_ms)
+async def keep_until(database: Database, file_id: str, least_ms: int, until_ms: int) -> bool:
+    """Has a content kept until then, unless it is kept until `least_ms` already. False where it is gone."""
+    rows = await database.read_short(_Q.kept_until(id=file_id))
+    if rows and rows[0]["kept_until_ms"] >= least_ms:
+        return True
+    return bool(await database.run(rows_of(_Q.keep_file(id=file_id, until_ms=until_ms))))
 
 
 def begin_upload(file_id: str, mark: str, now_ms: int) -> Unit[None]:

@@ -10,12 +10,12 @@ UPDATE files SET replaced_ms = :now_ms WHERE gate_id = :gate_id AND replaced_ms 
 -- name: file_by_id
 SELECT id, name, content_type, size_bytes, sha256 FROM files WHERE id = :id;
 
--- From one of them on; beside a deleted gate's own content its gate.
--- name: replaced_files
-SELECT f.id, f.replaced_ms, g.id AS gate_id FROM files f
+-- No gate sells them, and no link to them is out. Beside a deleted gate's own content its gate.
+-- name: left_files
+SELECT f.id, g.id AS gate_id FROM files f
 LEFT JOIN paygates g ON g.id = f.gate_id AND g.file_id = f.id AND g.deleted_ms IS NOT NULL
-WHERE f.replaced_ms < :before_ms AND (f.replaced_ms, f.id) > (:after_ms, :after_id)
-ORDER BY f.replaced_ms, f.id LIMIT :limit;
+WHERE f.replaced_ms IS NOT NULL AND f.kept_until_ms < :now_ms
+ORDER BY f.kept_until_ms LIMIT :limit;
 
 -- A deleted gate's content stays while a call of it is due, or may be yet: it is paid or may be, or nobody knows, or is held,
 -- or not void yet (0069). So many of its sales in one state, from a number on.
@@ -33,14 +33,19 @@ FROM (
     WHERE gate_id = :gate_id AND state = :state AND number > :after ORDER BY number LIMIT :many
 ) sold;
 
--- name: leaving
-SELECT id FROM files WHERE id = :id AND replaced_ms < :before_ms;
+-- name: kept_until
+SELECT kept_until_ms FROM files WHERE id = :id;
 
--- name: keep_replaced
-UPDATE files SET replaced_ms = :now_ms WHERE id = :id AND replaced_ms < :before_ms;
+-- name: keep_file
+UPDATE files SET kept_until_ms = CASE WHEN kept_until_ms < :until_ms THEN :until_ms ELSE kept_until_ms END
+WHERE id = :id RETURNING id;
 
--- name: delete_file
-DELETE FROM files WHERE id = :id AND replaced_ms < :before_ms;
+-- A call may have had it kept since it was found.
+-- name: leave_file
+DELETE FROM files WHERE id = :id AND replaced_ms IS NOT NULL AND kept_until_ms < :now_ms RETURNING id;
+
+-- name: cut_left_file
+INSERT INTO uploads (file_id, mark, begun_ms, is_cut) VALUES (:file_id, '', :now_ms, 1);
 
 -- name: orphan
 SELECT :id AS id WHERE NOT EXISTS (SELECT 1 FROM files WHERE id = :id)
