@@ -221,6 +221,17 @@ def test_a_payment_of_unknown_outcome_is_sent_again_and_never_signed_anew() -> N
     assert tokens == [None, None, "pur_1.abc", "pur_1.abc"]
 
 
+@pytest.mark.parametrize("code", ["SETTLEMENT_PENDING", "UNAVAILABLE"])
+def test_a_target_that_speaks_as_a_gateway_uses_one_credit(stack: Stack, code: str) -> None:
+    """Its answer has a receipt, as every one behind a payment: the outcome of the payment is known."""
+    said = {"error": {"type": "payment", "code": code, "message": "wait"}}
+    with serving(lambda _request: Reply(503, said, {"Retry-After": "0"})) as target:
+        done = finished("pay", gate(stack, targetUrl=target.url, credits=5), "--test-wallet")
+        asked = [request for request in target.received if "x-purchase-id" in request.headers]
+    assert (done.returncode, len(asked)) == (1, 1), done.stderr
+    assert "credits left 4" in done.stderr
+
+
 def test_no_token_is_shown_of_a_payment_that_was_refused_at_last() -> None:
     pending = {"error": {"type": "payment", "code": "SETTLEMENT_PENDING", "message": "wait"}}
     refused = {"error": {"type": "payment", "code": "PAYMENT_EXPIRED", "message": "too late"}}

@@ -73,8 +73,11 @@ class Called:
 
     @property
     def is_pending(self) -> bool:
-        """Is the outcome of the payment not known, so that the same one is to be sent again?"""
-        return self.status == 503 and reason_of(_object(self.body)).startswith(("SETTLEMENT_PENDING", "UNAVAILABLE"))
+        """Is the outcome of the payment not known, so that the same one is to be sent again?
+
+        An answer with a receipt is a target's, whatever it says: a credit was used, and would be each time.
+        """
+        return self.status == 503 and not self.receipt and self.reason.startswith(("SETTLEMENT_PENDING", "UNAVAILABLE"))
 
     @property
     def reason(self) -> str:
