@@ -50,6 +50,11 @@ def named(done: CompletedProcess[str], kind: str = "warning") -> list[str]:
         ({}, []),
         ({"host": "0.0.0.0"}, ["public_url", "anonymous_paygates"]),  # noqa: S104 - what is warned of
         ({"host": "::", "public_url": "https://pay.example.org"}, []),
+        ({"public_url": "https://pay.example.org"}, ["trusted_proxies"]),
+        ({"public_url": "https://pay.example.org", "trusted_proxies": "10.0.0.0/8"}, ["trusted_proxies"]),
+        ({"public_url": "https://pay.example.org", "trusted_proxies": "10.0.0.0/8, 127.0.0.1"}, []),
+        ({"rpc_url_base_sepolia": "https://a.example/one, https://A.example/two"}, ["networks.base-sepolia.rpc_url"]),
+        ({"rpc_url_base_sepolia": "https://a.example/one, https://b.example/one"}, []),
         ({"trusted_proxies": "0.0.0.0/0"}, ["trusted_proxies"]),
         ({"trusted_proxies": "::/0"}, ["trusted_proxies"]),
         ({"trusted_proxies": "0.0.0.0/1, 128.0.0.0/1"}, ["trusted_proxies"]),
@@ -64,7 +69,7 @@ def named(done: CompletedProcess[str], kind: str = "warning") -> list[str]:
         ({"trusted_issuers": "http://hub.example.org"}, ["trusted_issuers"]),
         ({"trusted_issuers": "http://127.0.0.1:8404, https://hub.example.org"}, []),
         ({"rpc_url_base_sepolia": "http://node.example.org/v2/key"}, ["networks.base-sepolia.rpc_url"]),
-        ({"public_url": "https://pay.example.org", "anonymous_paygates": "create"}, ["anonymous_paygates"]),
+        ({"host": "::", "public_url": "https://pay.example", "anonymous_paygates": "create"}, ["anonymous_paygates"]),
         ({"anonymous_paygates": "create", "trusted_proxies": "127.0.0.1"}, ["anonymous_paygates"]),
     ],
 )

@@ -136,6 +136,15 @@ def test_a_hangup_never_stops_a_server(config: Path) -> None:
         assert [event for event in told if event.startswith("stop")] == ["stopping", "stopped"]
 
 
+def test_a_start_says_what_of_its_settings_lies_open(config: Path) -> None:
+    """As `config check` does, which nobody may have asked."""
+    environ = {"TOLLKEEPER_PUBLIC_URL": "https://pay.example.org", "TOLLKEEPER_TRUSTED_PROXIES": "0.0.0.0/0"}
+    with running("serve", "--config", config, "--port", "0", environ=environ) as process:
+        url_of(process)
+        told = [line for line in process.lines() if line["event"] == "setting_unwise"]
+        assert [(line["setting"], line["level"]) for line in told] == [("trusted_proxies", "warning")]
+
+
 def test_the_second_start_finds_what_the_first_one_left(config: Path) -> None:
     slug = ""
     for _ in range(2):

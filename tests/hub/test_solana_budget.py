@@ -35,7 +35,9 @@ async def test_payments_that_no_block_ever_held_take_nothing_of_the_hours_fees(t
         world.node.chain.holds = True
         answers = [await dear(world, text, path, Prefer="wait=0") for text in (b"1", b"2", b"3")]
         assert [answer.code for answer in answers] == [*["SETTLEMENT_PENDING"] * 2, "UNAVAILABLE"]
-        assert (await world.settle(world.payment())).code == "UNAVAILABLE"
+        refused = await world.settle(world.payment())
+        assert refused.code == "UNAVAILABLE"
+        assert "the operator's setting fee_budget_per_hour_lamports" in refused.body["error"]["message"]
         world.node.chain.drop()
         world.node.chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 1)
         await world.complete()

@@ -114,7 +114,8 @@ def on_other_network(opened: OpenGate, network: str) -> ApiError:
 
 def too_large(limit_bytes: int) -> ApiError:
     """The refusal of a body over the limit."""
-    return ApiError(Code.PAYLOAD_TOO_LARGE, "the request body is too large", details={"limitBytes": limit_bytes})
+    message = "the request body is too large for this gateway (the operator's setting call_body_max_mb)"
+    return ApiError(Code.PAYLOAD_TOO_LARGE, message, details={"limitBytes": limit_bytes})
 
 
 @dataclass(slots=True)

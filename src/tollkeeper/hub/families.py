@@ -96,7 +96,7 @@ def _evm_account(config: EvmConfig, signers: Sequence[Signer], around: Around) -
         )
         for signer in signers
     ]
-    gas = Gas(name, config.gas_budget_per_hour, around.trusted_keys, around.clock_ms)
+    gas = Gas(name, config.gas_budget_per_hour, "gas_budget_per_hour", around.trusted_keys, around.clock_ms)
     return Account(EvmChain(config), SignerPool(relayers), gas, _queue(config, around), company)
 
 
@@ -107,7 +107,9 @@ def _solana_account(config: SolanaConfig, signers: Sequence[FeePayer], around: A
     def purse(address: str) -> Purse:
         return Purse(name, address, config.fee_max_lamports, around.metrics, "lamports", RENT_EXEMPT_LAMPORTS)
 
-    gas = Gas(name, config.fee_budget_per_hour_lamports, around.trusted_keys, around.clock_ms)
+    gas = Gas(
+        name, config.fee_budget_per_hour_lamports, "fee_budget_per_hour_lamports", around.trusted_keys, around.clock_ms
+    )
     share = max(PAYER_FAILURES_MAX, config.settlements_max // _PAYERS_OF_A_FULL_QUEUE)
     queue = _queue(config, around, min(PAYER_UNDER_WAY_MAX, share))
     return SolanaAccount(SolanaChain(config), fee_payers, pool_of(fee_payers, purse), gas, queue)

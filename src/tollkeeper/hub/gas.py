@@ -30,8 +30,11 @@ _LOG = structlog.get_logger("tollkeeper.hub")
 class Gas:
     """The budget of one network."""
 
-    def __init__(self, network: str, per_hour: int, trusted_gateways: Sized, clock_ms: Callable[[], int]) -> None:
-        """`per_hour`: gas units. `trusted_gateways`: as they are at each moment."""
+    def __init__(
+        self, network: str, per_hour: int, setting: str, trusted_gateways: Sized, clock_ms: Callable[[], int]
+    ) -> None:
+        """`per_hour`: gas units, by that setting. `trusted_gateways`: as they are at each moment."""
+        self._setting = setting
         self._network = network
         self._per_hour = per_hour
         self._trusted_gateways = trusted_gateways
@@ -47,13 +50,15 @@ class Gas:
         """503 for a claim that the budget had no room for; the operator is told once a minute."""
         if self._telling.is_due("gas_budget_used_up"):
             _LOG.error("gas_budget_used_up", network=self._network, per_hour=self._per_hour)
-        return unavailable("its gas budget of this hour is used up")
+        return unavailable(f"its gas budget of this hour is used up (the operator's setting {self._setting})")
 
     def share_used_up(self, tenant: str) -> ApiError:
         """503 for a claim whose tenant has its share of the budget; told as above."""
         if self._telling.is_due("gas_share_used_up"):
             _LOG.warning("gas_share_used_up", network=self._network, tenant=tenant, per_hour=self._per_hour)
-        return unavailable("who sells here has had its share of the hub's gas budget of this hour")
+        return unavailable(
+            f"who sells here has had its share of the gas budget of this hour (the operator's setting {self._setting})"
+        )
 
     def promised(self, signer: str) -> None:
         """The operator is told, as above, that nobody's money lasts beside what is under way, this signer's last."""

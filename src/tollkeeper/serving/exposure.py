@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ def exposures(settings: Settings) -> list[Finding]:
         *_own_address(settings),
         *_strangers(settings),
         *_peers(settings),
+        *_same_nodes(settings),
         *_clear_text(settings),
     ]
 
@@ -72,15 +74,31 @@ def _strangers(settings: Settings) -> list[Finding]:
 
 def _peers(settings: Settings) -> list[Finding]:
     wide = [str(peers) for peers in settings.trusted_proxies if _is_everything(peers)]
-    if not wide:
-        return []
-    problem = f"{', '.join(wide)} is not a proxy's network but everybody's"
-    remedy = "any caller names the address that limits count and targets are told; name your proxies' own"
-    return [Finding("trusted_proxies", problem, remedy)]
+    if wide:
+        problem = f"{', '.join(wide)} is not a proxy's network but everybody's"
+        remedy = "any caller names the address that limits count and targets are told; name your proxies' own"
+        return [Finding("trusted_proxies", problem, remedy)]
+    is_behind_own = is_loopback(settings.host) and not settings.public_url.is_loopback
+    if is_behind_own and not any(peers.network_address.is_loopback for peers in settings.trusted_proxies):
+        problem = "a proxy on this machine is in front, and not named: all callers have its address, and no limit"
+        return [Finding("trusted_proxies", problem, f'name it, as in ["{settings.host}"]')]
+    return []
 
 
 def _is_everything(peers: Peers) -> bool:
     return peers.prefixlen < _PREFIX_MIN[peers.version]
+
+
+def _same_nodes(settings: Settings) -> list[Finding]:
+    """Warn of a second node that is the first one's provider: it vouches for what that one said."""
+    found = []
+    for name, network in settings.networks.items():
+        hosts = Counter(urlsplit(url).hostname or "" for url in network.rpc_urls)
+        same = [host for host, count in hosts.items() if count > 1 and not is_loopback(host)]
+        if same:
+            problem = f"{' and '.join(same)} is named more than once, and vouches for itself"
+            found.append(Finding(f"networks.{name}.rpc_url", problem, "name nodes of different providers"))
+    return found
 
 
 def _clear_text(settings: Settings) -> list[Finding]:

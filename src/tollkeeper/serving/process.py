@@ -11,6 +11,7 @@ import structlog
 
 from tollkeeper.logs import configure_logs
 from tollkeeper.serving.descriptors import use_all_descriptors
+from tollkeeper.serving.exposure import exposures
 from tollkeeper.serving.heap import set_up_heap
 from tollkeeper.serving.http_server import HttpServer, listen, run, until_signalled
 from tollkeeper.serving.imports import collect_rarely
@@ -32,6 +33,8 @@ def serve(settings: Settings, read: Callable[[], Settings]) -> None:
     use_all_descriptors()
     set_up_heap()
     configure_logs(settings.log_level, settings.log_format, colours=wants_colours(sys.stderr))
+    for finding in exposures(settings):
+        _LOG.warning("setting_unwise", setting=finding.name, problem=finding.problem, remedy=finding.remedy)
     reloading = Reloading(settings, read)
     run(until_signalled(lambda stop: serve_until(settings, stop, reloading), reloading.reload))
 
