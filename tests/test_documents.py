@@ -66,9 +66,7 @@ def sentences(text: str) -> Iterator[str]:
             yield from re.split(r"(?<=[.!?])\**\s+", " ".join(cell.split()))
 
 
-@pytest.mark.parametrize(
-    "path", sorted(DOCS.glob("guide-*.md")), ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", sorted(DOCS.glob("guide-*.md")), ids=lambda path: path.name)
 def test_sentences_of_guides_are_short(path: Path) -> None:
     long = [sentence for sentence in sentences(path.read_text()) if len(sentence.split()) > SENTENCE_WORDS_MAX]
     assert long == []
