@@ -32,6 +32,7 @@ _ANYWHERE: Final = {
 _UNDESCRIBED_HEADERS: Final = {
     *("connection", "content-length", "content-type", "date", "keep-alive", "transfer-encoding"),
     *("cache-control", "vary", "content-security-policy", "cross-origin-resource-policy", "x-content-type-options"),
+    *("content-encoding", "cross-origin-opener-policy", "referrer-policy"),
 }
 _FOR_PAGES: Final = "access-control-"
 _RECEIPTS: Final = ("x-payment-", "x-credit", "x-purchase-")

@@ -95,6 +95,15 @@ def test_headers_that_some_answers_have_are_optional_and_those_of_limits_are_eve
     assert all("RateLimit" not in response["headers"] for response in SIMPLE.body()["responses"].values())
 
 
+def test_a_browser_may_get_a_refusal_as_a_page_and_no_success() -> None:
+    page = replace(SIMPLE, codes=(Code.NOT_FOUND,), is_page=True).body()["responses"]
+    assert {status for status, one in page.items() if "text/html" in one.get("content", {})} == {
+        status for status in page if status >= "400"
+    }
+    plain = SIMPLE.body()["responses"].values()
+    assert all("text/html" not in one.get("content", {}) for one in plain)
+
+
 def test_a_document_holds_the_schemas_that_are_named_and_no_others() -> None:
     made = document("Title", "Text", "https://hub.example", [SIMPLE, FULL], THINGS)
     assert made["openapi"] == "3.1.0"

@@ -68,7 +68,8 @@ class Operation:
     `answers` by status; the first one is that of success, "default" stands for any. `codes` are those of its refusals,
     with the status of the table; `also` are codes with another status. `refusal_schemas` name the body of refusals, by
     status, where it has more than Error, and `refusal_headers` what such a refusal may have. `is_limited`: its answers
-    may say how its caller stands with a limit. Where there is a 304, a 200 has an ETag. `links`: of the operations that
+    may say how its caller stands with a limit. `is_page`: a browser gets what is no success as a page. Where there is a
+    304, a 200 has an ETag. `links`: of the operations that
     can be asked next, by id, where in the answer their parameters are.
     """
 
@@ -88,6 +89,7 @@ class Operation:
     refusal_schemas: Mapping[int, str] = field(default_factory=dict)
     refusal_headers: Mapping[int, Mapping[str, Schema]] = field(default_factory=dict)
     is_limited: bool = False
+    is_page: bool = False
     links: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
@@ -131,6 +133,9 @@ class Operation:
                 known["description"] += f" Or {refusal['description']}"
                 either = [known["content"][JSON]["schema"], refusal["content"][JSON]["schema"]]
                 known["content"][JSON] = {"schema": {"anyOf": either}}
+        for name, response in shown.items():
+            if self.is_page and "400" <= name <= "599" and JSON in response.get("content", {}):
+                response["content"]["text/html"] = {"schema": {"type": "string"}}
         if 304 in self.answers:
             shown["200"]["headers"]["ETag"] = {"required": True, "schema": {"type": "string"}}
         if self.is_limited:

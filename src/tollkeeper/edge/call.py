@@ -189,11 +189,13 @@ class InboundCall(msgspec.Struct, eq=False):
             transport.writelines([head, *parts])
         self._complete()
 
-    def refuse(self, error: ApiError, lines: bytes = b"", body: bytes | None = None) -> None:
-        """Answer with specification 7's body, or with `body`."""
+    def refuse(
+        self, error: ApiError, lines: bytes = b"", body: bytes | None = None, type_lines: bytes = JSON_LINE
+    ) -> None:
+        """Answer with specification 7's body, or with `body`, which `type_lines` describe."""
         own = b"".join([b"%b: %b\r\n" % pair for pair in header_pairs(error.headers)])
         envelope = error_envelope(error, self.request_id) if body is None else body
-        self.answer(error.status, JSON_LINE + own + lines, envelope)
+        self.answer(error.status, type_lines + own + lines, envelope)
 
     def fail(self, fault: BaseException) -> None:
         """Answer 500, or close where an answer has begun. `fault` is logged, never shown."""

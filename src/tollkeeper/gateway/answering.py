@@ -29,6 +29,7 @@ from tollkeeper.gateway import calls, heads
 from tollkeeper.gateway.charging import Charging
 from tollkeeper.gateway.gates import not_found
 from tollkeeper.gateway.heads import CORS
+from tollkeeper.gateway.pages import is_for_person, page_of_refusal
 from tollkeeper.gateway.steps import GIVEN_UP_CODES, GIVEN_UP_STATUS, ExhaustedError, Stage
 
 if TYPE_CHECKING:
@@ -224,8 +225,12 @@ class Answering(Charging):
         self.enter(Stage.OVER)
         self.shared.traffic.challenged(opened.gate.id, self.call)
         standing = self.shared.limit.challenged(self.call)
-        lines = _UNPAID_LINES + standing + heads.required_line(shown.header)
-        self.call.answer(402, lines, shown.body(profile, iso(clock_ms())))
+        lines = CORS + standing + heads.required_line(shown.header)
+        if is_for_person(self.call):
+            page = self.shared.pages.at(opened, self.call)
+            self.call.answer(402, page.lines + lines, page.body)
+        else:
+            self.call.answer(402, JSON_LINE + lines, shown.body(profile, iso(clock_ms())))
 
     def exhausted(self, spent: ExhaustedError) -> None:
         """See `Steps`."""
@@ -301,7 +306,11 @@ class Answering(Charging):
             self.shared.traffic.refused(opened.gate.id, self.call, error)
         if error.code is Code.SETTLEMENT_PENDING:
             lines += heads.pending_line(self.presented, (error.details or {}).get("transaction", ""))
-        self.call.refuse(error, CORS + lines)
+        if is_for_person(self.call):
+            page = page_of_refusal(self.shared.pages, opened, error, self.call)
+            self.call.refuse(error, CORS + lines, page.body, page.lines)
+        else:
+            self.call.refuse(error, CORS + lines)
 
     def _credit_token_line(self, purchase_id: str) -> bytes:
         return b"x-credit-token: %b\r\n" % credit_token(self.shared.token_keys[0], purchase_id).encode()

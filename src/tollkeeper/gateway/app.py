@@ -61,11 +61,13 @@ from tollkeeper.storage.statistics import Statistics
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from litestar.handlers import ASGIRouteHandler
     from litestar.types import ASGIApp, HTTPScope, Receive, Send
 
     from tollkeeper.core.tenders import Asset
     from tollkeeper.edge.pool import TargetPool
     from tollkeeper.gateway.evidence.families import AnyChain
+    from tollkeeper.gateway.pages import Pages
     from tollkeeper.storage.database import Database
     from tollkeeper.storage.files import FileStore
     from tollkeeper.storage.sealing import Sealing
@@ -122,9 +124,10 @@ class Gateway:
         *,
         store: FileStore,
         random_bytes: Callable[[int], bytes],
+        pages: Pages,
         chains: Mapping[str, AnyChain] | None = None,
     ) -> None:
-        """`store` keeps files.
+        """`store` keeps files, `pages` makes what a browser is shown.
 
         `chains`: nodes by network, which the gateway opens and closes, for a word to the owner on Solana, and to prove
         payments.
@@ -164,6 +167,7 @@ class Gateway:
             auth=auth,
             proofs=self.proofs,
             limit=self.unpaid_limit,
+            pages=pages,
             token_keys=config.token_keys,
             profile=config.profile,
             body_limit_bytes=config.body_limit_bytes,
@@ -377,8 +381,8 @@ def _files(config: GatewayConfig, database: Database, store: FileStore) -> Files
     )
 
 
-def create_app(gateway: Gateway) -> ASGIApp:
-    """The ASGI application: everything but the calls of PayGates."""
+def create_app(gateway: Gateway, beside: Sequence[ASGIRouteHandler] = ()) -> ASGIApp:
+    """The ASGI application: everything but the calls of PayGates. `beside`: what the pages need and nobody else."""
 
     @route(operations.HEALTH)
     async def healthz() -> Response[bytes]:
@@ -410,7 +414,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
     ]
     described = description_routes("Tollkeeper gateway", gateway.config.public_url, handlers, CALLS, schemas.SCHEMAS)
     management = Handlers(
-        route_handlers=[download, *described, *handlers],
+        route_handlers=[download, *beside, *described, *handlers],
         exception_handlers={Exception: refused},
         openapi_config=None,
         logging_config=None,

@@ -17,7 +17,8 @@ from tollkeeper.gateway.schemas import RECEIPT_OF_VERSION_2, REQUIRED_IN_HEADER,
 _CALL_DESCRIPTION: Final = (
     "The method is one that the PayGate allows; a path below the slug is where it allows that. Query and body go to "
     "the target, and its answer comes back with X-Payment-Response, X-Credits-Remaining, X-Credits-Total and "
-    "X-Purchase-Id. A file PayGate answers with a link to download from."
+    "X-Purchase-Id. A file PayGate answers with a link to download from. A browser that opens it (GET, Accept with "
+    "text/html, User-Agent with Mozilla) gets a page to pay on, with the same status and headers."
 )
 _REFUSED: Final = (
     Code.PAYMENT_INVALID,
@@ -73,6 +74,7 @@ def _call(method: str) -> Operation:
         path="/{slug}",
         tag="buying",
         is_limited=True,
+        is_page=method == "GET",
         summary="Call a PayGate",
         description=_CALL_DESCRIPTION,
         parameters=(

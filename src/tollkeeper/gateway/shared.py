@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.files import Files
     from tollkeeper.gateway.gates import Gates
     from tollkeeper.gateway.limiting import UnpaidLimit
+    from tollkeeper.gateway.pages import Pages
     from tollkeeper.gateway.proofs import Proofs
     from tollkeeper.gateway.traffic import Traffic
     from tollkeeper.storage.purchases import Purchases
@@ -37,6 +38,7 @@ class Shared:
     auth: Auth
     proofs: Proofs
     limit: UnpaidLimit
+    pages: Pages
     token_keys: Sequence[bytes]
     profile: Profile
     body_limit_bytes: int

@@ -38,6 +38,7 @@ from tollkeeper.serving.tracing import Spans, TracedHub
 from tollkeeper.serving.trusted_gateways import GatewayKeys
 from tollkeeper.settings import Role, Settings
 from tollkeeper.storage.purchases import Exposure, TrustCaps
+from tollkeeper.web.assets import Assets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -78,10 +79,11 @@ async def compose(
         if settings.role is not Role.GATEWAY:
             parts.push_async_callback(_end, asyncio.create_task(keep_reconciling(settings, database)))
             measured.books += (reconciling.REGISTRY,)
+        assets = Assets()
         if settings.role is Role.GATEWAY:
             hub_there = HttpTransport(_given(settings.hub_url))
-            measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, hub_there)
-            yield _fronted(_gateway_app(gateway), settings, measured, reloading)
+            measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, hub_there, assets)
+            yield _fronted(_gateway_app(gateway, assets), settings, measured, reloading)
             return
         prefix = HUB_PREFIX if settings.role is Role.SERVE else ""
         public_url = settings.public_url.text + prefix
@@ -90,8 +92,8 @@ async def compose(
         if settings.role is Role.HUB:
             yield _fronted(hub, settings, measured, reloading)
             return
-        measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, AsgiTransport(hub))
-        app = Mounted(_gateway_app(gateway), HUB_PREFIX, hub)
+        measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, AsgiTransport(hub), assets)
+        app = Mounted(_gateway_app(gateway, assets), HUB_PREFIX, hub)
         yield _fronted(app, settings, measured, reloading)
 
 
@@ -134,10 +136,10 @@ def _auth(parts: AsyncExitStack, settings: Settings, database: Database) -> Auth
     )
 
 
-def _gateway_app(gateway: Gateway) -> ASGIApp:
+def _gateway_app(gateway: Gateway, assets: Assets) -> ASGIApp:
     from tollkeeper.gateway.app import create_app
 
-    return create_app(gateway)
+    return create_app(gateway, [assets.route()])
 
 
 def _hub_app(hub: Hub) -> ASGIApp:
@@ -195,9 +197,11 @@ async def _open_gateway(
     database: Database,
     auth: Auth,
     transport: Transport,
+    assets: Assets,
 ) -> Gateway:
     from tollkeeper.gateway.app import Gateway, GatewayConfig
     from tollkeeper.serving.admin.commands import commands_of
+    from tollkeeper.web.paywall import Paywall
 
     keys = EncryptionKeys(_given(settings.encryption_keys), os.urandom)
     await keys.open(database)
@@ -241,6 +245,7 @@ async def _open_gateway(
         hub,
         store=file_store(settings.files),
         random_bytes=os.urandom,
+        pages=Paywall(settings.public_url.text, assets),
         chains=chains,
     )
     parts.push_async_callback(gateway.aclose)

@@ -1,0 +1,51 @@
+"""What a person is shown who opens a PayGate's URL in a browser; the pages themselves are `web`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from tollkeeper.core.errors import Code
+
+if TYPE_CHECKING:
+    from tollkeeper.core.errors import ApiError
+    from tollkeeper.edge.call import InboundCall
+    from tollkeeper.gateway.gates import OpenGate
+
+# What a page gets over, which logs in and sends other methods than the browser's GET.
+_BEFORE_PAYMENT: Final = frozenset({Code.AUTH_REQUIRED, Code.METHOD_NOT_ALLOWED})
+_SHOWN: Final = (b"x-payment", b"payment-signature", b"x-credit-token", b"authorization")
+
+
+class Page(NamedTuple):
+    """One answer: its own header lines, and its body."""
+
+    lines: bytes
+    body: bytes
+
+
+class Pages(Protocol):
+    """Who makes the pages."""
+
+    def at(self, opened: OpenGate, call: InboundCall) -> Page:
+        """The page of a gate that sells."""
+
+    def of_refusal(self, error: ApiError) -> Page:
+        """The page of a request for which there is nothing to buy."""
+
+
+def is_for_person(call: InboundCall) -> bool:
+    """Is a person opening the URL in a browser, with nothing to show yet (contract 4.1)?"""
+    header = call.head.header
+    return (
+        call.method == "GET"
+        and b"text/html" in header.get(b"accept", b"")
+        and b"Mozilla" in header.get(b"user-agent", b"")
+        and not any(name in header for name in _SHOWN)
+    )
+
+
+def page_of_refusal(pages: Pages, opened: OpenGate | None, error: ApiError, call: InboundCall) -> Page:
+    """Return the gate's page where it can still be paid for, else that of the refusal."""
+    if opened is not None and error.code in _BEFORE_PAYMENT and opened.unsold() is None:
+        return pages.at(opened, call)
+    return pages.of_refusal(error)
