@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.solana_node import WALLETS
@@ -49,6 +50,19 @@ async def test_what_some_of_three_nodes_lost_is_sent_again_to_all(
         node.falsify = named
     answer = await hub_of_three.settle(new_payment(embedded_chain))
     assert answer.body["success"] is True
+
+
+@pytest.mark.parametrize("act", [Act.HANG, Act.CUT, Act.SERVER_ERROR])
+async def test_what_the_first_node_lost_is_sent_again_though_the_one_that_is_asked_for_it_says_nothing(
+    hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest, act: Act
+) -> None:
+    nodes[0].on("eth_sendRawTransaction", Act.SWALLOW, times=1)
+    nodes[0].falsify = named
+    nodes[1].on("eth_getTransactionByHash", act)
+    with capture_logs() as lines:
+        answer = await hub_of_three.settle(new_payment(embedded_chain))
+    assert answer.body["success"] is True
+    assert "sent_again" in [line["event"] for line in lines]
 
 
 async def test_what_was_seen_is_not_sent_again(hub: HubUnderTest, embedded_chain: ChainUnderTest) -> None:

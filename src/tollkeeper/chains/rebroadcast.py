@@ -8,6 +8,7 @@ goes to every node, whether there is one or several: an authorization lasts a mi
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _LOG = structlog.get_logger("tollkeeper.chains")
 _PAUSES_SECONDS: Final = (2.0, 4.0, 8.0)
+_LOOK_SECONDS: Final = 0.75
 _AWAITED_MAX: Final = 10_000  # at a time; the others are sent again by who finishes what nobody carries
 
 
@@ -59,10 +61,9 @@ class Rebroadcast:
     async def _look_after(self, raw: bytes, name: str) -> None:
         for pause in _PAUSES_SECONDS:
             await asyncio.sleep(pause)
-            try:
-                if await self._is_shown(name):
-                    return
-            except RpcUnavailable:
-                continue
+            with suppress(RpcUnavailable, TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    if await self._is_shown(name):
+                        return
             _LOG.warning("sent_again", network=self._network, transaction=name)
             await self._send(raw, name)
