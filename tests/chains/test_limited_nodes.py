@@ -235,3 +235,42 @@ async def test_redirects_in_a_circle_end(serve: Any) -> None:
     with pytest.raises(RpcUnavailable, match="without end"):
         await rpc.call("echo", 1)
     await rpc.close()
+
+
+async def test_a_node_that_has_enough_calls_for_now_has_said_nothing_of_batches_that_it_took_before(serve: Any) -> None:
+    refusals = 0
+
+    def answer(_request: web.Request, body: Any) -> web.Response:
+        nonlocal refusals
+        if refusals and isinstance(body, list):  # a single call gets in all the same
+            refusals -= 1
+            return web.Response(text="request rate limited", status=429)
+        return answered(body)
+
+    node = await serve(answer)
+    rpc = Rpc([node.origin])
+    calls = [("echo", [number]) for number in range(8)]
+    assert await rpc.ask(calls) == list(range(8))
+    refusals = 1
+    assert await rpc.ask(calls) == list(range(8))
+    assert rpc.nodes.limits == []
+    assert [len(body) for _, body, _ in node.requests] == [8, 8, 8]
+    await rpc.close()
+
+
+async def test_a_redirect_is_kept_until_the_node_does_not_answer_there(serve: Any) -> None:
+    there = await serve(lambda _request, body: answered(body))
+    is_here = False
+
+    def answer(_request: web.Request, body: Any) -> web.Response:
+        return answered(body) if is_here else web.Response(status=307, headers={"Location": there.origin + "/new"})
+
+    here = await serve(answer)
+    rpc = Rpc([here.origin + "/v2/s3cr3t-key-1234"])
+    assert await rpc.call("echo", 1) == 1
+    is_here = True
+    there.answer = lambda _request, _body: web.Response(status=503, text="no more of s3cr3t-key-1234 here")
+    with pytest.raises(RpcUnavailable, match=r"no more of \.\.\. here"):
+        await rpc.call("echo", 2)
+    assert await rpc.call("echo", 3) == 3
+    await rpc.close()

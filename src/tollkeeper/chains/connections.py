@@ -1,8 +1,8 @@
 """HTTP to a chain's nodes: kept connections, credentials and redirects (security A-15).
 
 A node's URL may hold a key, so it is never shown. A user name and password in it are sent as Basic credentials, to that
-host alone. A redirect is followed once and then kept: to the same host, or to an https URL. What a reply means is not
-decided here.
+host alone. A redirect is followed once and then kept until the node fails there: to the same host, or to an https URL.
+What a reply means is not decided here.
 """
 
 from __future__ import annotations

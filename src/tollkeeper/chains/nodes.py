@@ -29,6 +29,8 @@ OUT_OF_REACH_SECONDS: Final = 10.0
 BATCH_SIZE_MAX: Final = 100
 # A batch may have been refused for another reason than its size, so a larger one is tried again so much later.
 _SMALLER_SECONDS: Final = 3600.0
+# What was answered so short a time ago is not too large now.
+_TAKEN_SECONDS: Final = 600.0
 _WORDS_MAX: Final = 200
 # Pieces of a URL that may be keys: long, and in its path no plain words such as a network's name.
 _KEY_LENGTH_MIN: Final = 6
@@ -39,6 +41,8 @@ _NUMBER: Final = re.compile(r"\d+")
 @dataclass(slots=True, eq=False)
 class Node:
     """One node. `barred` says why it must not be asked; `height` is the latest block that it was seen to have.
+
+    `url`: where it is asked now, which may be where it redirects to.
 
     `silent_since`: when the first of its failures in a row was; one that has never answered was always silent.
     `limits`: what it does not do, each by a name, as a sentence with the node's own words.
@@ -51,12 +55,18 @@ class Node:
     _batch_size: int = BATCH_SIZE_MAX
     _smaller_until: float = 0.0
     _batch_words: str = ""
+    _taken: int = 0
+    _taken_until: float = 0.0
     height: int | None = None
     failures: int = 0
     rests_until: float = 0.0
     silent_since: float | None = -math.inf
     is_behind: bool = False
     doubted_until: float = 0.0
+    _configured_url: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._configured_url = self.url
 
     def judged(self, network: str, problem: str) -> None:
         """It said who it is; `problem`: why it must not be asked on this network, empty where it may."""
@@ -71,13 +81,14 @@ class Node:
         self.failures, self.rests_until, self.silent_since = 0, 0.0, None
 
     def failed(self, now: float, reason: str) -> None:
-        """It gave none. `now`: event loop time."""
+        """It gave none, perhaps because it is no longer where it redirected to. `now`: event loop time."""
         if not self.failures:
             _LOG.warning("node_failed", node=self.position, reason=reason)
         self.rests_until = now + min(_REST_FIRST_SECONDS * 2**self.failures, _REST_MAX_SECONDS)
         self.failures = min(self.failures + 1, 16)
         if self.silent_since is None:
             self.silent_since = now
+        self.url = self._configured_url
 
     def batch_size(self, now: float) -> int:
         """Return how many calls it takes in one batch, as far as was learned. `now`: event loop time."""
@@ -85,6 +96,15 @@ class Node:
             self._batch_size = min(2 * self._batch_size, BATCH_SIZE_MAX)
             self._smaller_until = now + _SMALLER_SECONDS
         return self._batch_size
+
+    def answered_batch(self, now: float, count: int) -> None:
+        """Keep the size of the largest batch that it answered of late. `now`: event loop time."""
+        if count >= self._taken or now >= self._taken_until:
+            self._taken, self._taken_until = count, now + _TAKEN_SECONDS
+
+    def is_taken(self, now: float, count: int, words: str) -> bool:
+        """Tell whether it refuses so many calls for another reason than their number: it took as many of late."""
+        return count <= self._taken and now < self._taken_until and "batch" not in words.lower()
 
     def refused_batch(self, now: float, count: int, words: str) -> None:
         """Learn that it takes fewer than `count` calls in a batch: as many as it says, else half of them."""
@@ -106,14 +126,14 @@ class Node:
             _LOG.warning("node_limit_learned", node=self.position, limit=what, words=words)
 
     def moved(self, url: str) -> None:
-        """Ask it at another URL from now on: it redirects there."""
+        """Ask it at another URL until it fails there: it redirects to that."""
         self.url = url
         parts = urlsplit(url)
         self.limited("moved", f"redirects to {parts.scheme}://{parts.hostname}", "")
 
     def clean(self, words: str) -> str:
-        """Return a node's own words, shortened and without what its URL may hold of keys."""
-        for secret in _secrets(self.url):
+        """Return a node's own words, shortened and without what its URLs may hold of keys."""
+        for secret in (*_secrets(self.url), *_secrets(self._configured_url)):
             words = words.replace(secret, "...")
         shown = "".join(one if one.isprintable() else " " for one in words)
         return " ".join(shown.split())[:_WORDS_MAX]

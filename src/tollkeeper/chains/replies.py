@@ -72,10 +72,14 @@ class HttpReply:
 
 @dataclass(frozen=True, slots=True)
 class BatchRefusal:
-    """A batch that was not answered call by call. `error`: what the node said of each call, where it did."""
+    """A batch that was not answered call by call. `error`: what the node said of each call, where it did.
+
+    `is_limit`: it sounds like too many calls at this time, but may be too many in one batch.
+    """
 
     words: str
     error: RpcError | None = None
+    is_limit: bool = False
 
 
 class _ErrorObject(msgspec.Struct):
@@ -147,7 +151,8 @@ def _refusal_by_status(reply: HttpReply, ids: range, clean: Callable[[str], str]
         answers = _in_order(_DECODE_BATCH(reply.body), ids, clean)
     except (msgspec.DecodeError, UnicodeDecodeError, RpcUnavailable):
         words = clean(words_in(reply.body))
-        return BatchRefusal(words if reply.status == _OK else _status_words(reply, clean))
+        is_limited = reply.status == _TOO_MANY_REQUESTS or is_limit(RpcError(0, words))
+        return BatchRefusal(words if reply.status == _OK else _status_words(reply, clean), is_limit=is_limited)
     return _refused_each(answers) or answers
 
 
@@ -170,7 +175,7 @@ def _refused_each(answers: list[Answer]) -> BatchRefusal | None:
     if not is_limit(first) and _BATCH_WORDS.search(first.message) is None:
         return None
     if all(isinstance(one, RpcError) and (one.code, one.message) == (first.code, first.message) for one in answers):
-        return BatchRefusal(first.message, first)
+        return BatchRefusal(first.message, first, is_limit(first))
     return None
 
 

@@ -319,7 +319,10 @@ class Rpc:
         reply = await self._connections.post(node, body, seconds)
         read = await self._in_step(lambda: read_batch(reply, ids, node.clean))
         if not isinstance(read, BatchRefusal):
+            node.answered_batch(now(), len(requests))
             return read
+        if read.is_limit and node.is_taken(now(), len(requests), read.words):
+            raise RateLimited(read.words)
         # Was it the size? A call that is answered alone says so; one that is not says that the node does not serve.
         first = await self._ask_alone(node, deadline - now(), requests[0])
         if is_limit(first) or (read.error is not None and _is_same(read.error, first)):
