@@ -168,3 +168,19 @@ async def test_of_what_its_payer_s_key_did_not_sign_a_node_is_asked_for_its_code
     chaos.act = recording(asked)
     assert (await chaos_hub.post("/transfer", transfer)).code == "INVALID_SIGNATURE"
     assert asked == [["eth_getCode"]]
+
+
+async def test_however_often_it_is_asked_whether_the_hub_is_ready_a_node_is_asked_once_a_second(
+    chaos_hub: HubUnderTest, chaos: ChaosNode
+) -> None:
+    chaos.calls.clear()
+    began = time.monotonic()
+    for _ in range(100):
+        assert (await chaos_hub.get("/readyz")).status == 200
+    assert chaos.calls.total() <= 1 + (time.monotonic() - began)
+    chaos.on("eth_getTransactionCount", Act.SERVER_ERROR)
+    async with asyncio.timeout(20):
+        while (await chaos_hub.get("/readyz")).status == 200:  # noqa: ASYNC110 - over HTTP there is nothing to wait on
+            await asyncio.sleep(0.05)
+    chaos.calm()
+    assert (await chaos_hub.get("/readyz")).status == 200

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 API_PREFIX: Final = "/api/v1"
+# Anybody may ask whether the hub is ready, as often as he likes: a node is asked so rarely for that.
+_REACHED_SECONDS: Final = 1.0
 # Where Litestar's routes have no prefix; everything else it knows under /api/v1.
 _UNPREFIXED: Final = ("/payments/", "/healthz", "/readyz", "/.well-known/", "/openapi.json", "/docs")
 
@@ -88,6 +90,7 @@ class Hub:
         self.accounts: dict[str, AnyAccount] = {
             network.config.network.name: account_of(network, around) for network in networks
         }
+        self._reached_until: dict[str, float] = {}  # event loop time, by network
         askers = Askers(self.trusted_keys, self.public_url, clients or ClientAddresses(), now_ms)
         shared = (self.accounts, self.settling, askers, now_ms)
         self.facilitator, self.transfers = Facilitator(*shared), Transfers(*shared)
@@ -154,8 +157,12 @@ class Hub:
             if account.chain.asset is None:
                 found.append(f"{name}: {account.chain.problem}")
                 continue
+            now = asyncio.get_running_loop().time
+            if now() < self._reached_until.get(name, 0.0):
+                continue
             try:
                 await account.reach()
+                self._reached_until[name] = now() + _REACHED_SECONDS
             except RpcUnavailable as error:
                 found.append(f"{name}: {error}")
         return found
