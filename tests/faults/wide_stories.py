@@ -394,9 +394,10 @@ class WideStory(EvmStory):
 
     def _under_way(self) -> list[Any]:
         found: list[Any] = self.site.rows(
+            # A sale on trust that its hub forgot stands, and is waited for a day.
             "SELECT nonce, state FROM purchases WHERE state = 'CLAIMED' OR follow_ms = 1"
             " OR (state = 'PARKED' AND failure <> 'not_of_the_facilitators_signers')"
-            " OR (state = 'LIVE' AND confirmed = 0)"
+            " OR (state = 'LIVE' AND confirmed = 0 AND forgotten_ms IS NULL)"
         )
         for row in self.settlements():
             network, _, state, number, block_hash = row
@@ -450,10 +451,11 @@ class WideStory(EvmStory):
     def judge_sale(self, sale: Sale, state: str | None, granted: int, remaining: int, calls: int) -> None:
         nonce = self.nonce(sale.header).lower()
         is_sold = nonce in self.carried or nonce in self.honoured
-        is_forgotten = self.restored and self.reorganised and not self._is_known(nonce)
-        if not is_sold and state == "LIVE" and is_forgotten:
-            told_of = "SELECT id FROM purchases WHERE nonce = ? AND forgotten_ms IS NOT NULL"
-            self.site.gone += [name for (name,) in self.site.rows(told_of, nonce)]
+        if not is_sold and state == "LIVE" and self.restored and not self._is_known(nonce):
+            told_of = "SELECT id, assume_valid FROM purchases WHERE nonce = ? AND forgotten_ms IS NOT NULL"
+            ((name, is_trusted),) = self.site.rows(told_of, nonce)
+            assert self.reorganised or is_trusted, sale  # else it was told that it had been made, and it was
+            self.site.gone.append(name)
             came("sale whose payment is gone and forgotten by its hub")
             return
         if self.official is not None and self.reorganised and not is_sold:  # what it made is not followed
