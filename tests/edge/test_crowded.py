@@ -62,6 +62,23 @@ async def test_idle_callers_give_way_and_who_is_served_stays(said: bytes) -> Non
         assert (await asyncio.wait_for(busy.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 200")
 
 
+async def test_who_has_most_connections_gives_way_though_others_have_waited_longer() -> None:
+    async with crowded(CALLERS) as listening, AsyncExitStack() as open_ones:
+        honest = [await open_ones.enter_async_context(caller(listening)) for _ in range(3)]
+        for reader, writer in honest:
+            writer.write(get(b"/asked"))
+            assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 200")
+        await asyncio.sleep(1.1)  # a look at all of them
+        for _ in range(2 * CALLERS):  # each takes two descriptors of this process
+            reader, writer = await asyncio.open_connection("127.0.0.1", listening.port, local_addr=("127.0.0.2", 0))
+            open_ones.callback(writer.close)
+            writer.write(get(b"/asked"))
+            await asyncio.wait_for(reader.read(100), 5)
+        for reader, writer in honest:
+            writer.write(get(b"/again", b"Connection: close"))
+            assert b"HTTP/1.1 200" in await asyncio.wait_for(everything(reader), 5)
+
+
 async def test_who_is_answered_for_good_and_does_not_end_gives_way_before_who_has_just_come() -> None:
     patient = Patience(linger_seconds=20, linger_total_seconds=60)
     async with crowded(CALLERS, patient) as listening, AsyncExitStack() as open_ones:

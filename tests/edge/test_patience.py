@@ -16,6 +16,7 @@ from tollkeeper.edge.patience import Sweep
 
 class Sleeper:
     transport: asyncio.Transport
+    peer = ""
 
     def __init__(self, *, fails: bool = False) -> None:
         self.looked_at = 0

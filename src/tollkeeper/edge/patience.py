@@ -7,6 +7,7 @@ the process comes to have too many, it is also who knows which of them nobody ne
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from operator import itemgetter
 from typing import Final, Protocol
 
@@ -27,6 +28,7 @@ class Watched(Protocol):
     """A connection that a sweep looks at."""
 
     transport: asyncio.Transport
+    peer: str  # its address
 
     def check_patience(self, now_seconds: float, passed_seconds: float) -> int:
         """Give the connection up if its caller has taken too long; both arguments in the loop's time.
@@ -70,13 +72,16 @@ class Sweep:
             self._timer = None
 
     def make_room(self, now_seconds: float) -> bool:
-        """Close some of the connections on which nobody waits, those first that did so for longest; was there one?
+        """Close some of the connections on which nobody waits; was there one?
 
+        Those first of the address that has most connections, and of them those on which nobody waited for longest.
         Several at once, because finding them is a walk over all.
         """
-        spare = [(seconds, one) for one in self._watched if (seconds := one.spare_seconds()) is not None]
-        spare.sort(key=_first, reverse=True)
-        for _, connection in spare[: 1 + len(spare) // _SHARE]:
+        held = Counter(one.peer for one in self._watched)
+        waited = ((one.spare_seconds(), one) for one in self._watched)
+        spare = [(held[one.peer], seconds, one) for seconds, one in waited if seconds is not None]
+        spare.sort(key=itemgetter(0, 1), reverse=True)
+        for _, _, connection in spare[: 1 + len(spare) // _SHARE]:
             connection.cut()
         if now_seconds >= self._quiet_until_seconds:
             self._quiet_until_seconds = now_seconds + _QUIET_SECONDS
