@@ -89,14 +89,18 @@ class Town:
 
 def back_up(part: Part, to: Path) -> None:
     to.parent.mkdir(exist_ok=True)
-    with closing(sqlite3.connect(part.site.database)) as books, closing(sqlite3.connect(to)) as copy:
-        books.backup(copy)
+    to.unlink(missing_ok=True)
+    of_database(part, "backup", to)
+
+
+def of_database(part: Part, word: str, copy: Path) -> None:
+    command = ("db", word, copy, "--for", part.name, "--config", part.site.config)
+    done = finished(*command, environ=part.site.environ)
+    assert done.returncode == 0, done.stderr
 
 
 def restore(part: Part, backup: Path) -> None:
-    for path in part.site.database.parent.glob(part.site.database.name + "-*"):
-        path.unlink()
-    part.site.database.write_bytes(backup.read_bytes())
+    of_database(part, "restore", backup)
     came(f"restored backup of a {part.name}")
 
 

@@ -8,7 +8,6 @@ What this module does not do: compose or run anything itself (`tollkeeper.servin
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,10 +15,12 @@ import typer
 
 from tollkeeper import __version__
 from tollkeeper.cli.clients import create_command, pay_command, replace_command
+from tollkeeper.cli.database import database_app
 from tollkeeper.cli.main import serve
+from tollkeeper.cli.options import Config, ForRole
 from tollkeeper.cli.output import EXIT_CONFIGURATION, EXIT_FAILED, refuse, say, tell
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.settings import FILE_NAME, Role, load_settings, typed_command
+from tollkeeper.settings import Role, load_settings, typed_command
 from tollkeeper.settings.loading import WORKERS_MAX
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-database_app = typer.Typer(help="The database.", no_args_is_help=True)
 payments_app = typer.Typer(help="Payments.", no_args_is_help=True)
 config_app = typer.Typer(help="The configuration.", no_args_is_help=True)
 contracts_app = typer.Typer(help="Contracts of ours on a chain.", no_args_is_help=True)
@@ -49,14 +49,9 @@ paygate_app.command("create")(create_command)
 paygate_app.command("replace")(replace_command)
 app.command("pay")(pay_command)
 
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", help=f"The configuration file; else TOLLKEEPER_CONFIG, else {FILE_NAME} here."),
-]
 Host = Annotated[str | None, typer.Option(help="The address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="The port to listen on.", min=0, max=65535)]
 Workers = Annotated[int | None, typer.Option(help="How many processes serve: on SQLite one.", min=1, max=WORKERS_MAX)]
-ForRole = Annotated[Role, typer.Option("--for", help="Whose: of serve, of gateway or of hub.")]
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature of a callback
@@ -193,78 +188,6 @@ def config_check_command(
     if report.errors:
         sys.exit(EXIT_CONFIGURATION)
     tell(f"`tollkeeper {role.value}` can start with this.")
-
-
-@database_app.command("migrate")
-def migrate_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
-    """Bring the database's schema up to date, as a start would.
-
-    Example: tollkeeper db migrate --for hub
-    """
-    import asyncio
-
-    from tollkeeper.serving.own_database import open_own_database
-    from tollkeeper.storage import pending
-
-    settings = load_settings(role, config)
-    missing = pending(settings.database_url)
-    asyncio.run(open_own_database(settings).close())
-    for migration in missing:
-        tell(f"applied {migration.version:04}_{migration.name}")
-    tell("the schema is up to date")
-
-
-@database_app.command("check")
-def check_command(
-    *,
-    config: Config = None,
-    role: ForRole = Role.SERVE,
-    chain: Annotated[
-        bool | None,
-        typer.Option("--chain/--no-chain", help="Compare with the chain too; unless said, where a node is set."),
-    ] = None,
-    since_block: Annotated[
-        int | None, typer.Option(help="The first block to compare; else the first that the books name.", min=0)
-    ] = None,
-    network: Annotated[str | None, typer.Option(help="Compare this network with its chain, and no other.")] = None,
-) -> None:
-    """Compare the books with themselves and the chain, and list every difference.
-
-    Changes nothing; a server may be running.
-
-    Example: tollkeeper db check --since-block 21000000
-    """
-    import asyncio
-
-    from tollkeeper.chains.rpc import RpcUnavailable
-    from tollkeeper.serving.inspection import inspect_books
-    from tollkeeper.serving.reconciling import compare_with_chain, not_compared
-
-    settings = load_settings(role, config)
-    if network is not None and network not in settings.networks:
-        msg = f"{network} is no network of this configuration"
-        raise typer.BadParameter(msg)
-    differences, left, problem = inspect_books(settings), dict[str, int](), ""
-    if chain is None:
-        chain = any(one.rpc_urls for one in settings.networks.values())
-    if chain:
-        networks = settings.networks if network is None else {network: settings.networks[network]}
-        try:
-            differences += asyncio.run(compare_with_chain(replace(settings, networks=networks), since_block))
-        except RpcUnavailable as error:
-            problem = f"the chain cannot be compared: {error}"
-        left = not_compared(settings) if network is None else {}
-    for difference in differences:
-        say(str(difference), typer.colors.RED, sys.stdout)
-    if differences:
-        tell(f"{len(differences)} difference{'s' if len(differences) > 1 else ''}")
-    if problem:
-        refuse(problem, code=EXIT_FAILED)
-    for name, count in left.items():
-        say(f"not compared with the chain: {name}, {count} payments", typer.colors.YELLOW, sys.stdout)
-    if differences:
-        sys.exit(EXIT_FAILED)
-    tell(("books and chain agree" if chain else "the books agree") + (" where they were compared" if left else ""))
 
 
 @contracts_app.callback()

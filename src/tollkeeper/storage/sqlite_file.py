@@ -42,7 +42,7 @@ def open_sqlite(path: Path, known: Sequence[Migration], *, migrate: bool) -> Sql
     With `migrate` false a schema that is not up to date is refused. Raises: StorageError, the file untouched.
     """
     path = path.absolute().parent.resolve() / path.name
-    lock = _lock(path)
+    lock = lock_file(path)
     try:
         writer = _open_writer(path, _allowed(path, known, migrate=migrate))
         try:
@@ -59,7 +59,7 @@ def open_sqlite(path: Path, known: Sequence[Migration], *, migrate: bool) -> Sql
         raise
 
 
-def _lock(path: Path) -> int:
+def lock_file(path: Path) -> int:
     """Take the database at `path` for this program alone. Raises: StorageError where another program has it."""
     lock_path = path.with_name(path.name + ".lock")
     try:

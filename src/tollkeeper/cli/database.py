@@ -1,0 +1,125 @@
+"""Commands on a part's database: its schema, its soundness, copies of it."""
+# ruff: noqa: PLC0415 - a command imports what it runs, so that the others start at once
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tollkeeper.cli.options import Config, ForRole
+from tollkeeper.cli.output import EXIT_FAILED, refuse, say, tell
+from tollkeeper.settings import Role, load_settings, typed_command
+
+database_app = typer.Typer(help="The database.", no_args_is_help=True)
+
+
+@database_app.command("migrate")
+def migrate_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
+    """Bring the database's schema up to date, as a start would.
+
+    Example: tollkeeper db migrate --for hub
+    """
+    import asyncio
+
+    from tollkeeper.serving.own_database import open_own_database
+    from tollkeeper.storage import pending
+
+    settings = load_settings(role, config)
+    missing = pending(settings.database_url)
+    asyncio.run(open_own_database(settings).close())
+    for migration in missing:
+        tell(f"applied {migration.version:04}_{migration.name}")
+    tell("the schema is up to date")
+
+
+@database_app.command("check")
+def check_command(
+    *,
+    config: Config = None,
+    role: ForRole = Role.SERVE,
+    chain: Annotated[
+        bool | None,
+        typer.Option("--chain/--no-chain", help="Compare with the chain too; unless said, where a node is set."),
+    ] = None,
+    since_block: Annotated[
+        int | None, typer.Option(help="The first block to compare; else the first that the books name.", min=0)
+    ] = None,
+    network: Annotated[str | None, typer.Option(help="Compare this network with its chain, and no other.")] = None,
+) -> None:
+    """Compare the books with themselves and the chain, and list every difference.
+
+    Changes nothing; a server may be running.
+
+    Example: tollkeeper db check --since-block 21000000
+    """
+    import asyncio
+
+    from tollkeeper.chains.rpc import RpcUnavailable
+    from tollkeeper.serving.inspection import inspect_books
+    from tollkeeper.serving.reconciling import compare_with_chain, not_compared
+
+    settings = load_settings(role, config)
+    if network is not None and network not in settings.networks:
+        msg = f"{network} is no network of this configuration"
+        raise typer.BadParameter(msg)
+    differences, left, problem = inspect_books(settings), dict[str, int](), ""
+    if chain is None:
+        chain = any(one.rpc_urls for one in settings.networks.values())
+    if chain:
+        networks = settings.networks if network is None else {network: settings.networks[network]}
+        try:
+            differences += asyncio.run(compare_with_chain(replace(settings, networks=networks), since_block))
+        except RpcUnavailable as error:
+            problem = f"the chain cannot be compared: {error}"
+        left = not_compared(settings) if network is None else {}
+    for difference in differences:
+        say(str(difference), typer.colors.RED, sys.stdout)
+    if differences:
+        tell(f"{len(differences)} difference{'s' if len(differences) > 1 else ''}")
+    if problem:
+        refuse(problem, code=EXIT_FAILED)
+    for name, count in left.items():
+        say(f"not compared with the chain: {name}, {count} payments", typer.colors.YELLOW, sys.stdout)
+    if differences:
+        sys.exit(EXIT_FAILED)
+    tell(("books and chain agree" if chain else "the books agree") + (" where they were compared" if left else ""))
+
+
+@database_app.command("backup")
+def backup_command(
+    to: Annotated[Path, typer.Argument(help="The file to write; it must not be there yet.")],
+    config: Config = None,
+    role: ForRole = Role.SERVE,
+) -> None:
+    """Copy the database into one file, one consistent state, also beside a running server.
+
+    Example: tollkeeper db backup /backup/tollkeeper-2026-11-28.db
+    """
+    from tollkeeper.storage.sqlite_copy import back_up
+
+    size_bytes = back_up(load_settings(role, config).database_url, to)
+    tell(f"{to} holds the database, {size_bytes:,} bytes. Keep it apart from the keys, and both")
+
+
+@database_app.command("restore")
+def restore_command(
+    copy: Annotated[Path, typer.Argument(help="A file that `db backup` wrote.")],
+    config: Config = None,
+    role: ForRole = Role.SERVE,
+) -> None:
+    """Make a backup the database. What was there before is kept aside; a server that runs is a refusal.
+
+    Example: tollkeeper db restore /backup/tollkeeper-2026-11-28.db
+    """
+    from tollkeeper.storage.sqlite_copy import put_back
+
+    settings = load_settings(role, config)
+    aside = put_back(settings.database_url, copy)
+    tell(f"{copy} is the database now" + ("" if aside is None else f", and what was there is in {aside}"))
+    named = "" if role is Role.SERVE else f" --for {role.value}"
+    where = "" if settings.config_path is None else f" --config {settings.config_path}"
+    tell(f"It forgets what happened since. Before you start: {typed_command()} db check --chain{named}{where}")
