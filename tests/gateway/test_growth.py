@@ -6,8 +6,6 @@ Each public endpoint is sent many requests; what stands in all tables afterwards
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import secrets
 import sqlite3
 import time
@@ -24,6 +22,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.edge.test_calls import until
 from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget
+from tests.gateway.version2 import EVM, authorized, decoded, encoded, offers, shown, wallet_of
 from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.evm import personal_message_digest, sign_digest
 from tollkeeper.gateway import traffic
@@ -44,12 +43,12 @@ MUCH: Final = {"more": "m" * 3_000}
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A program with a database of its own, a gate, what its 402 says, and who asks."""
+    """A program with a database of its own, a gate, its 402, and who asks."""
 
     url: str
     database: Path
     gate: dict[str, Any]
-    challenge: dict[str, Any]
+    unpaid: Answer
     buyer: Buyer
 
     async def ask(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
@@ -58,8 +57,12 @@ class Place:
 
     def payment(self, **changes: Any) -> str:
         """What pays the gate, but for these changes, and says much beside."""
-        signed = self.buyer.sign(self.challenge, lambda wanted: replace(wanted, **changes))
+        signed = self.buyer.sign(self.unpaid.json(), lambda wanted: replace(wanted, **changes))
         return encoded({**decoded(signed), **MUCH})
+
+    def payment_in_version_2(self, **changes: object) -> str:
+        offer, wallet = offers(self.unpaid)[EVM], wallet_of(self.buyer)
+        return shown(offer, authorized(offer, wallet, **changes), extensions=MUCH)
 
     def stored_bytes(self) -> int:
         """What stands in all rows of all tables."""
@@ -83,6 +86,11 @@ class Place:
             requests, hours = counted.fetchone()
             return int(requests), int(hours)
 
+    def sold(self) -> int:
+        with closing(sqlite3.connect(self.database)) as database:
+            (count,) = database.execute("SELECT count(*) FROM purchases").fetchone()
+            return int(count)
+
     async def growth(self, ask: Ask, requests: int, *, log_lines: int) -> int:
         """In bytes, as of 10,000 requests, of each of which the log has so many lines."""
         lines, before = self.logged(), self.stored_bytes()
@@ -91,15 +99,6 @@ class Place:
             assert all(answer.status < 500 for answer in answers), [answer.body for answer in answers]
         await until(lambda: self.logged() >= lines + requests * log_lines, 30)
         return (self.stored_bytes() - before) * 10_000 // requests
-
-
-def decoded(payment: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(base64.b64decode(payment))
-    return found
-
-
-def encoded(payment: dict[str, Any]) -> str:
-    return base64.b64encode(json.dumps(payment).encode()).decode()
 
 
 Ask = Callable[[Place, int], Awaitable[Answer]]
@@ -116,7 +115,7 @@ async def place(tmp_path: Path, embedded_chain: ChainUnderTest, target: Recordin
         fields = {"price": "0.01", "targetUrl": target.url, "credits": 1}
         made = await buyer.ask("POST", url + GATES, body=fields, headers=bearer)
         gate = made.json()
-        there = Place(url, database, gate, (await buyer.ask("GET", gate["accessUrl"])).json(), buyer)
+        there = Place(url, database, gate, await buyer.ask("GET", gate["accessUrl"]), buyer)
         await until(lambda: there.logged() == 1, 30)
         yield there
 
@@ -155,6 +154,14 @@ def paying(path: str, **changes: Callable[[], Any]) -> Ask:
     async def ask(place: Place, _number: int) -> Answer:
         payment = place.payment(**{name: change() for name, change in changes.items()})
         return await place.ask("GET", path.format(slug=place.gate["slug"]), X_Payment=payment)
+
+    return ask
+
+
+def paying_in_version_2(**changes: Callable[[], object]) -> Ask:
+    async def ask(place: Place, _number: int) -> Answer:
+        payment = place.payment_in_version_2(**{name: change() for name, change in changes.items()})
+        return await place.ask("GET", "/" + place.gate["slug"], PAYMENT_SIGNATURE=payment)
 
     return ask
 
@@ -227,6 +234,9 @@ A_LINE_OF_THE_LOG: Final[dict[str, Ask]] = {
     "expired": paying("/{slug}", **EXPIRED),
     "too little": paying("/{slug}", value=lambda: 1),
     "for another": paying("/{slug}", pay_to=lambda: "0x" + "55" * 20),
+    "too much in version 2": paying_in_version_2(value=lambda: str(10**15)),
+    "expired in version 2": paying_in_version_2(validBefore=lambda: str(int(time.time()) - 1)),
+    "of another's money in version 2": paying_in_version_2(**{"from": lambda: "0x" + secrets.token_hex(20)}),
 }
 
 
@@ -269,6 +279,12 @@ async def buy(place: Place, _number: int) -> Answer:
     return answer
 
 
-async def test_of_what_is_sold_little_stays_and_nothing_of_what_its_buyer_says_beside(place: Place) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+async def test_of_what_is_sold_little_stays_and_nothing_of_what_its_buyer_says_beside(
+    place: Place, version: int
+) -> None:
     """It costs its buyer the price, and the hub gas, of which each owner has a share."""
-    assert await place.growth(buy, SALES, log_lines=1) < SOLD_BYTES
+    asking = buy if version == 1 else paying_in_version_2()
+    before = place.sold()
+    assert await place.growth(asking, SALES, log_lines=1) < SOLD_BYTES
+    assert place.sold() == before + SALES
