@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,10 @@ class WalletError(Exception):
         self.code = code
 
 
+async def at_once(_method: str) -> None:
+    """Its owner agrees to everything."""
+
+
 @dataclass(slots=True)
 class EvmWallet:
     """What answers the page's requests. `before` may refuse one, or wait; `asked` are the methods so far."""
@@ -37,15 +41,16 @@ class EvmWallet:
     wallet: TestWallet
     chain_id: int = 84532
     known_chains: set[int] = field(default_factory=lambda: {1, 84532, 8453})
-    before: Callable[[str], None] = lambda _method: None
+    before: Callable[[str], Awaitable[None]] = at_once
     asked: list[str] = field(default_factory=list)
+    is_stubborn: bool = False  # says that it switched, and did not
 
-    def answer(self, request: str) -> str:
+    async def answer(self, request: str) -> str:
         """The JSON answer to a JSON request."""
         call = json.loads(request)
         self.asked.append(call["method"])
         try:
-            self.before(call["method"])
+            await self.before(call["method"])
             return json.dumps({"result": self._answer(call["method"], call["params"])})
         except WalletError as error:
             return json.dumps({"error": {"code": error.code, "message": str(error)}})
@@ -59,7 +64,7 @@ class EvmWallet:
             wanted = int(params[0]["chainId"], 16)
             if wanted not in self.known_chains:
                 raise WalletError(4902, "Unrecognized chain ID")
-            self.chain_id = wanted
+            self.chain_id = self.chain_id if self.is_stubborn else wanted
             return None
         if method == "wallet_addEthereumChain":
             self.chain_id = int(params[0]["chainId"], 16)
@@ -109,12 +114,14 @@ class Window:
 
 
 @asynccontextmanager
-async def window(browser: Browser, wallet: EvmWallet | None = None, **options: Any) -> AsyncIterator[Window]:
-    """A profile of the browser with these wallets in it."""
+async def window(
+    browser: Browser, wallet: EvmWallet | None = None, *, announces: bool = True, **options: Any
+) -> AsyncIterator[Window]:
+    """A profile of the browser with this wallet in it, which announces itself or is `window.ethereum`."""
     context = await browser.new_context(**options)
     if wallet is not None:
         await context.expose_function("__evm", lambda request: wallet.answer(request))  # noqa: PLW0108 - it is marked
-        await context.add_init_script(_EVM_WALLET)
+        await context.add_init_script(_EVM_WALLET.replace("ANNOUNCES", json.dumps(announces)))
     try:
         yield Window(context)
     finally:

@@ -8,6 +8,10 @@
     },
     on() {},
   };
+  if (!ANNOUNCES) {
+    window.ethereum = provider;
+    return;
+  }
   const icon = "data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg' width='24' height='24'/>";
   const detail = Object.freeze({ info: { uuid: "1", name: "Test Wallet", icon, rdns: "example.test" }, provider });
   const announce = () => window.dispatchEvent(new CustomEvent("eip6963:announceProvider", { detail }));

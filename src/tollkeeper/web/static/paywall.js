@@ -27,10 +27,15 @@ let kept = read(localStorage, KEY);
 let login = read(sessionStorage, LOGIN);
 const keep = (change) => write(localStorage, KEY, kept = { ...kept, ...change });
 const drop = () => write(localStorage, KEY, kept = {});
+// A page that is left lets go of its request at once, so that the gateway spends no credit for an answer to nobody.
+const leaving = new AbortController();
+addEventListener("pagehide", () => leaving.abort());
+addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 let account;
 
 function show(id, isShown = true) { $(id).hidden = !isShown; }
 function say(text) { $("say").textContent = text; }
+const sentence = (text) => text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 function step(name) {
   const names = Object.keys(STEPS), at = names.indexOf(name);
   show("steps");
@@ -68,7 +73,7 @@ function proof() {
 async function asked(path, options = {}) {
   const answer = await fetch(gate.root + path, options).catch(() => { throw new Told(`The gateway cannot be reached. ${NOT} Try again.`); });
   const body = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Told(body.error?.message ?? `The gateway answered with status ${answer.status}. Try again later.`);
+  if (!answer.ok) throw new Told(sentence(body.error?.message ?? `the gateway answered with status ${answer.status}; try again later`));
   return body;
 }
 
@@ -91,7 +96,7 @@ async function call(wanted) {
     const isPaid = Boolean(headers["X-PAYMENT"] ?? headers["X-Credit-Token"]);
     let answer;
     try {
-      answer = await fetch(wanted.url, { method: wanted.method, headers, body: wanted.body, redirect: "manual", cache: "no-store" });
+      answer = await fetch(wanted.url, { method: wanted.method, headers, body: wanted.body, redirect: "manual", cache: "no-store", signal: leaving.signal });
     } catch {
       throw new Told(isPaid ? "The connection broke. Your payment is kept in this browser: ask again, and do not pay again."
         : `The connection broke. ${NOT} Try again.`, { again: wanted });
@@ -117,7 +122,7 @@ async function call(wanted) {
 }
 
 function refuse(answer, problem, wanted) {
-  const { code, message } = problem;
+  const { code, message, details } = problem;
   if (code === "CREDIT_TOKEN_REQUIRED") {
     keep({ wantsLogin: true });
     throw new Told("You have credits here. Sign in with the wallet that paid to use them; nothing more is charged.");
@@ -126,10 +131,11 @@ function refuse(answer, problem, wanted) {
     login = {};
     throw new Told(`Sign in with your wallet. ${NOT}`);
   }
-  const isOpen = code === "PAYMENT_INVALID" && Date.now() < kept.until || answer.status === 429 || answer.status >= 500;
+  // What failed in a transaction that anybody can read may be carried out yet: the same is sent, and no other signed.
+  const isOpen = code === "PAYMENT_INVALID" && details?.transaction && Date.now() < kept.until || answer.status === 429 || answer.status >= 500;
   if (!isOpen && code !== "FORBIDDEN") drop();
   const wait = answer.status === 429 ? ` Wait ${answer.headers.get("retry-after") ?? "some"} seconds, and ask again.` : "";
-  throw new Told((SAID[code] ?? message) + wait, isOpen ? { again: wanted } : {});
+  throw new Told((SAID[code] ?? sentence(message)) + wait, isOpen ? { again: wanted } : {});
 }
 
 async function served(answer) {
@@ -172,6 +178,7 @@ async function use(wallet) {
   account = await wallet.connect();
   const wanted = kept.pending && kept.call || request();
   if (wantsLogin() && !isLoggedIn()) await logIn(wallet);
+  if (kept.wantsLogin) await learnToken();
   if ((kept.payment || kept.token || gate.binding === "wallet") && await call(wanted)) return;
   const chosen = offer();
   step("network");
@@ -187,12 +194,19 @@ async function use(wallet) {
   if (!await call(wanted)) throw new Told(`The payment was not taken. ${NOT} Reload the page, and pay again.`);
 }
 
+// The payer is told the token that holds the credits, which counts wherever the payment does not.
+async function learnToken() {
+  const { data } = await asked("/api/v1/credits", { headers: proof() });
+  const token = data[0]?.creditToken;
+  if (!token) throw new Told("These credits are another wallet's. Choose the account that paid in your wallet, and sign in again.");
+  keep({ token, wantsLogin: undefined });
+}
+
 // After a reload: what became of the payment is asked, which is free; what was not served yet is asked for again.
 async function resume() {
   const answer = await fetch(`${gate.root}/api/v1/credits`, { headers: proof() }).catch(() => undefined);
   const [held] = answer?.ok ? (await answer.json()).data : [];
   if (held) keep({ left: held.remaining, total: held.granted });
-  if (held?.creditToken) keep({ token: held.creditToken });
   const wasServed = held && held.remaining > 0 && held.used > 0;
   if (!kept.pending || wasServed) {
     keep({ pending: false });
@@ -222,6 +236,7 @@ async function run(work) {
     if (told.again) button($("next"), "Ask again", () => call(told.again));
     tellHeld();
   } finally {
+    for (const one of document.querySelectorAll("#wallets button")) one.lastChild.data = verb(one.wallet);
     delete document.body.dataset.busy;
     for (const one of document.querySelectorAll("button")) one.disabled = false;
   }
@@ -234,17 +249,17 @@ function button(place, text, work) {
   return made;
 }
 
+const verb = (wallet) => `${kept.wantsLogin ? "Sign in" : `Pay ${gate.price} USDC`} with ${wallet.name}`;
+
 function addWallet(wallet) {
-  const verb = () => `${kept.wantsLogin ? "Sign in" : `Pay ${gate.price} USDC`} with ${wallet.name}`;
-  const made = button($("wallets"), verb(), () => use(wallet));
-  made.dataset.family = wallet.family;
+  const made = Object.assign(button($("wallets"), verb(wallet), () => use(wallet)), { wallet });
   if (/^data:image\//.test(wallet.icon)) made.prepend(Object.assign(new Image(24, 24), { src: wallet.icon, alt: "" }));
   showWallets();
 }
 
 function showWallets() {
   let shown = 0;
-  for (const one of $("wallets").children) shown += !(one.hidden = one.dataset.family !== offer().family);
+  for (const one of $("wallets").children) shown += !(one.hidden = one.wallet.family !== offer().family);
   show("no-wallet", !shown);
 }
 
