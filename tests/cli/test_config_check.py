@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
-from tests.cli.processes import configured, finished
+from tests.cli.processes import ask, configured, finished
+from tests.interop.local_server import Reply, Request, serving
 from tollkeeper.core.evm import address_of_key, checksum_address
 from tollkeeper.sandbox.evm_node import EvmNode
 from tollkeeper.sandbox.solana_node import SolanaNode
@@ -86,6 +88,25 @@ def test_a_hub_in_clear_text_is_warned_of_without_what_its_url_holds(tmp_path: P
     assert "5ec2e7" not in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("network", "role", "price", "warned"),
+    [
+        ("base", "serve", "0.001", []),
+        ("base", "serve", None, ["min_price"]),
+        ("solana-mainnet", "hub", None, ["min_price"]),
+        ("base", "gateway", None, []),
+        ("base-sepolia", "serve", None, []),
+    ],
+)
+def test_a_public_hub_of_real_money_that_settles_next_to_nothing_is_warned_of(
+    tmp_path: Path, network: str, role: str, price: str | None, warned: list[str]
+) -> None:
+    config = configured(tmp_path, NOWHERE, network=network)
+    environ = {"host": "::", "public_url": "https://pay.example.org", "hub_url": "https://hub.example.org"}
+    least = {} if price is None else {"min_price": price}
+    assert named(checked(config, "--offline", "--for", role, **environ, **least)) == warned
+
+
 def test_what_was_not_checked_is_said(tmp_path: Path, node: EvmNode) -> None:
     config = configured(tmp_path, node.url)
     (public,) = told(checked(config), "not checked")
@@ -144,3 +165,20 @@ def test_fee_payers_on_solana_are_asked_too(tmp_path: Path, solana: SolanaNode) 
     funded = checked(config)
     assert told(funded, "warning") == []
     assert funded.stdout.count("has money for 182 settlements") == 2
+
+
+def test_what_a_node_does_not_do_is_said_in_its_own_words_without_its_key(tmp_path: Path, node: EvmNode) -> None:
+    def answer(request: Request) -> Reply:
+        asked = json.loads(request.body)
+        if isinstance(asked, list) and len(asked) > 3:
+            return Reply(429, {"error": {"message": "batches of 3 at most for 5ec2e75ec2e7"}})
+        return Reply(200, ask(node.url, body=asked).json())
+
+    with serving(answer) as limited:
+        config = configured(tmp_path, f"{limited.url}/v2/5ec2e75ec2e7")
+        done = checked(config)
+    (said,) = [line for line in told(done, "warning") if "rpc_url" in line]
+    assert said.startswith("networks.base-sepolia.rpc_url: node 1 takes 3 calls in a batch (")
+    assert said.endswith(": batches of 3 at most for ...)")
+    assert "1 of 1 answer" in done.stdout
+    assert "5ec2e7" not in done.stdout

@@ -411,10 +411,9 @@ async def test_the_sweep_deletes_what_nobody_sells_when_it_is_old_and_what_is_so
         assert (await shop.get(await shop.link(await shop.read(replaced))))[1] == b"latter"
 
 
-async def test_a_start_on_another_database_deletes_nothing_that_is_sold_and_says_what_it_would(
+async def test_another_database_that_was_given_the_same_store_never_deletes_what_is_sold(
     tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:
-    """A backup restored for a look, or a second gateway that was given the same store."""
     root = tmp_path / "files"
     store = LocalFiles(root, 0)
     async with running_shop(embedded_chain, tmp_path / "gate.db", FileSettings(root, 0), store) as shop:
@@ -423,10 +422,27 @@ async def test_a_start_on_another_database_deletes_nothing_that_is_sold_and_says
     os.utime(root / "objects" / sold, (0, 0))
     await open_database(f"sqlite:///{tmp_path / 'other.db'}").close()
     with structlog.testing.capture_logs() as logged:
-        assert await swept(tmp_path / "other.db", store, 0, DAY_MS - 60_000) == [sold]
-    assert [(entry["event"], entry["count"]) for entry in logged] == [("orphans_found", 1)]
+        assert await swept(tmp_path / "other.db", store, 0, DAY_MS + 60_000, 9 * DAY_MS) == [sold]
+    assert {(entry["event"], entry["log_level"]) for entry in logged} == {("files_of_another_database", "error")}
     assert await swept(tmp_path / "gate.db", store, 0, 2 * DAY_MS) == [sold]
-    assert await swept(tmp_path / "other.db", store, 0, DAY_MS + 60_000) == []
+
+
+async def test_a_start_on_a_backup_deletes_nothing_within_a_day_and_says_what_it_would(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    root = tmp_path / "files"
+    store = LocalFiles(root, 0)
+    await open_database(f"sqlite:///{tmp_path / 'gate.db'}").close()
+    backup = (tmp_path / "gate.db").read_bytes()
+    async with running_shop(embedded_chain, tmp_path / "gate.db", FileSettings(root, 0), store) as shop:
+        await shop.gate()
+        (sold,) = await shop.objects()
+    os.utime(root / "objects" / sold, (0, 0))
+    (tmp_path / "backup.db").write_bytes(backup)
+    with structlog.testing.capture_logs() as logged:
+        assert await swept(tmp_path / "backup.db", store, 0, DAY_MS - 60_000) == [sold]
+    assert [(entry["event"], entry["count"]) for entry in logged] == [("orphans_found", 1)]
+    assert await swept(tmp_path / "backup.db", store, 0, DAY_MS + 60_000) == []
 
 
 async def test_who_is_not_logged_in_uploads_nothing(local_shop: Shop) -> None:

@@ -87,6 +87,11 @@ async def names(store: FileStore) -> list[str]:
     return sorted([found.file_id async for found in store.listed()])
 
 
+async def test_a_store_belongs_to_the_database_that_asked_first(store: FileStore) -> None:
+    assert [await store.owner(name) for name in ("one", "two", "one")] == ["one"] * 3
+    assert await names(store) == []
+
+
 @pytest.mark.parametrize("size_bytes", [0, 1, MIB, 17 * MIB + 5])
 async def test_what_was_written_is_read_whole_and_in_any_part(store: FileStore, size_bytes: int) -> None:
     content, file_id = os.urandom(size_bytes), new_id()

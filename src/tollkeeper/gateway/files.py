@@ -27,6 +27,7 @@ from tollkeeper.storage.file_rows import (
     forget_upload,
     is_orphan,
     keep_until,
+    mark_of_database,
 )
 from tollkeeper.storage.files import FileMissingError, FileStoreError
 
@@ -198,6 +199,10 @@ class Files:
                 _LOG.info("file_deleted", file_id=file_id)
 
     async def _sweep_unnamed(self, now_ms: int) -> None:
+        mark = await mark_of_database(self.database)
+        if (owner := await self.store.owner(mark)) != mark:  # whose rows name what ours do not
+            _LOG.error("files_of_another_database", theirs=owner, ours=mark)
+            return
         before_ms = now_ms - ORPHAN_SECONDS * 1000
         kept: dict[str, int] = {}
         async for found in self.store.listed():

@@ -70,7 +70,7 @@ default_network = "{network}"
         _SELL,
         """\
 # Where files that are sold are kept (a directory, or "s3://bucket/prefix", which the environment describes), how many
-# MB stay free in a directory, how long a link to a file is good. Each database needs a place of its own.
+# MB stay free in a directory, how long a link to a file is good.
 # files = {files}
 # files_min_free_mb = 1024
 # download_lifetime_seconds = 900

@@ -22,6 +22,7 @@ def exposures(settings: Settings) -> list[Finding]:
     return [
         *_own_address(settings),
         *_strangers(settings),
+        *_gas(settings),
         *_peers(settings),
         *_same_nodes(settings),
         *_clear_text(settings),
@@ -70,6 +71,15 @@ def _strangers(settings: Settings) -> list[Finding]:
             Finding("anonymous_paygates", problem, "anyone can sell through it without a login; set it to off")
         )
     return found
+
+
+def _gas(settings: Settings) -> list[Finding]:
+    """Warn of a public hub of real money that settles payments of next to nothing for anybody."""
+    is_real = any(not network.network.is_test for network in settings.networks.values())
+    if settings.role is Role.GATEWAY or settings.public_url.is_loopback or settings.min_price_micro or not is_real:
+        return []
+    problem = "it is 0: strangers can have payments of next to nothing settled at your gas, within its budget"
+    return [Finding("min_price", problem, "set it to what a settlement costs you")]
 
 
 def _peers(settings: Settings) -> list[Finding]:

@@ -144,3 +144,9 @@ def forget_upload(file_id: str) -> Unit[None]:
 async def is_orphan(database: Database, file_id: str) -> bool:
     """Whether no row names the object, not even one of an upload."""
     return bool(await database.read(_Q.orphan(id=file_id)))
+
+
+async def mark_of_database(database: Database) -> str:
+    """Return what tells this database, and copies of it, from every other: when it was made."""
+    (row,) = await database.read(_Q.mark_of_database())
+    return f"made at {row['applied_ms']}"

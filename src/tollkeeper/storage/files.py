@@ -13,6 +13,7 @@ import hashlib
 import os
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Protocol
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 CHUNK_SIZE_BYTES: Final = 256 * 1024
 OF_ANOTHER_SIZE: Final = "the object has not the size that it had"
+OWNER_NAME: Final = "database"  # beside the objects: whose they are
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -92,6 +94,9 @@ class FileStore(Protocol):
 
     async def check(self) -> None:
         """Can objects be written and read now? Raises: FileStoreError."""
+
+    async def owner(self, database: str) -> str:
+        """Return whose the objects are: the first database's that asked. Raises: FileStoreError."""
 
 
 class LocalFiles:
@@ -193,6 +198,21 @@ class LocalFiles:
         """See `FileStore`."""
         probe = await self.begin(f"check-{os.getpid()}-{time.time_ns()}", None)
         await probe.abort()
+
+    async def owner(self, database: str) -> str:
+        """See `FileStore`."""
+        return await asyncio.to_thread(self._owner, database)
+
+    def _owner(self, database: str) -> str:
+        mark = self._root / OWNER_NAME
+        try:
+            make_private_directory(self._root)
+            with suppress(FileExistsError), open_private_file(mark) as file:
+                file.write(database.encode())
+                os.fsync(file.fileno())
+            return mark.read_text("utf-8", "replace") or database  # empty where the first write was cut
+        except OSError as error:
+            raise _failure(error) from error
 
 
 class _LocalUpload:

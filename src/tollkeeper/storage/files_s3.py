@@ -23,6 +23,7 @@ from obstore.store import S3Store
 from tollkeeper.storage.files import (
     CHUNK_SIZE_BYTES,
     OF_ANOTHER_SIZE,
+    OWNER_NAME,
     FileMissingError,
     FileStoreError,
     Listed,
@@ -154,6 +155,15 @@ class S3Files:
                 await probe.abort()
             raise
         await probe.abort()
+
+    async def owner(self, database: str) -> str:
+        """See `FileStore`."""
+        with suppress(FileMissingError), _asking("read"):
+            found = await obstore.get_async(self._store, OWNER_NAME)
+            return bytes(await found.bytes_async()).decode("utf-8", "replace")
+        with _asking("written"):
+            await obstore.put_async(self._store, OWNER_NAME, database.encode(), use_multipart=False)
+        return database
 
 
 class _S3Upload:

@@ -51,6 +51,9 @@ INSERT INTO uploads (file_id, mark, begun_ms, is_cut) VALUES (:file_id, '', :now
 SELECT :id AS id WHERE NOT EXISTS (SELECT 1 FROM files WHERE id = :id)
 AND NOT EXISTS (SELECT 1 FROM uploads WHERE file_id = :id);
 
+-- name: mark_of_database
+SELECT applied_ms FROM schema_migrations ORDER BY version LIMIT 1;
+
 -- name: begin_upload
 INSERT INTO uploads (file_id, mark, begun_ms) VALUES (:file_id, :mark, :now_ms);
 
