@@ -36,8 +36,10 @@ JSON: Final = b"application/json"
 # The name that a caller gives a request. An answer that has another one is of another request: a connection on which
 # something sent an answer twice looks like any other.
 CORRELATION_ID: Final = b"x-correlation-id"
-# "//", "/" and "\\" encoded, and the unreserved characters of RFC 3986 encoded.
-_OTHER_SPELLING: Final = re.compile(rb"//|%(?:2[def]|5[cf]|7e|3[0-9]|[46][1-9a-f]|[57][0-9a])", re.IGNORECASE)
+# "//", "/" and "\\" encoded, the unreserved characters of RFC 3986 encoded, and a "/" at the end.
+_OTHER_SPELLING: Final = re.compile(
+    rb"//|%(?:2[def]|5[cf]|7e|3[0-9]|[46][1-9a-f]|[57][0-9a])|\A/?api/.*/\Z", re.IGNORECASE
+)
 _CORRELATION: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _LOG = structlog.get_logger("tollkeeper.api")
 _ENCODE = msgspec.json.Encoder().encode
@@ -268,7 +270,7 @@ def _check_path(path: bytes) -> None:
     Raises: INVALID_PARAMETER.
     """
     if _OTHER_SPELLING.search(path):
-        raise invalid("path", "the path has a doubled slash, or encodes what needs no encoding: send it plainly")
+        raise invalid("path", "the path has a slash too many, or encodes what needs no encoding: send it plainly")
 
 
 def _check_head(scope: Scope) -> None:

@@ -217,6 +217,9 @@ async def test_every_path_has_one_spelling_and_another_is_refused(market: Market
     for path in (
         "//api/v1/paygates",
         "/api//v1/paygates",
+        "/api/v1/paygates/",
+        "/api/v1/auth/message/",
+        "/hub/api/v1/auth/me/",
         "/%61pi/v1/paygates",
         "/api%2Fv1/paygates",
         "/api/v1/paygates%2f1",

@@ -159,9 +159,9 @@ class LimitedApi:
         if scope["type"] != ScopeType.HTTP:
             return None, ""
         path = scope["path"]
-        if not path.startswith(_API) or path.rstrip("/") == _INTROSPECTION:
+        if not path.startswith(_API) or path == _INTROSPECTION:
             return None, ""
-        limiter = self._login if path.rstrip("/") in _LOGIN else self._api
+        limiter = self._login if path in _LOGIN else self._api
         key = rate_key(self._clients.of_scope(scope))
         return (limiter, key) if key and limiter.rate.requests else (None, "")
 
