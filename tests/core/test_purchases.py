@@ -45,6 +45,7 @@ LAWFUL = {
     ("VOID", "LIVE"),
     ("FAILED", "CLAIMED"),
     ("PARKED", "LIVE"),
+    ("SHOWN", "LIVE"),
     ("FAILED", "LIVE"),
 }
 KEY, FORMER_KEY, STRANGE_KEY = b"k" * 32, b"f" * 32, b"s" * 32

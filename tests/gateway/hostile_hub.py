@@ -68,6 +68,7 @@ class HostileHub:
     is_down: bool = False
     settles: list[bytes] = field(default_factory=list)
     signatures: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)  # of every request all that it says
 
 
 @asynccontextmanager
@@ -77,6 +78,7 @@ async def run_hostile_hub(hub_url: str | Callable[[], str]) -> AsyncIterator[Hos
 
     async def handle(request: web.Request) -> web.StreamResponse:
         body = await request.read()
+        hostile.asked.append(f"{request.method} {request.path_qs} {[*request.headers.items()]} {body.decode()}")
 
         async def forward() -> web.Response:
             names = {name: value for name, value in request.headers.items() if name.lower() != "content-length"}

@@ -62,6 +62,7 @@ hub GET /payments/{network}/{name}
 hub GET /supported
 hub POST /verify
 hub POST /settle
+hub POST /standing
 hub POST /transfer
 hub GET /healthz
 hub GET /readyz

@@ -15,6 +15,7 @@ from tollkeeper.chains.logs import RANGE_BLOCKS
 from tollkeeper.chains.receipts import counted, hash_of_block, quantity, require_shown, transactions_of_block
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.core import evm
+from tollkeeper.core.payer_proof import Standing as PaymentStanding
 from tollkeeper.core.signed_transactions import SignedTransaction, signed_by
 
 if TYPE_CHECKING:
@@ -93,6 +94,14 @@ class AuthorizationReader:
                 raise RpcUnavailable(msg)
         used, *counts = answers
         return Standing(word_of(used) != 0, dict(zip(signers, map(counted, counts), strict=True)), block)
+
+    async def unused(self, payer: str, nonce: str) -> PaymentStanding:
+        """Ask in one batch, of the latest block, whether the authorization is unused. Raises: RpcUnavailable."""
+        data = "0x" + evm.authorization_state_calldata(payer, nonce).hex()
+        used, block = await self._ask(
+            [("eth_call", [{"to": self._asset, "data": data}, "latest"]), ("eth_getBlockByNumber", ["latest", False])]
+        )
+        return PaymentStanding(word_of(used) == 0, read_block(block).timestamp_seconds)
 
     async def block(self, depth_blocks: int) -> Block:
         """The newest block that is so deep: 1 is the latest. Raises: RpcUnavailable."""

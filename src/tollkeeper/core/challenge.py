@@ -36,6 +36,10 @@ class Profile(StrEnum):
 
 
 PAYMENT_REQUIRED: Final = version2.NOTHING_PAID
+# Where more than one credit is sold: a client that only signs is told what becomes of its next payment (contract 10.3).
+_PAYMENT_OR_CREDIT: Final = (
+    f"{PAYMENT_REQUIRED}; from a wallet that holds credits here it spends one, and is not settled"
+)
 # What official clients spend by default in one payment.
 _SPENT_MAX_MICRO: Final = 1_000_000
 _NO_WEIGHT: Final = re.compile(r"q\s*=\s*0(?:\.0*)?")
@@ -211,7 +215,8 @@ def challenge_for(
         Profile.SHAPE_B: _around_timestamp(shape_b),
     }
     offers = tuple(version2.offer_of(one) for one in (requirements, *beside, *of_others))
-    header = version2.payment_required(_resource_of(requirements), offers, PAYMENT_REQUIRED)
+    told = PAYMENT_REQUIRED if sold.credits == 1 else _PAYMENT_OR_CREDIT
+    header = version2.payment_required(_resource_of(requirements), offers, told)
     return Challenge(requirements, siblings, bodies, offers, header)
 
 

@@ -237,6 +237,7 @@ _PARSERS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "allowSubpaths": ("allow_subpaths", lambda value: _boolean(value, "allowSubpaths")),
     "targetHeaders": ("target_headers", _target_headers),
     "stream": ("stream", lambda value: _boolean(value, "stream")),
+    "payerProof": ("payer_proof", lambda value: _boolean(value, "payerProof")),
     "isEnabled": ("is_enabled", lambda value: _boolean(value, "isEnabled")),
     "mimeType": ("mime_type", _mime_type),
     "network": ("network", lambda value: normalise(value).name),
@@ -258,6 +259,7 @@ CREATE_DEFAULTS: Final[dict[str, Any]] = {
     "accepts": (),
     "allow_subpaths": False,
     "stream": False,
+    "payer_proof": False,
     "target_headers": (),
 }
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _JSON: Final = frozenset({"accepts", "targetHeaders"})
 _NUMBERS: Final = frozenset({"credits", "creditsExpireAfter"})
-_BOOLEANS: Final = frozenset({"assumeValid", "requireAuth", "isEnabled", "allowSubpaths", "stream"})
+_BOOLEANS: Final = frozenset({"assumeValid", "requireAuth", "isEnabled", "allowSubpaths", "stream", "payerProof"})
 
 
 def form_fields(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:

@@ -80,6 +80,7 @@ class PayGate:
     file: StoredFile | None = None
     allow_subpaths: bool = False
     stream: bool = False
+    payer_proof: bool = False
     target_headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     former: tuple[FormerPrice, ...] = ()
     secrets: tuple[HmacSecret, ...] = field(default=(), repr=False)
@@ -368,6 +369,7 @@ def paygate_body(gate: PayGate, counters: Counters, access_url: str, iso: Callab
         **_content_body(gate.file),
         "allowSubpaths": gate.allow_subpaths,
         "stream": gate.stream,
+        "payerProof": gate.payer_proof,
         "targetHeaders": [name for name, _ in gate.target_headers],
         "ownerWallet": None if gate.owner_wallet is None else shown_address(gate.owner_wallet),
         "createdAt": iso(gate.created_ms),

@@ -35,6 +35,7 @@ class PurchaseState(StrEnum):
     FAILED = "FAILED"  # proved not settled; the same payment may be tried again
     VOID = "VOID"  # its gate was deleted, or its settlement proved failed after it was sold for; that may be disproved
     PARKED = "PARKED"  # nobody can tell the outcome; the operator decides
+    SHOWN = "SHOWN"  # the payment spent a held credit, and is never settled: it buys nothing, unless it is honoured
 
 
 # Why a purchase is VOID whose payment failed after it was sold for.
@@ -50,6 +51,7 @@ TRANSITIONS: Final[dict[PurchaseState, frozenset[PurchaseState]]] = {
     PurchaseState.FAILED: frozenset({PurchaseState.CLAIMED, PurchaseState.LIVE}),  # tried or made again; honoured
     PurchaseState.VOID: frozenset({PurchaseState.LIVE}),
     PurchaseState.PARKED: frozenset({PurchaseState.LIVE}),  # honoured; else it stays so
+    PurchaseState.SHOWN: frozenset({PurchaseState.LIVE}),  # honoured, where somebody settled it all the same
 }
 
 
@@ -68,6 +70,7 @@ class Spend(Enum):
     IN_FLIGHT = auto()  # claimed here; the outcome is not known yet
     PARKED = auto()  # claimed here, and nobody can tell the outcome; or bought here, and it breaks an invariant
     FAILED = auto()  # claimed here and proved not settled
+    SHOWN = auto()  # it spent a held credit here, and counts for nothing more
     STALE = auto()  # our copy of the gate is old; of a grant: made for nobody, or somebody else decided
     UNKNOWN = auto()  # never seen
 

@@ -101,6 +101,12 @@ class SolanaPayload:
         """As JSON."""
         return {"transaction": self.transaction}
 
+    def unsigned(self) -> SolanaPayload:
+        """The same message with nobody's signature, of a transaction that was read before."""
+        raw = base64.b64decode(self.transaction)
+        message_at = 1 + 64 * raw[0]
+        return SolanaPayload(base64.b64encode(raw[:1] + bytes(message_at - 1) + raw[message_at:]).decode())
+
 
 @dataclass(frozen=True, slots=True)
 class Payment:

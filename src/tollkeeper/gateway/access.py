@@ -3,8 +3,8 @@
     1. slug (404; a deleted gate is there for whoever shows what was claimed at it)
     2. CORS preflight; method (405) -> rate limit (429) -> size (413) -> can it be forwarded (400, 404) -> bearer (401)
     3. proof of payment (402; 404, 503: nothing sold, or not now; 400: other network) -> decode, signature, payer (403)
-    4. spend a held credit, by its token or as a payer (`asking`), too; else wait, or refuse (402 used up, 403 not by
-       this proof, 503 unknown: `_wait_or_refuse`), or, where nothing is held,
+    4. spend a held credit, by its token or as a payer (`asking`; `_prove`), too; else wait, or refuse (402 used up, 403
+       not by this proof, 503 unknown: `_wait_or_refuse`), or, where nothing is held,
     5. buy: a failed payment's next try (403) -> a wallet's payer (401, 403) -> enabled (404), network (402, 503) ->
        `attempt`: recipient, price, time -> verify -> claim -> settle -> grant and spend
     6. forward, and what is answered: `answering`, where each way stands in which a request ends
@@ -238,6 +238,9 @@ class Arriving(Asking):
                 result = await self._charged(shared.purchases.spend(presented.key, buyer.wish, clock_ms()))
             if result.outcome is Spend.SPENT:
                 return self.opened, calls.purchase_of(result)
+            if result.outcome is Spend.UNKNOWN and (proven := await self._prove(presented, deadline)) is not None:
+                result = proven
+                continue
             if result.outcome in {Spend.UNKNOWN, Spend.FAILED}:
                 await self._check_next_try(result.purchase)
                 bought = await self._buy(presented, buyer, deadline, result.purchase)
@@ -256,6 +259,32 @@ class Arriving(Asking):
                 await self._wait_or_refuse(result, deadline, presented)
             result = None
 
+    # Waits for a node, or for our hub's word of one (10 s), for its commit, and, until `deadline`, for purchases under
+    # way that leave a credit to it (`payer_proofs`).
+
+    async def _prove(self, presented: Presented, deadline: float) -> SpendResult | None:
+        """Spend a credit that the payer holds by this payment, which is never settled (contract 10.3).
+
+        None where it buys: where it is no proof, or nothing is held and no purchase under way leaves it a credit.
+        """
+        proofs, wanted = self.shared.buying.proofs, self.call.head.header.get(b"x-credits", b"")
+        if wanted.strip().lower() == b"buy" or (self.opened.is_of_wallets and self.wallet != presented.key.payer):
+            return None
+        proof = await proofs.of(self.opened, presented)
+        while proof is not None:
+            if await proofs.is_held(proof):
+                standing = await proofs.standing(proof)
+                if not standing.is_unused:
+                    return None  # whoever is asked to settle it says why not
+                wish = self._wish(None, is_token=True)
+                result = await self._charged(proofs.spend(proof, standing, wish))
+                if result.outcome is not Spend.UNKNOWN:
+                    self.is_proof = result.outcome is Spend.SPENT
+                    return result
+            elif not (await proofs.will_hold(proof.place, deadline) or await self._is_given_back(deadline)):
+                return None
+        return None
+
     # Waits for whoever decides, until `deadline`; of a payment that was claimed elsewhere our hub is asked which
     # transaction it is, for half a second; of one that failed after it was sold for, what became of it, until
     # `deadline`, and what is owed is given back first (`_is_given_back`). The reading thread reads a changed gate.
@@ -269,6 +298,8 @@ class Arriving(Asking):
             await self._reload(deadline)
             return
         purchase, buying = calls.purchase_of(result), self.shared.buying
+        if result.outcome is Spend.SHOWN:
+            raise calls.shown_before(purchase, holds=await buying.proofs.is_held_by(purchase))
         if result.outcome is Spend.WITHHELD:
             raise calls.withheld(purchase, self.opened.gate.credit_binding, presented)
         may_spend = self._may_spend(purchase, presented)
@@ -329,8 +360,9 @@ class PaidCall(Arriving):
         self.opened = opened
         self.purchase = purchase
         self.receipts = self._receipt(purchase.remaining)
-        shared.limit.paid(call, PROOFS_OF_PAYERS if opened.is_of_wallets else proofs)
-        if self.has_bought:
+        if not self.is_proof:
+            shared.limit.paid(call, PROOFS_OF_PAYERS if opened.is_of_wallets else proofs)
+        if self.has_bought or self.is_proof:
             shared.limit.bought(call)
         if opened.gate.file is not None:
             self.in_task(self.hand_over(opened.gate.file))

@@ -53,6 +53,7 @@ from tollkeeper.gateway.transfers.service import DirectTransfers, transfer_route
 from tollkeeper.gateway.uploads import Uploads
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.file_rows import cut_all_uploads
+from tollkeeper.storage.payer_proofs import ShownPayments
 from tollkeeper.storage.paygates import PayGates
 from tollkeeper.storage.purchases import Purchases, TrustCaps
 from tollkeeper.storage.settled_assets import SettledAssets
@@ -145,6 +146,7 @@ class Gateway:
         self._database = database
         self.paygates = PayGates(database, config.sealing, random_bytes)
         self.purchases = Purchases(database, config.sealing)
+        self.shown_payments = ShownPayments(database, config.sealing)
         statistics = Statistics(database)
         self.resolver = Resolver(allow_private=config.allow_private_targets, own=OwnPlace.of(config.public_url))
         self._forwarder = Forwarder(self.resolver, places=places_for_targets())
@@ -195,6 +197,7 @@ class Gateway:
             new_id=lambda: "pur_" + new_request_id(),
             gateway_url=self.config.public_url,
             status_url=self.config.hub_url,
+            shown=self.shown_payments,
         )
 
     def _managing(self, random_bytes: Callable[[int], bytes]) -> Management:

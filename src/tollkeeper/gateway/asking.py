@@ -215,7 +215,8 @@ class Asking(Answering):
                 presented = shared.proofs.read(self.call.head.header, opened.offers)
         if presented is not None:
             shown.append(await shared.purchases.by_payment(presented.key))
-        if any(claim is not None and claim.gate_id == opened.gate.id for claim in shown):
+        mine = [claim for claim in shown if claim is not None and claim.gate_id == opened.gate.id]
+        if any(claim.state is not PurchaseState.SHOWN for claim in mine):
             return True
         if not opened.is_of_wallets or self._bearer() is None:  # elsewhere a bearer proves nothing
             return False

@@ -20,6 +20,7 @@ from tollkeeper.core.usdc import format_usdc
 from tollkeeper.gateway import calls
 from tollkeeper.gateway.following import failure_looked_at_ms, key_of
 from tollkeeper.gateway.hub_client import HubUnreachableError, Settlement, unavailable, unheard
+from tollkeeper.gateway.payer_proofs import PayerProofs
 from tollkeeper.gateway.refusals import Refusals, not_settled
 from tollkeeper.gateway.waiting import Waiting
 from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.evidence.nodes import EvidenceNodes
     from tollkeeper.gateway.gates import OpenGate
     from tollkeeper.gateway.hub_client import HubClient, PaymentStatus, SettleAnswer, Supported
+    from tollkeeper.storage.payer_proofs import ShownPayments
     from tollkeeper.storage.purchase_rows import Purchase
     from tollkeeper.storage.purchases import Purchases
 
@@ -123,6 +125,7 @@ class Buying:
         new_id: Callable[[], str],
         gateway_url: str,
         status_url: str,
+        shown: ShownPayments,
     ) -> None:
         """`status_url` is the hub's public URL, where anybody can follow a payment."""
         self.purchases = purchases
@@ -135,6 +138,9 @@ class Buying:
         self.new_id = new_id
         self._gateway_url = gateway_url
         self.waiting = Waiting(purchases, hub, status_url)
+        self.proofs = PayerProofs(
+            purchases, shown, hub, supported, evidence, self.waiting, clock_ms=clock_ms, new_id=new_id
+        )
         self._running: dict[Slot, _Running] = {}  # as many as payments are being bought with, with or without requests
 
     def under_way(self) -> set[PaymentKey]:
@@ -155,7 +161,8 @@ class Buying:
                 message = "this request came to its turn too late; nothing was charged, send the same payment again"
                 raise ApiError(Code.UNAVAILABLE, message)
             running = self._running[slot] = _Running(attempt, asyncio.create_task(attempt.run()))
-            running.task.add_done_callback(lambda done: self._finished(slot, done))
+            self.proofs.begun(attempt)
+            running.task.add_done_callback(lambda done: self._finished(slot, attempt, done))
         mine = running.attempt.buyer is buyer
         try:
             result = await self._outcome(running, buyer, deadline)
@@ -181,8 +188,9 @@ class Buying:
                 raise await self.waiting.pending_now(attempt.presented.key, attempt.purchase) from None
         return await asyncio.shield(task)
 
-    def _finished(self, slot: Slot, task: asyncio.Task[SpendResult]) -> None:
+    def _finished(self, slot: Slot, attempt: Attempt, task: asyncio.Task[SpendResult]) -> None:
         self._running.pop(slot, None)
+        self.proofs.ended(attempt)
         if not task.cancelled() and (fault := task.exception()) is not None and not isinstance(fault, ApiError):
             _LOG.error("purchase_broke_off", fault=repr(fault))
 

@@ -279,6 +279,17 @@ def withheld(purchase: Purchase, binding: CreditBinding, presented: Presented | 
     return ApiError(Code.CREDIT_TOKEN_REQUIRED, message, details={"purchaseId": purchase.id})
 
 
+def shown_before(purchase: Purchase, *, holds: bool) -> ApiError:
+    """The refusal of a payment that spent a held credit before; `holds`: its payer has another one."""
+    told = "this payment spent a credit before, and was not charged"
+    if holds:
+        message = f"{told}: sign a new payment, which spends the next credit, or send X-Credit-Token"
+        return ApiError(Code.CREDIT_TOKEN_REQUIRED, message)
+    details = failed_check("duplicate_settlement", "unused", "a new payment", "one that spent a credit")
+    message = with_advice(f"{told}: sign a new payment, which buys", purchase.payer)
+    return payment_error(Code.NONCE_ALREADY_USED, message, details=details)
+
+
 def next_try_withheld(purchase_id: str, transaction_hash: str) -> ApiError:
     """What is said of a payment that failed in public, to who shows only what everybody can read there."""
     return ApiError(

@@ -58,7 +58,7 @@ class Balances:
         return [_balance(purchase, slug, wallet, self.token_keys) for purchase, slug in mine], total
 
     async def _one(self, purchase: Purchase, wallet: str | None) -> list[dict[str, Any]]:
-        if purchase.state is PurchaseState.FAILED:
+        if purchase.state in {PurchaseState.FAILED, PurchaseState.SHOWN}:
             return []
         return [_balance(purchase, await self.purchases.slug_of(purchase.gate_id), wallet, self.token_keys)]
 

@@ -21,15 +21,14 @@ import structlog
 
 from tollkeeper.api import clock_ms, iso
 from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
-from tollkeeper.core.networks import ALIASES, CAIP2_NAMES, NETWORKS, normalise
+from tollkeeper.core.networks import NETWORKS, normalise
+from tollkeeper.core.payer_proof import Standing
 from tollkeeper.core.purchases import NOT_ATTEMPTED
 from tollkeeper.core.strict_json import parse_json
 from tollkeeper.core.transactions import UNKNOWN_PAYMENT
 from tollkeeper.core.wallets import family_of
 from tollkeeper.core.wire import (
-    SCHEME,
     X402_VERSION,
     Payment,
     PaymentKey,
@@ -38,6 +37,7 @@ from tollkeeper.core.wire import (
     requirements_body,
 )
 from tollkeeper.core.x402 import version2
+from tollkeeper.gateway.facilitator_kinds import asset_of, signers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -62,7 +62,6 @@ _UNREACHABLE: Final = "unreachable"
 _UNAVAILABLE: Final = "unavailable"
 AWAY: Final = frozenset({_UNREACHABLE, _UNAVAILABLE})
 _CODES: Final = frozenset(Code)
-_FORMER_NAMES: Final = {**ALIASES, **{name: name for name in NETWORKS}}  # of version 1
 _TRANSACTION: Final = re.compile(r"[!-~]{1,256}")
 # A verification starts nothing, so that it needs no key of its own; the signature covers one in every request.
 _VERIFYING: Final = "verify"
@@ -249,12 +248,12 @@ class HubClient:
         assets: dict[str, Asset] = {}
         versions: dict[str, int] = {}
         for version in (X402_VERSION,) if self._is_ours else (version2.VERSION, X402_VERSION):
-            found = [asset for kind in body["kinds"] if (asset := _asset_of(kind, version)) is not None]
+            found = [asset for kind in body["kinds"] if (asset := asset_of(kind, version)) is not None]
             for asset in found:
                 assets.setdefault(asset.network.name, asset)
                 versions.setdefault(asset.network.name, version)
         self._versions = versions
-        signers = _signers(body.get("signers"))
+        signers = signers_of(body.get("signers"))
         return Supported(assets, confirms=self._confirms, is_ours=self._is_ours, signers=signers)
 
     def asked_of(self, payment: Payment, requirements: Requirements) -> bytes:
@@ -370,6 +369,23 @@ class HubClient:
             raise HubUnreachableError(msg)
         return PaymentStatus(body["status"], _transaction_in(body), _read_ms(body.get("updatedAt")))
 
+    async def standing(self, key: PaymentKey, blockhash: str) -> Standing:
+        """Ask our hub how a payment stands on the chain that it may never see itself, by its identity alone.
+
+        Raises: UNAVAILABLE.
+        """
+        asked = {"network": key.network, "asset": key.asset, "payer": key.payer, "nonce": key.nonce}
+        headers, body = {**_JSON_HEADERS, "idempotency-key": _VERIFYING}, _ENCODE({**asked, "blockhash": blockhash})
+        headers |= self._sign("POST", "/standing", headers, body)
+        try:
+            status, data = await self._transport.request("POST", "/standing", headers, body, VERIFY_TIMEOUT_SECONDS)
+            told = _object(data)
+            if status != 200:
+                raise unavailable(_reason_of(told))
+            return Standing(told["isUnused"] is True, int(told["moment"]), int(told["last"]))
+        except (HubUnreachableError, KeyError, TypeError, ValueError):
+            raise unavailable() from None
+
     async def transaction_of(self, key: PaymentKey) -> str:
         """The transaction that a payment is in by our hub's public word; "" where it names none in half a second."""
         if not self._is_ours:
@@ -457,29 +473,6 @@ def _read_ms(moment: object) -> int:
         return int(datetime.fromisoformat(str(moment)).timestamp() * 1000)
     except ValueError:
         return 0
-
-
-def _asset_of(kind: object, version: int) -> Asset | None:
-    """What a kind of this version says that we can sell for; None for any other, or one that cannot be read."""
-    if not isinstance(kind, dict) or kind.get("scheme") != SCHEME or kind.get("x402Version") != version:
-        return None
-    name, names = kind.get("network"), CAIP2_NAMES if version == version2.VERSION else _FORMER_NAMES
-    network = NETWORKS.get(names.get(name, "")) if isinstance(name, str) else None
-    if network is None:
-        return None
-    extra = kind.get("extra")
-    extra = extra if isinstance(extra, dict) else {}
-    assets = kind.get("assets")
-    first = assets[0] if isinstance(assets, list) and assets and isinstance(assets[0], dict) else {}
-    return FAMILIES[network.family].asset.of_kind(network, first, extra)
-
-
-def _signers(signers: object) -> frozenset[str]:
-    if not isinstance(signers, dict):
-        return frozenset()
-    lists = [group for group in signers.values() if isinstance(group, list)]
-    names = [item for group in lists for item in group if isinstance(item, str)]
-    return frozenset(name.lower() if name.startswith("0x") else name for name in names)
 
 
 def _transaction_in(answer: Mapping[str, Any]) -> str:

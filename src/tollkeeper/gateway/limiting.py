@@ -94,7 +94,7 @@ class UnpaidLimit:
                 return
 
     def bought(self, call: InboundCall) -> None:
-        """The call made a purchase: the 402 that told how to is forgiven."""
+        """The call made a purchase, or spent a credit as stock clients do: the 402 that told how to is forgiven."""
         if self._owing and (key := self._key(call)):
             self._owed.forgive(key)
 

@@ -88,6 +88,7 @@ _SETTABLE: Final[dict[str, Any]] = {
     "isEnabled": FLAG,
     "creditBinding": {"enum": [one.value for one in CreditBinding]},
     "creditsExpireAfter": nullable(_SECONDS),
+    "payerProof": FLAG,
 }
 _OF_TARGETS: Final[dict[str, Any]] = {
     "targetUrl": {"type": "string", "format": "uri", "minLength": 1, "maxLength": TARGET_URL_LENGTH},
@@ -148,6 +149,7 @@ _PAYGATE: Final[dict[str, Any]] = {
     "creditBinding": _SETTABLE["creditBinding"],
     "onFailure": _OF_TARGETS["onFailure"],
     "creditsExpireAfter": nullable(COUNT),
+    "payerProof": FLAG,
     "resourceType": {"enum": ["url", "file"]},
     "allowSubpaths": FLAG,
     "stream": FLAG,

@@ -101,6 +101,7 @@ class Steps(ABC):
     task: asyncio.Task[None] | None = None  # the last one of its own
     opened: OpenGate  # from its slug on: the gate as it was last seen
     presented: Presented | None = None  # its payment, once that is read
+    is_proof = False  # is its credit spent by that payment, which is never settled (`payer_proofs`)?
     wallet: str | None = None  # its bearer's, where one was asked for or may count
     buyer: Buyer | None = None  # from its payment or token on: what it wants of a purchase that several may wait for
     purchase: Purchase  # from its credit on: the one whose credit it is

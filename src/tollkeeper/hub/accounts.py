@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.chains.evm import EvmChain, Fees
     from tollkeeper.chains.solana import SolanaChain
+    from tollkeeper.core.payer_proof import Standing
     from tollkeeper.core.solana import SolanaAsset
     from tollkeeper.core.verification import EvmAsset
     from tollkeeper.core.wire import Payment, PaymentKey
@@ -187,6 +188,10 @@ class Account:
         now_seconds = max(block.timestamp_seconds, now_seconds)
         late = [check for check in time_checks(payload, now_seconds) if not check.ok]
         return [deployed, *late, *checks]
+
+    async def standing(self, key: PaymentKey, blockhash: str) -> Standing:  # noqa: ARG002 - Solana's
+        """Is the authorization unused? Raises: RpcUnavailable."""
+        return await self.chain.authorizations.unused(key.payer, key.nonce)
 
     async def fees(self, base_fee_wei: int) -> Fees:
         """What a settlement pays for its gas now, where a signer has the money for one more.

@@ -30,6 +30,7 @@ from tollkeeper.hub.history import history_routes, status_routes
 from tollkeeper.hub.membership import Membership
 from tollkeeper.hub.metrics import HubMetrics
 from tollkeeper.hub.records import Records
+from tollkeeper.hub.standing import Standings
 from tollkeeper.hub.transfer import Transfers
 from tollkeeper.storage.database import Statement, StorageError
 
@@ -94,6 +95,7 @@ class Hub:
         askers = Askers(self.trusted_keys, self.public_url, clients or ClientAddresses(), now_ms)
         shared = (self.accounts, self.settling, askers, now_ms)
         self.facilitator, self.transfers = Facilitator(*shared), Transfers(*shared)
+        self.standings = Standings(self.accounts, records, askers)
         self.completers = self.settling.completers(
             self.accounts, (database, now_ms, self.membership, self.metrics, completer_interval_seconds)
         )
@@ -233,7 +235,13 @@ class Dispatcher:
         self._rest = rest
         self._manages_hub = manages_hub
         facilitator = hub.facilitator
-        handlers = (facilitator.supported, facilitator.verify, facilitator.settle, hub.transfers.transfer)
+        handlers = (
+            facilitator.supported,
+            facilitator.verify,
+            facilitator.settle,
+            hub.transfers.transfer,
+            hub.standings.standing,
+        )
         self._hot = {
             operation.path: (operation.method.upper(), handler)
             for operation, handler in zip(operations.HOT, handlers, strict=True)

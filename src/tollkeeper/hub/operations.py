@@ -167,6 +167,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         }
     ),
     "Transaction": record(_TRANSACTION, optional=["purchaseData"]),
+    "Standing": answered({"isUnused": FLAG, "moment": COUNT, "last": COUNT}),
     "OneTransaction": answered(_TRANSACTION, optional=["purchaseData"]),
     "History": answered(
         {"success": {"const": True}, "history": listed(ref("Transaction")), "pagination": ref("Pagination")}
@@ -293,7 +294,27 @@ TRANSFER: Final = Operation(
     ),
     also={400: _REFUSED},
 )
-HOT: Final = (SUPPORTED, VERIFY, SETTLE, TRANSFER)
+STANDING: Final = Operation(
+    id="standing",
+    method="post",
+    path="/standing",
+    tag=_TAG,
+    summary="Is a payment unused that is not to be settled?",
+    description=(
+        "By its identity alone, so that a gateway need not show a payer's proof. moment: Unix seconds of the "
+        "latest block, on Solana the height of the latest finalized one; last: until which height it may be executed, "
+        "else 0. nonce: on Solana the hash of its message (hex), and blockhash is required."
+    ),
+    request={
+        JSON: record(
+            {"network": NETWORK_ASKED, "asset": TEXT, "payer": TEXT, "nonce": TEXT, "blockhash": TEXT},
+            optional=["blockhash"],
+        )
+    },
+    answers={200: Answer("How it stands", {JSON: ref("Standing")})},
+    codes=(*_UNREADABLE, Code.INVALID_NETWORK, Code.UNAVAILABLE),
+)
+HOT: Final = (SUPPORTED, VERIFY, SETTLE, TRANSFER, STANDING)
 
 _TABLE: Final = {"text/csv": TEXT}
 _TABLES: Final = {"X-Total-Count": {**NUMBER_TEXT, "description": "Of a table: how many there are in all."}}

@@ -50,6 +50,10 @@ class Records:
         self._status_url = status_url
         self._refusals = _Refusals(clock_ms)
 
+    async def has(self, key: PaymentKey) -> bool:
+        """Tell whether anything is on record of a payment, failed or not. Raises: StorageError."""
+        return await find_payment(self._database, key.network, key.payer, key.nonce, key.asset) is not None
+
     async def of_key(self, options: SettleOptions, deadline: float, *, is_signed: bool = True) -> Outcome | None:
         """What a key that was seen before shows; None for a new one, or none. Raises: CONFLICT, SETTLEMENT_PENDING.
 

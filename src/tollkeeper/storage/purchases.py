@@ -244,7 +244,11 @@ class Purchases:
             if found.gate_id == terms.gate_id and found.state is PurchaseState.VOID:
                 is_same = is_same and found.failure == GATE_DELETED
                 return (yield from _honour_void(found, transaction_hash, now_ms, is_same=is_same))
-            honours = {PurchaseState.FAILED: _Q.honour_failed, PurchaseState.PARKED: _Q.honour_parked}
+            honours = {
+                PurchaseState.FAILED: _Q.honour_failed,
+                PurchaseState.PARKED: _Q.honour_parked,
+                PurchaseState.SHOWN: _Q.honour_shown,
+            }
             if found.gate_id != terms.gate_id or found.state not in honours:
                 is_here = found.gate_id == terms.gate_id and found.state is PurchaseState.LIVE
                 return ClaimResult(Claim.TAKEN, found, was_honoured=is_same and is_here)

@@ -32,6 +32,7 @@ _OF_SALE: Final = {
     PurchaseState.CLAIMED: Standing.OPEN,
     PurchaseState.PARKED: Standing.OPEN,
     PurchaseState.FAILED: Standing.FAILED,
+    PurchaseState.SHOWN: Standing.FAILED,  # never ours to settle
 }
 
 

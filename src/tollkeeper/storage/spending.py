@@ -42,6 +42,7 @@ _WITHOUT_CREDIT: Final = {
     PurchaseState.FAILED: Spend.FAILED,
     PurchaseState.VOID: Spend.EXHAUSTED,
     PurchaseState.LIVE: Spend.EXHAUSTED,
+    PurchaseState.SHOWN: Spend.SHOWN,
 }
 
 

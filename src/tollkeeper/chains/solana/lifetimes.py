@@ -10,11 +10,13 @@ it must have all of them, and not only an old one (`history`).
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.chains.solana.answers import read_height, read_number, read_slot, read_value
 from tollkeeper.chains.solana.history import Block, Unseen, has_every_block, no_status_of
+from tollkeeper.core.payer_proof import Standing
 from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ BLOCKHASH_LIFETIME_BLOCKS: Final = 150
 LAG_BLOCKS: Final = 32
 # Twice as many as a cluster has: what is looked for in too many slots is found all the same.
 SLOTS_PER_SECOND_MAX: Final = 5
+# So long, two slots, a node may be behind another one.
+_ASKED_AGAIN_SECONDS: Final = (0.4, 0.4, 0.0)
 _CONFIRMED: Final = {"commitment": "confirmed"}
 _FINALIZED: Final = {"commitment": "finalized"}
 _ENDS: Final[list[Call]] = [("getEpochInfo", [_FINALIZED]), ("getFirstAvailableBlock", [])]
@@ -39,6 +43,27 @@ class Lifetime:
 
     first_slot: int
     last_height: int
+
+
+async def standing_of(chain: SolanaChain, blockhash: str) -> Standing:
+    """Ask whether a transaction of this blockhash may be executed yet, and until which height. Raises: RpcUnavailable.
+
+    A blockhash that the node does not know may be newer than the node: it is asked again for a moment.
+    """
+    for seconds in _ASKED_AGAIN_SECONDS:
+        recent, height, final = await chain.rpc.ask(
+            [
+                ("isBlockhashValid", [blockhash, _CONFIRMED]),
+                ("getEpochInfo", [_CONFIRMED]),
+                ("getEpochInfo", [_FINALIZED]),
+            ]
+        )
+        last = read_height(height) + BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS
+        standing = Standing(read_value(recent) is True, read_height(final), last)
+        if standing.is_unused:
+            break
+        await asyncio.sleep(seconds)
+    return standing
 
 
 async def has_expired(

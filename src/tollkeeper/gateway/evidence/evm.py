@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from tollkeeper.chains.blocks import Block
     from tollkeeper.chains.evm import EvmChain
     from tollkeeper.chains.vouching import View
-    from tollkeeper.core.wire import Payment
+    from tollkeeper.core.payer_proof import Standing
+    from tollkeeper.core.wire import Payment, PaymentKey
     from tollkeeper.gateway.evidence.port import ExpectedTransfer
 
 # An authorization is not used long before somebody is asked to carry it out: it was verified first. The clock that
@@ -49,6 +50,15 @@ class EvmEvidence:
     async def before(self, expected: ExpectedTransfer, payment: Payment) -> Finding:  # noqa: ARG002 - its key says all
         """The same: whatever `of` finds but an unused authorization refuses the payment."""
         return await self.of(expected)
+
+    async def standing(self, payment: Payment, key: PaymentKey) -> Standing:  # noqa: ARG002 - its key says all
+        """Ask the token."""
+        return await self._chain.authorizations.of(key.asset).unused(key.payer, key.nonce)
+
+    async def accepts(self, payment: Payment) -> bool:
+        """Ask the payer's wallet (ERC-1271)."""
+        asset = self._chain.asset
+        return asset is not None and await self._chain.wallet_accepts(payment.authorized, asset) is True
 
 
 async def _found(view: View, expected: ExpectedTransfer, depth_blocks: int) -> Finding:

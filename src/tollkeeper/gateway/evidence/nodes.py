@@ -22,8 +22,9 @@ from tollkeeper.gateway.hub_client import SettleAnswer, Settlement
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from tollkeeper.core.payer_proof import Standing
     from tollkeeper.core.tenders import Asset
-    from tollkeeper.core.wire import Payment
+    from tollkeeper.core.wire import Payment, PaymentKey
     from tollkeeper.gateway.evidence.families import AnyChain
     from tollkeeper.gateway.evidence.port import ExpectedTransfer
     from tollkeeper.gateway.hub_client import Supported
@@ -94,6 +95,14 @@ class EvidenceNodes:
     async def before(self, expected: ExpectedTransfer, payment: Payment) -> Finding:
         """Ask the same before a facilitator is asked to make it (`Evidence.before`). Raises: RpcUnavailable."""
         return await self._evidence[expected.key.network].before(expected, payment)
+
+    async def standing(self, payment: Payment, key: PaymentKey) -> Standing:
+        """Ask how a payment stands that may never be made. Raises: RpcUnavailable."""
+        return await self._evidence[key.network].standing(payment, key)
+
+    async def accepts(self, payment: Payment, network: str) -> bool:
+        """Ask a contract wallet whether it signed. Raises: RpcUnavailable."""
+        return await self._evidence[network].accepts(payment)
 
     async def settle(
         self, expected: ExpectedTransfer, asking: Awaitable[SettleAnswer], *, trusted: bool, confirms: bool

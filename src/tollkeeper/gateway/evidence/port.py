@@ -17,6 +17,7 @@ from tollkeeper.gateway.hub_client import SettleAnswer, Settlement
 if TYPE_CHECKING:
     from tollkeeper.chains.evm import EvmChain
     from tollkeeper.chains.solana import SolanaChain
+    from tollkeeper.core.payer_proof import Standing
     from tollkeeper.core.tenders import Tender
     from tollkeeper.core.verification import Reason
     from tollkeeper.core.wire import Payment, PaymentKey
@@ -104,6 +105,12 @@ class Evidence(Protocol):
 
         What a facilitator makes for another server looks the same afterwards. Raises: RpcUnavailable, as `of`.
         """
+
+    async def standing(self, payment: Payment, key: PaymentKey) -> Standing:
+        """Ask whether a payment that may never be made is unused. Raises: RpcUnavailable."""
+
+    async def accepts(self, payment: Payment) -> bool:
+        """Ask the payer's own code whether it signed, where its key did not. Raises: RpcUnavailable."""
 
 
 def require_asset(chain: EvmChain | SolanaChain, expected: ExpectedTransfer) -> None:

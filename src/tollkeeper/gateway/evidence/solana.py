@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.chains.receipts import Verdict
 from tollkeeper.chains.solana import BLOCKHASH_UNKNOWN
+from tollkeeper.chains.solana.lifetimes import standing_of
 from tollkeeper.chains.solana.uses import read_use
-from tollkeeper.core.base58 import decode
+from tollkeeper.core.base58 import decode, encode_key
 from tollkeeper.core.ed25519 import SIGNATURE_SIZE_BYTES
 from tollkeeper.core.solana import ALREADY_PROCESSED, read_transfer
 from tollkeeper.core.solana.programs import associated_token_account
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
     from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.chains.solana.uses import Use
+    from tollkeeper.core.payer_proof import Standing
     from tollkeeper.core.solana import SolanaTransfer
-    from tollkeeper.core.wire import Payment
+    from tollkeeper.core.wire import Payment, PaymentKey
     from tollkeeper.gateway.evidence.port import ExpectedTransfer
 
 # A named transaction that is not there may come while its blockhash, which was recent when it was asked for, is taken.
@@ -71,6 +73,20 @@ class SolanaEvidence:
         require_asset(self._chain, expected)
         transfer = read_transfer(payment.transacted)
         return alike(await self._chain.agreed(lambda node: _simulated(node, transfer), lambda found: found == _UNUSED))
+
+    async def standing(self, payment: Payment, key: PaymentKey) -> Standing:  # noqa: ARG002 - its message says all
+        """Ask for its blockhash, and have the message simulated without its signature: was it executed?"""
+        unsigned = read_transfer(payment.transacted.unsigned())
+        blockhash = encode_key(unsigned.transaction.message.recent_blockhash)
+        standing = await standing_of(self._chain, blockhash)
+        if not standing.is_unused:
+            return standing
+        simulation = await self._chain.simulate(unsigned)
+        return standing._replace(is_unused=simulation.error not in {ALREADY_PROCESSED, BLOCKHASH_UNKNOWN})
+
+    async def accepts(self, payment: Payment) -> bool:  # noqa: ARG002 - on Solana keys sign
+        """Refuse: what a key did not sign was refused before."""
+        return False
 
 
 async def _simulated(chain: SolanaChain, transfer: SolanaTransfer) -> Finding:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.solana.lifetimes import standing_of
 from tollkeeper.core.solana import (
     FEE_PAYER_WITHOUT_MONEY,
     SolanaTransfer,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.core.errors import ApiError
     from tollkeeper.core.networks import Network
+    from tollkeeper.core.payer_proof import Standing
     from tollkeeper.core.solana import FeePolicy, SolanaAsset
     from tollkeeper.core.wire import Payment, PaymentKey
     from tollkeeper.hub.gas import Gas
@@ -135,6 +137,10 @@ class SolanaAccount:
             asset=self.asset.address,
             pay_to=asked.recipient or "",
         )
+
+    async def standing(self, key: PaymentKey, blockhash: str) -> Standing:  # noqa: ARG002 - the hub's record says it
+        """May a transaction of this blockhash be executed yet? Only our fee payer can have it done. As `Account`'s."""
+        return await standing_of(self.chain, blockhash)
 
     async def live_checks(self, asked: Asked, now_seconds: int) -> list[Check]:  # noqa: ARG002 - blocks count, no clock
         """What the chain says of a payment that kept the other rules. Raises: UNAVAILABLE.

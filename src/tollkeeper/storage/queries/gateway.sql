@@ -5,12 +5,12 @@ INSERT INTO paygates (
     id, slug, version, owner_wallet, management_hash, target_url, price_micro, credits, methods, title, description,
     assume_valid, require_auth, network, payment_address, mime_type, is_enabled, file_id, header_auth_mode,
     credit_binding, on_failure, credits_expire_after_seconds, accepts, allow_subpaths,
-    target_headers, stream, created_ms, updated_ms
+    target_headers, stream, payer_proof, created_ms, updated_ms
 ) VALUES (
     :id, :slug, 1, :owner_wallet, :management_hash, :target_url, :price_micro, :credits, :methods, :title,
     :description, :assume_valid, :require_auth, :network, :payment_address, :mime_type, :is_enabled, :file_id,
     :header_auth_mode, :credit_binding, :on_failure, :credits_expire_after_seconds, :accepts, :allow_subpaths,
-    :target_headers, :stream, :now_ms, :now_ms
+    :target_headers, :stream, :payer_proof, :now_ms, :now_ms
 )
 ON CONFLICT (slug) DO NOTHING
 RETURNING id;
@@ -85,7 +85,7 @@ UPDATE paygates SET
     file_id = :file_id, header_auth_mode = :header_auth_mode, credit_binding = :credit_binding,
     on_failure = :on_failure,
     credits_expire_after_seconds = :credits_expire_after_seconds, accepts = :accepts,
-    allow_subpaths = :allow_subpaths, target_headers = :target_headers, stream = :stream, updated_ms = :now_ms
+    allow_subpaths = :allow_subpaths, target_headers = :target_headers, stream = :stream, payer_proof = :payer_proof, updated_ms = :now_ms
 WHERE id = :id AND version = :from_version AND deleted_ms IS NULL
 RETURNING id;
 
@@ -255,6 +255,14 @@ UPDATE purchases SET
     state = 'LIVE', transaction_hash = :transaction_hash, failure = NULL, confirmed = 1, request = NULL,
     granted_ms = :now_ms, honoured_ms = :now_ms, updated_ms = :now_ms
 WHERE id = :id AND attempt = :attempt AND state = 'PARKED'
+RETURNING number, credits, credits_expire_after_seconds, gate_id, value_micro;
+
+-- It spent a held credit, and somebody settled it all the same.
+-- name: honour_shown
+UPDATE purchases SET
+    state = 'LIVE', transaction_hash = :transaction_hash, confirmed = 1, granted_ms = :now_ms, honoured_ms = :now_ms,
+    updated_ms = :now_ms, kept_until = NULL
+WHERE id = :id AND attempt = :attempt AND state = 'SHOWN'
 RETURNING number, credits, credits_expire_after_seconds, gate_id, value_micro;
 
 -- Sold, and its payment failed; then somebody carried it out after all.
@@ -477,6 +485,43 @@ WHERE payer = :payer AND gate_id = :gate_id AND is_used_up = 0 AND (
     )
 )
 ORDER BY state = 'PARKED', state = 'LIVE' AND failure IS NOT NULL, state = 'CLAIMED', granted_ms, id LIMIT 1;
+
+-- name: held_of_payer
+-- The oldest purchase of a wallet, on this network, that holds a credit at a gate.
+SELECT id FROM holdings
+WHERE payer = :payer AND gate_id = :gate_id AND is_used_up = 0 AND network = :network AND state = 'LIVE'
+    AND failure IS NULL AND remaining > 0 AND (expires_ms IS NULL OR expires_ms > :now_ms)
+ORDER BY granted_ms, id LIMIT 1;
+
+-- name: claims_of_payer
+-- What a wallet has begun to buy at a gate, on this network, since then.
+SELECT * FROM holdings
+WHERE payer = :payer AND gate_id = :gate_id AND is_used_up = 0 AND network = :network AND state = 'CLAIMED'
+    AND attempt_ms > :since_ms
+ORDER BY attempt_ms, id;
+
+-- name: show_payment
+-- Nothing where the payment is known. No header is shown by a hash of nothing.
+INSERT INTO purchases (
+    id, network, asset, payer, nonce, gate_id, gate_version, price_micro, credits, pay_to, value_micro,
+    valid_before_seconds, header_hash, assume_valid, credits_expire_after_seconds, state, attempt, claimed_ms, attempt_ms,
+    updated_ms, kept_until
+) VALUES (
+    :id, :network, :asset, :payer, :nonce, :gate_id, :gate_version, :price_micro, :credits, :pay_to, :value_micro,
+    :valid_before_seconds, :header_hash, 0, :credits_expire_after_seconds, 'SHOWN', 1, :now_ms, :now_ms,
+    :now_ms, :kept_until
+)
+ON CONFLICT (network, asset, payer, nonce) DO NOTHING
+RETURNING number;
+
+-- name: take_shown_back
+DELETE FROM purchases WHERE number = :number;
+
+-- name: forget_shown
+-- What its chain can use no more, some at a time.
+DELETE FROM purchases WHERE number IN (
+    SELECT number FROM purchases WHERE state = 'SHOWN' AND network = :network AND kept_until < :moment LIMIT 10
+);
 
 -- name: unpaid_of_payer
 -- Void because their payment failed, which is still looked at. Found among the few of the payer's that failed so.
