@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
-from tests.cli.processes import ask, configured, finished
+from tests.cli.processes import ask, clean_environment, command, configured, finished
 from tests.interop.local_server import Reply, Request, serving
 from tollkeeper.core.evm import address_of_key, checksum_address
 from tollkeeper.sandbox.evm_node import EvmNode
@@ -17,6 +18,8 @@ from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_wallets
 
 NOWHERE = "http://127.0.0.1:9"
+IN_MEMORY = "/dev/shm"  # noqa: S108 - nothing is written there
+OF_THE_MACHINE = ("TMPDIR", "ulimit -Hn")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +42,9 @@ def checked(config: Path, *options: str, **environ: str) -> CompletedProcess[str
 
 
 def told(done: CompletedProcess[str], kind: str) -> list[str]:
-    return [line.removeprefix(f"{kind}: ") for line in done.stdout.splitlines() if line.startswith(f"{kind}: ")]
+    """Without what is said of the machine on which the tests run."""
+    lines = [line.removeprefix(f"{kind}: ") for line in done.stdout.splitlines() if line.startswith(f"{kind}: ")]
+    return [line for line in lines if not line.startswith(OF_THE_MACHINE)]
 
 
 def named(done: CompletedProcess[str], kind: str = "warning") -> list[str]:
@@ -182,3 +187,18 @@ def test_what_a_node_does_not_do_is_said_in_its_own_words_without_its_key(tmp_pa
     assert said.endswith(": batches of 3 at most for ...)")
     assert "1 of 1 answer" in done.stdout
     assert "5ec2e7" not in done.stdout
+
+
+@pytest.mark.parametrize(("role", "is_told"), [("serve", True), ("hub", False)])
+def test_temporary_files_in_memory_and_few_descriptors_are_warned_of(
+    tmp_path: Path, role: str, *, is_told: bool
+) -> None:
+    config = configured(tmp_path, NOWHERE)
+    words = command("config", "check", "--offline", "--for", role, "--config", config)
+    shell = ["sh", "-c", 'ulimit -n 1024; exec "$0" "$@"', *words]
+    environ = {**clean_environment(), "TMPDIR": IN_MEMORY}
+    done = subprocess.run(shell, env=environ, capture_output=True, text=True, check=True)
+    assert (f"warning: TMPDIR: {IN_MEMORY} is in memory" in done.stdout) is is_told
+    assert "warning: ulimit -Hn: it is 1024" in done.stdout
+    there = subprocess.run(words, env={**environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=True)
+    assert IN_MEMORY not in there.stdout

@@ -18,6 +18,7 @@ from tollkeeper.core.wallets import shown_address
 from tollkeeper.serving.default_payee import judge_default_payee
 from tollkeeper.serving.exposure import exposures
 from tollkeeper.serving.file_stores import judge_file_store, shown_place, unusable
+from tollkeeper.serving.machine import machine_findings
 from tollkeeper.serving.network_check import check_networks
 from tollkeeper.settings import Finding, Role, inspect_settings
 from tollkeeper.storage import StorageError, pending
@@ -221,7 +222,7 @@ def _database_findings(settings: Settings) -> tuple[list[Finding], list[Finding]
 
 
 def _warnings(settings: Settings) -> list[Finding]:
-    warnings = exposures(settings)
+    warnings = exposures(settings) + machine_findings(settings.role)
     if any(network.wallet_factories for network in settings.networks.values()):
         name, problem = "wallet_factories", "strangers' wallets are deployed with the hub's gas money"
         warnings.append(Finding(name, problem, "list only factories that you trust to deploy wallets and nothing else"))

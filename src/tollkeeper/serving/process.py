@@ -15,6 +15,7 @@ from tollkeeper.serving.exposure import exposures
 from tollkeeper.serving.heap import set_up_heap
 from tollkeeper.serving.http_server import HttpServer, listen, run, until_signalled
 from tollkeeper.serving.imports import collect_rarely
+from tollkeeper.serving.machine import machine_findings
 from tollkeeper.serving.reloading import Reloading
 from tollkeeper.settings import wants_colours
 
@@ -33,7 +34,7 @@ def serve(settings: Settings, read: Callable[[], Settings]) -> None:
     use_all_descriptors()
     set_up_heap()
     configure_logs(settings.log_level, settings.log_format, colours=wants_colours(sys.stderr))
-    for finding in exposures(settings):
+    for finding in (*exposures(settings), *machine_findings(settings.role)):
         _LOG.warning("setting_unwise", setting=finding.name, problem=finding.problem, remedy=finding.remedy)
     reloading = Reloading(settings, read)
     run(until_signalled(lambda stop: serve_until(settings, stop, reloading), reloading.reload))
