@@ -16,9 +16,14 @@ from typing import Any, Final
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.chains.solana_node import WALLETS
 from tests.hub.hub_under_test import NETWORK, Answer, HubUnderTest, new_payment
+from tests.hub.solana_hub import hub_of
+from tests.hub.test_solana_reasons import REFUSED as REFUSED_ON_SOLANA
 from tests.hub.test_unknown_outcomes import relay
+from tests.hub.version2 import in_version_2
 from tollkeeper.core.evm import personal_message_digest, sign_digest
+from tollkeeper.sandbox.solana_node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_wallet
 
 REQUESTS: Final = 100
@@ -137,20 +142,38 @@ async def test_nothing_stays_of_what_is_refused_or_only_read(
     assert await growth(hub, embedded_chain, tmp_path, NOTHING_STAYS[name], REQUESTS) == 0
 
 
-@pytest.mark.parametrize("path", ["/settle", "/transfer"])
+@pytest.mark.parametrize("kind", ["/settle", "/settle in version 2", "/transfer"])
 async def test_what_is_settled_stays_and_none_of_a_seller_s_metadata(
-    hub: HubUnderTest, embedded_chain: ChainUnderTest, tmp_path: Path, path: str
+    hub: HubUnderTest, embedded_chain: ChainUnderTest, tmp_path: Path, kind: str
 ) -> None:
     """It costs its payer money, and the hub gas, of which each has a share."""
+    path = kind.split(maxsplit=1)[0]
 
     async def ask(hub: HubUnderTest, chain: ChainUnderTest, number: int) -> Answer:
         body = {**body_of("good", chain), "confirm": True}
+        if kind == "/settle in version 2":  # it says the requirements twice
+            much = {"extra": {**MUCH["extra"], "more": "m" * 15_000}}
+            body = in_version_2(new_payment(chain).requiring(**much))
+            body["paymentPayload"] |= {
+                "extensions": much,
+                "resource": {"url": "https://gate.example", "a": "d" * 5_000},
+            }
         if path == "/transfer":
             asset, payload = body["paymentRequirements"]["asset"], body["paymentPayload"]["payload"]
             body = {"network": NETWORK, "payload": payload, "asset": asset, "confirm": True, **MUCH}
         answer = await hub.post(path, body, Idempotency_Key=f"settled-{number}")
-        assert answer.body["success"] is True
+        assert answer.body.get("success") is True, answer
         return answer
 
     grown = await growth(hub, embedded_chain, tmp_path, ask, 20)
     assert grown < 50_000_000, grown
+
+
+async def test_on_solana_too_nothing_stays_of_what_is_refused(tmp_path: Path) -> None:
+    async with SolanaNode(wallets=WALLETS, slot_seconds=None) as chain, hub_of(tmp_path, chain) as world:
+        before = stored_bytes(tmp_path)
+        for word, makes in REFUSED_ON_SOLANA.items():
+            for make in makes:
+                answer = await world.settle(make(world), Idempotency_Key=secrets.token_hex(100))
+                assert (answer.status, answer.reason) == (200, word)
+        assert stored_bytes(tmp_path) == before
