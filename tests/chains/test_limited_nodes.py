@@ -258,6 +258,28 @@ async def test_a_node_that_has_enough_calls_for_now_has_said_nothing_of_batches_
     await rpc.close()
 
 
+@pytest.mark.parametrize("status", [400, 500])
+async def test_one_call_that_a_node_refuses_by_a_status_of_the_batch_makes_no_batch_smaller(
+    serve: Any, status: int
+) -> None:
+    def answer(_request: web.Request, body: Any) -> web.Response:
+        if "dear" in json.dumps(body):
+            return web.Response(text="query timeout exceeded", status=status)
+        return answered(body)
+
+    node = await serve(answer)
+    rpc = Rpc([node.origin])
+    calls = [("echo", [number]) for number in range(8)]
+    assert await rpc.ask(calls) == list(range(8))
+    with pytest.raises(RpcUnavailable, match="query timeout exceeded"):
+        await rpc.ask([*calls[:-1], ("echo", ["dear"])])
+    assert rpc.nodes.limits == []
+    node.requests.clear()
+    assert await rpc.ask(calls) == list(range(8))
+    assert [len(body) for _, body, _ in node.requests] == [8]
+    await rpc.close()
+
+
 async def test_a_redirect_is_kept_until_the_node_does_not_answer_there(serve: Any) -> None:
     there = await serve(lambda _request, body: answered(body))
     is_here = False

@@ -29,6 +29,7 @@ _RANGE_WORDS: Final = re.compile(
 _BATCH_WORDS: Final = re.compile(r"batch|limit|too (many|large|big)|exceed|plan|tier|upgrade|allowed", re.IGNORECASE)
 # By these a node may refuse what it was asked, and not only fail to answer.
 _REFUSING_STATUSES: Final = frozenset({400, 413, 429, 500})
+_TOO_LONG: Final = 413
 _TOO_MANY_REQUESTS: Final = 429
 _SERVER_ERROR: Final = 500
 _INTERNAL_ERROR: Final = -32603
@@ -74,12 +75,13 @@ class HttpReply:
 class BatchRefusal:
     """A batch that was not answered call by call. `error`: what the node said of each call, where it did.
 
-    `is_limit`: it sounds like too many calls at this time, but may be too many in one batch.
+    `is_limit`: it sounds like too many calls at this time, but may be too many in one batch. `is_too_long`: of bytes.
     """
 
     words: str
     error: RpcError | None = None
     is_limit: bool = False
+    is_too_long: bool = False
 
 
 class _ErrorObject(msgspec.Struct):
@@ -151,8 +153,11 @@ def _refusal_by_status(reply: HttpReply, ids: range, clean: Callable[[str], str]
         answers = _in_order(_DECODE_BATCH(reply.body), ids, clean)
     except (msgspec.DecodeError, UnicodeDecodeError, RpcUnavailable):
         words = clean(words_in(reply.body))
-        is_limited = reply.status == _TOO_MANY_REQUESTS or is_limit(RpcError(0, words))
-        return BatchRefusal(words if reply.status == _OK else _status_words(reply, clean), is_limit=is_limited)
+        return BatchRefusal(
+            words if reply.status == _OK else _status_words(reply, clean),
+            is_limit=reply.status == _TOO_MANY_REQUESTS or is_limit(RpcError(0, words)),
+            is_too_long=reply.status == _TOO_LONG,
+        )
     return _refused_each(answers) or answers
 
 

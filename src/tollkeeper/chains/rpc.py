@@ -321,13 +321,15 @@ class Rpc:
         if not isinstance(read, BatchRefusal):
             node.answered_batch(now(), len(requests))
             return read
-        if read.is_limit and node.is_taken(now(), len(requests), read.words):
+        is_taken = not read.is_too_long and node.is_taken(now(), len(requests), read.words)
+        if is_taken and read.is_limit:
             raise RateLimited(read.words)
         # Was it the size? A call that is answered alone says so; one that is not says that the node does not serve.
         first = await self._ask_alone(node, deadline - now(), requests[0])
         if is_limit(first) or (read.error is not None and _is_same(read.error, first)):
             return [first] * len(requests)
-        node.refused_batch(now(), len(requests), read.words)
+        if not is_taken:  # else one of the others is what it does not answer
+            node.refused_batch(now(), len(requests), read.words)
         return [first]
 
     async def _in_step(self, read: Callable[[], T]) -> T:
