@@ -157,8 +157,9 @@ def _meant_body(case: schemathesis.Case[Any], name: str, body: dict[str, Any]) -
         same = {"network": "base-sepolia", "asset": CHAIN.token, "payTo": KNOWN["payTo"], "maxAmountRequired": "1"}
         return {**body, "x402Version": 1, "paymentPayload": paid, "paymentRequirements": {**required, **same}}
     if "payload" not in body:  # the gateway's
-        if "X-Payment" in case.headers and not _is_wrong(case, ParameterLocation.HEADER):
-            case.headers["X-Payment"] = header(paid)
+        if not _is_wrong(case, ParameterLocation.HEADER):
+            for shown in {"X-Payment", "PAYMENT-SIGNATURE"} & set(case.headers):  # each takes either version
+                case.headers[shown] = header(paid)
         options = {field: value for field, value in body.items() if field == "confirm"}
         return {**options, "network": "base-sepolia", **paid["payload"]}
     known = {"amount": "1", "recipient": KNOWN["payTo"]}

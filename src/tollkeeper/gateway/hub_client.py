@@ -196,21 +196,6 @@ class SettleRequest:
         return cls(stored["path"], stored["headers"], stored["body"].encode(), stored.get("place"))
 
 
-def transfer_body(payment: Payment, asset: str, amount: int, recipient: str, *, confirm: bool) -> bytes:
-    """Encode what our hub is asked for a transfer: everything that says which one it is."""
-    return _ENCODE(
-        {
-            "x402Version": X402_VERSION,
-            "network": version2.in_version_1(payment).network,
-            "payload": payment.payload.body(),
-            "asset": asset,
-            "amount": str(amount),
-            "recipient": recipient,
-            "confirm": confirm,
-        }
-    )
-
-
 _ENCODE: Final = msgspec.json.Encoder().encode
 _JSON_HEADERS: Final = {"content-type": "application/json"}
 
@@ -344,7 +329,7 @@ class HubClient:
     def transfer_request(self, body: bytes, *, key: str, wait_seconds: int | None) -> SettleRequest:
         """A transfer by our hub, under an idempotency key; pure but for the signer's clock and nonce.
 
-        `body` is what `transfer_body` made. `wait_seconds`: how long the caller cares to wait, where it says so.
+        `body`: all that says which one it is. `wait_seconds`: how long the caller cares to wait, where it says so.
         """
         headers = {**_JSON_HEADERS, "idempotency-key": key}
         if wait_seconds is not None:

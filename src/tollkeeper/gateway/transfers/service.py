@@ -17,6 +17,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from litestar import Request, Response
 
 from tollkeeper.api import clock_ms, iso, json_body, ok
@@ -24,17 +25,18 @@ from tollkeeper.core.challenge import Profile, profile_of
 from tollkeeper.core.errors import ApiError, Code, payment_error
 from tollkeeper.core.purchases import SETTLEMENT_FAILED
 from tollkeeper.core.wallets import shown_address
-from tollkeeper.core.wire import encode_header
+from tollkeeper.core.wire import X402_VERSION, encode_header
 from tollkeeper.core.x402.version2 import (
     PAYMENT_HEADERS,
     PAYMENT_REQUIRED_HEADER,
     RECEIPT_HEADER,
     SETTLEMENT_PENDING,
+    in_version_1,
     receipt_of,
 )
 from tollkeeper.describing import route
 from tollkeeper.gateway import operations
-from tollkeeper.gateway.hub_client import HubUnreachableError, log_refused_signature, transfer_body
+from tollkeeper.gateway.hub_client import HubUnreachableError, log_refused_signature
 from tollkeeper.gateway.transfers.request import refused_transfer
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ class DirectTransfers:
 
     async def _make_at_hub(self, transfer: TransferRequest, payment: Payment, paid: Tender) -> dict[str, Any]:
         await self._require_good(paid, self.hub.asked_of(payment, self.requests.terms(transfer, paid)))
-        body = transfer_body(payment, transfer.asset.address, paid.value, transfer.pay_to, confirm=transfer.confirm)
+        body = _asked_of_hub(payment, transfer, paid.value)
         key = f"transfer-{hashlib.sha256(body).hexdigest()}"
         answer = await self.hub.transfer(self.hub.transfer_request(body, key=key, wait_seconds=transfer.wait_seconds))
         if answer is None:
@@ -135,6 +137,21 @@ def transfer_routes(transfers: DirectTransfers) -> list[HTTPRouteHandler]:
         return ok(told, headers={**_NO_STORE, **own})
 
     return [transfer]
+
+
+def _asked_of_hub(payment: Payment, transfer: TransferRequest, amount: int) -> bytes:
+    """Encode what our hub is asked for: everything that says which transfer it is."""
+    return msgspec.json.encode(
+        {
+            "x402Version": X402_VERSION,
+            "network": in_version_1(payment).network,
+            "payload": payment.payload.body(),
+            "asset": transfer.asset.address,
+            "amount": str(amount),
+            "recipient": transfer.pay_to,
+            "confirm": transfer.confirm,
+        }
+    )
 
 
 def _receipt(payment: Payment, paid: Tender, transaction: str, reason: str) -> dict[str, str]:
