@@ -94,8 +94,9 @@ def test_a_hangup_changes_each_limit_at_once(tmp_path: Path, embedded_chain: Cha
                 site.config.write_text(f"{name}_requests_per_minute = {allowed}\n" + former)
                 before = len(program.process.lines())
                 program.process.process.send_signal(signal.SIGHUP)
-                while not [one for one in program.process.lines()[before:] if one["event"] == "settings_reloaded"]:
+                while not (told := [one for one in program.process.lines()[before:] if "now_used" in one]):
                     time.sleep(0.02)
+                assert told[0]["now_used"] == [f"{name}_requests_per_minute"]
                 assert_limited(url, answered, allowed, name=name, client=f"198.51.100.{allowed}")
 
 

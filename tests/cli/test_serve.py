@@ -92,7 +92,7 @@ def test_a_program_in_a_script_s_background_is_interrupted_all_the_same(config: 
         assert process.lines()[-1]["event"] == "stopped"
 
 
-def test_a_hangup_uses_what_can_be_used_at_once_and_names_what_wants_a_restart(config: Path) -> None:
+def test_a_hangup_uses_what_can_be_used_at_once_and_names_what_wants_a_restart(config: Path, rpc_url: str) -> None:
     with running("serve", "--config", config, "--port", "0") as process:
         url = url_of(process)
         page = {"Origin": "https://dashboard.example.org"}
@@ -100,14 +100,15 @@ def test_a_hangup_uses_what_can_be_used_at_once_and_names_what_wants_a_restart(c
         assert not [line for line in process.lines() if line["level"] == "debug"]
         former = config.read_text()
         config.write_text(
-            'cors_origins = ["https://dashboard.example.org"]\nlog_level = "error"\nmin_price = "0.5"\n' + former
+            'cors_origins = ["https://dashboard.example.org"]\nlog_level = "error"\nmin_price = "0.5"\n'
+            + former.replace(rpc_url, f"{rpc_url}/another-key")
         )
         rings = config.parent / "keys" / "encryption.keys"
         rings.write_text("another:" + "5e" * 32 + "\n")
         process.process.send_signal(signal.SIGHUP)
         told = process.wait_for_event("settings_reloaded")
         assert told["now_used"] == ["cors_origins", "log_level"]
-        assert told["want_a_restart"] == ["encryption_keys", "min_price_micro"]
+        assert told["want_a_restart"] == ["encryption_keys", "min_price", "networks.base-sepolia.rpc_url"]
         assert ask(f"{url}/api/v1/paygates", headers=page).headers["access-control-allow-origin"] == page["Origin"]
         config.write_text(former)
         process.process.send_signal(signal.SIGHUP)

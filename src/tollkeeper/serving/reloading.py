@@ -7,7 +7,6 @@ waits for a restart; so do keys, always. Settings with a mistake change nothing.
 from __future__ import annotations
 
 import logging
-from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -22,7 +21,16 @@ if TYPE_CHECKING:
     from tollkeeper.settings import Settings
 
 _LOG = structlog.get_logger("tollkeeper.serving.reloading")
-_AT_ONCE: Final = frozenset({"log_level", "request_limits", "cors_origins"})
+_AT_ONCE: Final = frozenset(
+    {
+        "log_level",
+        "cors_origins",
+        "unpaid_requests_per_minute",
+        "api_requests_per_minute",
+        "wallet_requests_per_minute",
+        "login_requests_per_minute",
+    }
+)
 
 
 class Reloading:
@@ -41,7 +49,7 @@ class Reloading:
         except SettingsError as error:
             _LOG.error("settings_not_reloaded", problems=[str(finding) for finding in error.findings])
             return
-        changed = {one.name for one in fields(settings) if getattr(settings, one.name) != self._of_start(one.name)}
+        changed = _changed(self._settings, settings)
         root, level = logging.getLogger(), logging.getLevelNamesMapping()[settings.log_level.value.upper()]
         root.setLevel(min(level, root.level))  # else this change hides that it was made
         if self.gateway is not None:
@@ -53,5 +61,14 @@ class Reloading:
         )
         root.setLevel(level)
 
-    def _of_start(self, name: str) -> object:
-        return getattr(self._settings, name)
+
+def _changed(before: Settings, now: Settings) -> set[str]:
+    """Return what is set otherwise now, by the names that users write. Of a node's URL all counts, also its key."""
+    from tollkeeper.serving.checking import describe  # noqa: PLC0415 - most processes never need it
+
+    shown = dict(describe(before))
+    changed = {name for name, value in describe(now) if shown.pop(name, None) != value} | shown.keys()
+    for name in before.networks.keys() & now.networks.keys():
+        if before.networks[name].rpc_urls != now.networks[name].rpc_urls:
+            changed.add(f"networks.{name}.rpc_url")
+    return changed
