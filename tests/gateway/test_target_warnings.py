@@ -105,6 +105,12 @@ async def test_whatever_a_target_answers_it_answers(market: Market, status: byte
         await asyncio.wait_for(ended.wait(), 30)
 
 
+async def test_an_owner_is_told_that_the_target_asks_for_payment_itself(market: Market) -> None:
+    async with listening(answering(b"402", [], asyncio.Event())) as url:
+        (warning,) = await warned(market, url)
+    assert warning["message"].startswith("the target itself asks for payment (402): every paid call ends in a 502")
+
+
 @pytest.mark.parametrize("location", ["/a/", "https://shop.example/a"])
 async def test_an_owner_is_told_that_the_target_redirects(market: Market, location: str) -> None:
     async def redirecting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

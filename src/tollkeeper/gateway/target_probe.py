@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 WAIT_SECONDS: Final = 3.0
 _AGENT: Final = b"tollkeeper"
 _SHOWN_LENGTH: Final = 200  # of a location
+_PAYMENT_REQUIRED: Final = 402
+_FAILS: Final = 'every paid call ends in a 502, and the call\'s credit is used unless onFailure is "restore"'
 
 
 class _Answer(Exchange):
@@ -65,6 +67,8 @@ class TargetProbe:
             return [_silent(f"the target did not answer a HEAD within {WAIT_SECONDS:.0f} seconds")]
         except ApiError as error:  # UNAVAILABLE: a matter of ours, which says nothing of the target
             return [] if error.code is Code.UNAVAILABLE else [_silent(error.message)]
+        if answer.status == _PAYMENT_REQUIRED:
+            return [_warning(f"the target itself asks for payment (402): {_FAILS}")]
         location = next((value for name, value in answer.headers if name == b"location"), None)
         return [] if location is None or not 300 <= answer.status < 400 else [_redirect(answer.status, location)]
 
@@ -89,10 +93,7 @@ class TargetProbe:
 
 
 def _silent(why: str) -> dict[str, Any]:
-    return _warning(
-        f"{why}: until it answers, every paid call ends in a 502, and the call's credit is used unless "
-        'onFailure is "restore"'
-    )
+    return _warning(f"{why}: until it answers, {_FAILS}")
 
 
 def _redirect(status: int, location: bytes) -> dict[str, Any]:
