@@ -133,6 +133,21 @@ def on_solana(**changes: object) -> dict[str, Any]:
     return entry(network="solana-devnet", asset=NETWORKS["solana-devnet"].usdc.address, **{**there, **changes})
 
 
+def asking(asked: dict[str, Any], version: int) -> Reply:
+    """A 402 that asks for this, in that version alone."""
+    if version == 1:
+        return Reply(402, {"x402Version": 1, "accepts": [asked]})
+    network = NETWORKS["base-sepolia" if asked["network"] == "base-sepolia" else "solana-devnet"]
+    offer = {name: value for name, value in asked.items() if name not in {"maxAmountRequired", "resource"}}
+    offer |= {"network": network.caip2, "amount": asked["maxAmountRequired"]}
+    required = {"x402Version": 2, "error": "Payment required", "resource": {"url": ESCAPES}, "accepts": [offer]}
+    return Reply(402, {}, {"PAYMENT-REQUIRED": base64.b64encode(json.dumps(required).encode()).decode()})
+
+
+def is_paid(request: Request) -> bool:
+    return not {"x-payment", "payment-signature"}.isdisjoint(request.headers)
+
+
 def solana_fee_payer(**more: object) -> dict[str, object]:
     return {"feePayer": encode(bytes(range(1, 33))), **more}
 
@@ -169,15 +184,34 @@ def solana_fee_payer(**more: object) -> dict[str, object]:
         on_solana(extra=solana_fee_payer(memo=["x"])),
     ],
 )
-def test_no_buyer_signs_what_is_no_ordinary_payment(asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_no_buyer_signs_what_is_no_ordinary_payment(asked: dict[str, Any], version: int) -> None:
     wallets = derive_wallets()
     payer = wallets.buyer.address if asked["network"] == "base-sepolia" else solana_buyer()
-    challenge = json.loads(json.dumps({"x402Version": 1, "accepts": [asked]}).replace("{payer}", payer))
+    challenge = asking(json.loads(json.dumps(asked).replace("{payer}", payer)), version)
     node = {"jsonrpc": "2.0", "id": 1, "result": {"value": {"blockhash": encode(bytes(range(2, 34)))}}}
-    with serving(lambda request: Reply(200, node) if request.method == "POST" else Reply(402, challenge)) as server:
+    with serving(lambda request: Reply(200, node) if request.method == "POST" else challenge) as server:
         done = finished("pay", server.url, "--test-wallet", "--rpc-url", server.url)
     assert (done.returncode, "cannot be signed" in done.stderr) == (1, True), done.stderr
-    assert not any("x-payment" in request.headers for request in server.received)
+    assert not any(map(is_paid, server.received))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        entry(scheme="upto"),
+        entry(asset=STRANGER),
+        entry(maxAmountRequired="-5"),
+        entry(maxAmountRequired=5.7),
+        entry(maxAmountRequired="999999999999"),
+        entry(extra={"name": "USDC", "version": "2", "assetTransferMethod": "permit2"}),
+        entry(extra={"name": "USDC", "version": "2", "paymentFlow": "later"}),
+    ],
+)
+def test_no_buyer_takes_another_offer_of_version_2_than_an_exact_payment(asked: dict[str, Any]) -> None:
+    with serving(lambda _request: asking(asked, 2)) as server:
+        done = finished("pay", server.url, "--test-wallet")
+    assert (done.returncode, len(server.received)) == (1, 1), done.stderr
 
 
 def solana_buyer() -> str:
@@ -187,17 +221,25 @@ def solana_buyer() -> str:
 
 
 @pytest.mark.parametrize("asked", [entry(), on_solana(), on_solana(extra=solana_fee_payer(memo="order:17.a_b-c"))])
-def test_an_ordinary_payment_is_signed(asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_ordinary_payment_is_signed(asked: dict[str, Any], version: int) -> None:
     node = {"jsonrpc": "2.0", "id": 1, "result": {"value": {"blockhash": encode(bytes(range(2, 34)))}}}
 
     def answer(request: Request) -> Reply:
         if request.method == "POST":
             return Reply(200, node)
-        return Reply(200, {}) if "x-payment" in request.headers else Reply(402, {"x402Version": 1, "accepts": [asked]})
+        return Reply(200, {}) if is_paid(request) else asking(asked, version)
 
     with serving(answer) as server:
         done = finished("pay", server.url, "--test-wallet", "--rpc-url", server.url)
     assert done.returncode == 0, done.stderr
+    (shown,) = [request.headers for request in server.received if is_paid(request)]
+    assert ("payment-signature" in shown, "x-payment" in shown) == (version == 2, version == 1)
+    if version == 2:
+        sent = json.loads(base64.b64decode(shown["payment-signature"]))
+        required = json.loads(base64.b64decode(asking(asked, 2).headers["PAYMENT-REQUIRED"]))
+        assert sent["accepted"] == required["accepts"][0]
+        assert (sent["x402Version"], sent["resource"]) == (2, required["resource"])
 
 
 @pytest.mark.parametrize("name", ["X-Payment-Response", "PAYMENT-RESPONSE"])
@@ -209,7 +251,7 @@ def test_nothing_is_signed_on_an_answer_that_carries_a_receipt(name: str, token:
         done = finished("pay", server.url, "--test-wallet", *token)
     assert (done.returncode, "carries a receipt" in done.stderr) == (1, True), done.stderr
     assert len(server.received) == 1
-    assert "x-payment" not in server.received[0].headers
+    assert not is_paid(server.received[0])
 
 
 def on_a_terminal(*arguments: str | Path) -> str:
@@ -233,6 +275,8 @@ def hostile_answers() -> list[Callable[[LocalServer, Request], Reply]]:
     error = {"error": {"code": f"X{ESCAPES}", "message": ESCAPES, "details": {"supported": [ESCAPES]}}}
     receipt = base64.b64encode(json.dumps({"transaction": ESCAPES, "network": ESCAPES, "payer": ESCAPES}).encode())
     tokens = {"X-Credit-Token": b"\x1b[2J".decode("latin-1"), "X-Payment-Response": receipt.decode()}
+    told = {"success": True, "transaction": ESCAPES, "network": ESCAPES, "payer": ESCAPES, "amount": "0"}
+    receipt_of_version_2 = base64.b64encode(json.dumps(told).encode()).decode()
     made = {
         "accessToken": "x", "accessUrl": ESCAPES, "managementToken": ESCAPES, "warnings": [{"message": ESCAPES}],
         "fileName": ESCAPES, "fileSize": ESCAPES, "sha256": ESCAPES,
@@ -250,6 +294,13 @@ def hostile_answers() -> list[Callable[[LocalServer, Request], Reply]]:
         lambda _server, _request: Reply(402, {"x402Version": 1, "accepts": [entry(payTo=ESCAPES)]}),
         lambda _server, _request: Reply(402, {"x402Version": 1, "accepts": [entry(extra={"name": ESCAPES})]}),
         lambda _server, _request: Reply(402, {"x402Version": 1, "accepts": []}, tokens),
+        lambda _server, _request: asking(entry(payTo=ESCAPES), 2),
+        lambda _server, _request: asking(entry(extra={"name": ESCAPES}), 2),
+        lambda _server, request: (
+            Reply(200, {}, {**tokens, "PAYMENT-RESPONSE": receipt_of_version_2})
+            if is_paid(request)
+            else asking(entry(), 2)
+        ),
         lambda _server, _request: Reply(200, {"message": ESCAPES}),
         lambda _server, _request: Reply(200, {"message": message("https://gate.example")}),
     ]

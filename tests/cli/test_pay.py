@@ -18,6 +18,7 @@ import pytest
 from solders.keypair import Keypair
 
 from tests.cli.processes import clean_environment, command, finished
+from tests.cli.test_hostile_servers import asking
 from tests.interop.local_server import Reply, Request, serving
 from tests.interop.stack import Stack, sandbox
 from tollkeeper.client.payments import authorization_for
@@ -80,6 +81,45 @@ def test_the_test_wallets_pay_where_the_gate_asks_first(stack: Stack) -> None:
         assert f"paying 0.02 USDC on {network}" in paid.stderr
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_wallet_of_the_other_family_is_told_where_it_is_to_be_paid(
+    stack: Stack, tmp_path: Path, version: int
+) -> None:
+    key = written(tmp_path / "solana.key", stack.solana.buyer_key)
+    with serving(lambda _request: asking(entry(), version)) as server:
+        done = finished("pay", server.url, "--key-file", key)
+    said = "it is to be paid on base-sepolia, and not by this wallet there: name another wallet, or by --network"
+    assert (done.returncode, said in done.stderr.replace("\n", " ")) == (1, True), done.stderr
+
+
+def test_credits_that_the_wallet_holds_are_spent_by_themselves(stack: Stack) -> None:
+    url = gate(stack, credits=2)
+    first, second, third = (finished("pay", url, "--test-wallet") for _ in range(3))
+    assert [done.returncode for done in (first, second, third)] == [0, 0, 0], second.stderr
+    assert "paid now nothing" not in first.stderr + third.stderr
+    assert "paid now nothing: it used a credit that the wallet holds" in second.stderr
+    assert ["credits left 1" in first.stderr, "credits left 0" in second.stderr, "credits left 1" in third.stderr] == [
+        True
+    ] * 3
+
+
+def test_a_payment_of_version_2_of_unknown_outcome_is_sent_again_and_handed_over() -> None:
+    pending = {"error": {"type": "payment", "code": "SETTLEMENT_PENDING", "message": "wait"}}
+    told = {"success": False, "errorReason": "settlement_pending", "transaction": "0xabc"}
+    shown = {"PAYMENT-RESPONSE": base64.b64encode(json.dumps(told).encode()).decode(), "Retry-After": "0"}
+    answers = [asking(entry(), 2), Reply(503, pending, shown), Reply(500, {}, {})]
+    with serving(lambda _request: answers.pop(0)) as server:
+        done = finished("pay", server.url, "--test-wallet")
+    assert done.returncode == 1
+    sent = [request.headers.get("payment-signature") for request in server.received]
+    assert (sent[0], len(set(sent[1:])), len(sent)) == (None, 1, 3)
+    assert f"PAYMENT-SIGNATURE: {sent[1]}" in done.stderr
+    with serving(lambda _request: Reply(200, {})) as server:
+        done = finished("pay", server.url, "--test-wallet", "--header", f"PAYMENT-SIGNATURE: {sent[1]}")
+    assert (done.returncode, len(server.received)) == (0, 1)
+    assert server.received[0].headers["payment-signature"] == sent[1]
+
+
 def test_a_body_and_headers_reach_the_target(stack: Stack, tmp_path: Path) -> None:
     url = gate(stack, targetUrl=stack.target_url.replace("/weather", "/echo"), method="POST", headerAuthMode="none")
     body = written(tmp_path / "order.json", '{"quantity": 3}')
@@ -100,7 +140,7 @@ def test_a_body_and_headers_reach_the_target(stack: Stack, tmp_path: Path) -> No
         (("--test-wallet", "--header", "X: a\nY: b"), 2, "--header: a header has no control characters"),
         (("--test-wallet", "--data", "@/nowhere/at/all"), 2, "--data: /nowhere/at/all cannot be read (No such file"),
         (("--test-wallet", "--max", "0.01"), 1, "it costs 0.02 USDC, which is more than --max allows (0.01)"),
-        (("--key-file", "{solana_key}"), 1, "not by this wallet there: name another wallet, or by --network"),
+        (("--key-file", "{solana_key}"), 1, "name a node that tells it"),  # version 2 offers Solana beside Base
         (("--test-wallet", "--network", SOLANA), 1, "name a node that tells it"),
         (("--test-wallet", "--network", SOLANA, "--rpc-url", "{hub}/supported"), 1, "405|METHOD_NOT_ALLOWED"),
         (

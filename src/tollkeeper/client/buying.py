@@ -1,15 +1,15 @@
-"""`tollkeeper pay`: one paid call, as a careful buyer makes it (specification 1.2, 2.3; contract 4.1 to 4.6).
+"""`tollkeeper pay`: one paid call, as a careful buyer makes it (specification 1.2, 2.3; contract 4.1 to 4.6, 10).
 
-Only USDC is paid, only up to a limit, and what is asked is told before it is signed. A payment whose outcome is not
-known is sent again and never signed anew; where that does not help, the caller gets it to send it later. Kept credits
-are the caller's to name: nothing is stored here.
+It pays in x402 version 2 where the seller speaks that, else in version 1. Only USDC is paid, only up to a limit, and
+what is asked is told before it is signed. A payment whose outcome is not known is sent again and never signed anew;
+where that does not help, the caller gets it to send it later. Kept credits are the caller's to name: nothing is stored
+here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import os
 import time
 from dataclasses import dataclass, field, replace
@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 
+from tollkeeper.client.offers import Offer, offers_of, read_object
 from tollkeeper.client.payments import (
     authorization_for,
     check_terms,
     latest_blockhash,
-    payment_for,
-    solana_payment_for,
+    payload_for,
+    solana_payload_for,
     solana_terms,
 )
 from tollkeeper.client.requests import RefusedError, open_session, reason_of, require_unheard, why
@@ -32,9 +33,10 @@ from tollkeeper.core.printable import printable
 from tollkeeper.core.usdc import format_usdc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from tollkeeper.core.wallet_keys import WalletKey
+    from tollkeeper.core.wire import EvmPayload, SolanaPayload
 
 _TARGET_SECONDS: Final = 630  # a gateway gives its target 600
 _PENDING_SECONDS: Final = 90
@@ -42,7 +44,8 @@ _RETRY_SECONDS_MAX: Final = 10
 _NONCE_SIZE_BYTES: Final = 32
 _CREDITS_IN: Final = "x-credit-token"
 _RECEIPTS: Final = ("x-payment-response", "payment-response")
-_PROOF: Final = {"x-payment": "X-Payment", _CREDITS_IN: "X-Credit-Token"}
+_PAYMENTS: Final = {"payment-signature": "PAYMENT-SIGNATURE", "x-payment": "X-Payment"}
+_PROOF: Final = {**_PAYMENTS, _CREDITS_IN: "X-Credit-Token"}
 _KEPT: Final = (("credits left", "x-credits-remaining"), ("credit token", _CREDITS_IN))
 _MEMO_SIZE_BYTES: Final = 16
 
@@ -82,13 +85,17 @@ class Called:
     @property
     def reason(self) -> str:
         """Why it was refused; empty where it does not say."""
-        return reason_of(_object(self.body))
+        return reason_of(read_object(self.body))
 
     @property
     def receipt(self) -> dict[str, Any]:
-        """The decoded `X-Payment-Response`; empty where there is none."""
+        """The decoded `X-Payment-Response`, else version 2's of a success; empty where there is none."""
+        told = self._decoded("payment-response")
+        return self._decoded("x-payment-response") or (told if told.get("success") is True else {})
+
+    def _decoded(self, name: str) -> dict[str, Any]:
         try:
-            return _object(base64.b64decode(self.headers.get("x-payment-response", ""), validate=True))
+            return read_object(base64.b64decode(self.headers.get(name, ""), validate=True))
         except ValueError:
             return {}
 
@@ -97,6 +104,8 @@ class Called:
         """What the buyer wants to know beside the body: what was paid, what is left, how to spend it."""
         receipt = self.receipt
         paid = [(name, str(receipt[name])) for name in ("transaction", "network", "payer") if receipt.get(name)]
+        if paid and self._decoded("payment-response").get("amount") == "0":
+            paid.append(("paid now", "nothing: it used a credit that the wallet holds"))
         headers = {**({} if self.token is None else {_CREDITS_IN: self.token}), **self.headers}
         kept = [(name, headers[key]) for name, key in _KEPT if key in headers]
         said = [*paid, *kept, *([("refused", self.reason)] if self.reason else [])]
@@ -122,17 +131,17 @@ async def pay(wish: Wish, tell: Callable[[str], None]) -> Called:
         if any(name in unpaid.headers for name in _RECEIPTS):
             tell("the 402 carries a receipt: a payment was taken for it, and no other one is signed")
             return unpaid
-        requirements, key = choose(_object(unpaid.body), wish)
-        payment = await _sign(session, requirements, key, wish)
-        cost = format_usdc(int(requirements["maxAmountRequired"]))
-        tell(f"paying {cost} USDC on {requirements['network']} to {requirements['payTo']}")
-        return await _until_known(session, wish, {_PROOF["x-payment"]: payment}, tell)
+        offer, key = choose(offers_of(unpaid.headers, unpaid.body), wish)
+        payload, asked = await _sign(session, offer.requirements, key, wish), offer.requirements
+        cost = format_usdc(int(asked["maxAmountRequired"]))
+        tell(f"paying {cost} USDC on {asked['network']} to {asked['payTo']}")
+        return await _until_known(session, wish, offer.shown(payload), tell)
 
 
 def _handed(wish: Wish) -> dict[str, str]:
     """A payment that was signed before, with its credit token: it is sent again, and none is signed beside it."""
     given = {name.lower(): value for name, value in wish.headers.items()}
-    if "x-payment" not in given:
+    if given.keys().isdisjoint(_PAYMENTS):
         return {}
     if wish.credit_token is not None:
         given[_CREDITS_IN] = wish.credit_token
@@ -190,13 +199,13 @@ def _chosen(wish: Wish) -> dict[str, str]:
     return {} if wish.network is None else {"X-Payment-Network": wish.network.name}
 
 
-def choose(challenge: Mapping[str, Any], wish: Wish) -> tuple[dict[str, Any], WalletKey]:
-    """The first of a 402's requirements that one of the wallets can and may pay. Raises: RefusedError."""
-    offered = challenge.get("accepts")
-    if not isinstance(offered, list) or challenge.get("x402Version") != 1:
-        raise RefusedError("the answer is a 402 without x402 version 1 requirements")
-    seen: list[str] = []
-    for entry in offered:
+def choose(offers: Sequence[Offer], wish: Wish) -> tuple[Offer, WalletKey]:
+    """The first of a 402's offers that one of the wallets can and may pay. Raises: RefusedError."""
+    if not offers:
+        raise RefusedError("the answer is a 402 that offers nothing in x402 version 2 or 1")
+    seen: dict[str, None] = {}
+    for offer in offers:
+        entry = offer.requirements
         try:
             network, amount = normalise(entry["network"]), _amount(entry["maxAmountRequired"])
             asset = str(entry["asset"])
@@ -206,13 +215,13 @@ def choose(challenge: Mapping[str, Any], wish: Wish) -> tuple[dict[str, Any], Wa
                 continue
         except (ApiError, KeyError, TypeError, ValueError):
             continue
-        seen.append(network.name)
+        seen[network.name] = None
         key = next((one for one in wish.keys if one.family is network.family), None)
         if key is not None and wish.network in {None, network}:
             if amount > wish.max_micro:
                 limit = format_usdc(wish.max_micro)
                 raise RefusedError(f"it costs {format_usdc(amount)} USDC, which is more than --max allows ({limit})")
-            return dict(entry), key
+            return offer, key
     if not seen:
         raise RefusedError("the 402 asks for nothing that could be paid in USDC")
     raise RefusedError(
@@ -230,7 +239,9 @@ def _amount(shown: object) -> int:
     return int(shown)
 
 
-async def _sign(session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, wish: Wish) -> str:
+async def _sign(
+    session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, wish: Wish
+) -> EvmPayload | SolanaPayload:
     try:
         check_terms(requirements, key.address)
         return await _SIGNERS[key.family](session, requirements, key, wish)
@@ -240,20 +251,20 @@ async def _sign(session: aiohttp.ClientSession, requirements: Mapping[str, Any],
 
 async def _sign_on_evm(
     _session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, _wish: Wish
-) -> str:
+) -> EvmPayload | SolanaPayload:
     nonce = os.urandom(_NONCE_SIZE_BYTES)
     authorization = authorization_for(requirements, key.address.lower(), nonce, int(time.time()))
-    return payment_for(requirements, authorization, key.material)
+    return payload_for(requirements, authorization, key.material)
 
 
 async def _sign_on_solana(
     session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, wish: Wish
-) -> str:
+) -> EvmPayload | SolanaPayload:
     terms = solana_terms(requirements)
     if wish.rpc_url is None:
         raise RefusedError("a payment on Solana holds a recent blockhash: name a node that tells it, by --rpc-url")
     blockhash = await latest_blockhash(session, wish.rpc_url)
-    return solana_payment_for(requirements, terms, key.material, blockhash, os.urandom(_MEMO_SIZE_BYTES))
+    return solana_payload_for(requirements, terms, key.material, blockhash, os.urandom(_MEMO_SIZE_BYTES))
 
 
 _SIGNERS: Final = {Family.EVM: _sign_on_evm, Family.SOLANA: _sign_on_solana}
@@ -268,12 +279,3 @@ async def _call(session: aiohttp.ClientSession, wish: Wish, headers: Mapping[str
             return Called(answer.status, names, await answer.read())
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         raise RefusedError(f"no answer from {wish.url}: {why(error)}") from error
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    """The JSON object in a body; empty where there is none."""
-    try:
-        parsed = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return parsed if isinstance(parsed, dict) else {}

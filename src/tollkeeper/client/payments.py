@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     import aiohttp
 
+    from tollkeeper.core.wire import SolanaPayload
+
 _TOKEN_NAMES: Final = frozenset({"USDC", "USD Coin"})  # as Circle deployed it, and as the specification writes it
 _DOMAIN_VERSION: Final = "2"
 _MEMO: Final = re.compile(r"[0-9A-Za-z._:-]{1,64}", re.ASCII)
@@ -71,13 +73,18 @@ def authorization_for(requirements: Mapping[str, Any], payer: str, nonce: bytes,
 
 
 def payment_for(requirements: Mapping[str, Any], authorization: Authorization, private_key: bytes) -> str:
-    """The `X-Payment` value of an authorization, signed under the token's domain as the requirements name it."""
+    """The `X-Payment` value of an authorization."""
+    payload = payload_for(requirements, authorization, private_key)
+    return encode_payment_header(Payment(1, requirements["scheme"], requirements["network"], payload))
+
+
+def payload_for(requirements: Mapping[str, Any], authorization: Authorization, private_key: bytes) -> EvmPayload:
+    """The authorization, signed under the token's domain as the requirements name it."""
     chain_id = normalise(requirements["network"]).chain_id
     extra = requirements["extra"]
     separator = domain_separator(extra["name"], extra["version"], chain_id or 0, parse_address(requirements["asset"]))
     signature = sign_digest(authorization_digest(separator, authorization), private_key)
-    payload = EvmPayload(_spelled(authorization), signature)
-    return encode_payment_header(Payment(1, requirements["scheme"], requirements["network"], payload))
+    return EvmPayload(_spelled(authorization), signature)
 
 
 def _spelled(authorization: Authorization) -> Authorization:
@@ -101,14 +108,21 @@ def solana_terms(requirements: Mapping[str, Any]) -> Terms:
 
 
 def solana_payment_for(requirements: Mapping[str, Any], terms: Terms, seed: bytes, blockhash: str, nonce: bytes) -> str:
-    """The `X-Payment` value of a transfer; `nonce` makes it another payment than the last one.
+    """The `X-Payment` value of a transfer. Raises: as `solana_payload_for`."""
+    payload = solana_payload_for(requirements, terms, seed, blockhash, nonce)
+    return encode_payment_header(Payment(1, requirements["scheme"], requirements["network"], payload))
+
+
+def solana_payload_for(
+    requirements: Mapping[str, Any], terms: Terms, seed: bytes, blockhash: str, nonce: bytes
+) -> SolanaPayload:
+    """The signed transfer; `nonce` makes it another payment than the last one.
 
     Raises: ValueError for terms that cannot be paid.
     """
     asked = requirements["extra"].get("memo")
     memo = asked.encode() if isinstance(asked, str) and asked else nonce.hex().encode()
-    payload = sign_payment(terms, seed, blockhash, memo)
-    return encode_payment_header(Payment(1, requirements["scheme"], requirements["network"], payload))
+    return sign_payment(terms, seed, blockhash, memo)
 
 
 async def latest_blockhash(session: aiohttp.ClientSession, rpc_url: str) -> str:
