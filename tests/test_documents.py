@@ -14,7 +14,7 @@ DOCS: Final = ROOT / "docs"
 DECISIONS_MAX: Final = 25
 DECISION_WORDS_MAX: Final = 400
 DECISION_PARTS: Final = ("**Context.**", "**Options.**", "**Outcome.**", "**Consequences.**")
-SHORT_PAPERS: Final = ("architecture.md",)
+SHORT_PAPERS: Final = ("architecture.md", "performance.md")
 SENTENCE_WORDS_MAX: Final = 30
 PAPER_LINES_MAX: Final = 250
 

@@ -1,4 +1,4 @@
-"""A connection to a target and the pool of them: bounds, and nothing that fails in silence (performance 8)."""
+"""A connection to a target and the pool of them: bounds, and nothing that fails in silence (performance 5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the strict listener accepts, in which order it answers, and whom it gives up (A-40, A-58, performance 8)."""
+"""What the strict listener accepts, in which order it answers, and whom it gives up (A-40, A-58, performance 5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a first purchase costs: transactions of the gateway's database, requests to the node (performance 11)."""
+"""What a first purchase costs: transactions of the gateway's database, requests to the node (performance 2)."""
 
 from __future__ import annotations
 

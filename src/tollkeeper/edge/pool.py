@@ -1,4 +1,4 @@
-"""Connections to targets: opened to a checked address, kept for reuse within bounds (contract 3.4, performance 1).
+"""Connections to targets: opened to a checked address, kept for reuse within bounds (contract 3.4, performance 5).
 
 A kept connection serves only exchanges with its own key, which names the address that was checked. Who may have how
 many in use is `forwarding`'s. Says nothing about requests or responses.

@@ -1,4 +1,4 @@
-"""TLS to a target, between the network and the protocol that speaks over it (security A-42, performance 19).
+"""TLS to a target, between the network and the protocol that speaks over it (security A-42, performance 2).
 
 An event loop's own TLS serves every kind of protocol and connection, and costs a small exchange twice what the cipher
 takes. Here what was read becomes one piece of plain text, and what is written goes on a record at a time, and that is

@@ -1,4 +1,4 @@
-"""One connection to a target: HTTP/1.1 on httptools, driven by callbacks (security A-42, performance 8).
+"""One connection to a target: HTTP/1.1 on httptools, driven by callbacks (security A-42, performance 5).
 
 Carries one exchange at a time and says when it can carry the next. Never follows a redirect, never decompresses,
 never decides what a failure means for a call. Whatever goes wrong, in the target or in a callback, ends in

@@ -111,7 +111,7 @@ class Arriving(Asking):
         self._take_proof()
 
     # 3. Proof of payment; decode and signature. Computing only: a payment that was not seen before holds the loop for
-    # some 100 microseconds, a third to a half of them its signature (performance 14 says why no thread recovers it).
+    # some 100 microseconds, a third to a half of them its signature (performance 4 says why no thread recovers it).
     # Headers that a key signed are kept (`proofs`, bounded); a contract wallet's is read each time.
 
     def _take_proof(self) -> None:

@@ -18,7 +18,7 @@ def set_up_heap() -> None:
     """Keep a little of what is freed, in one heap for all threads.
 
     What a large answer took would else go back to the system and be asked for again, page by page, with each answer
-    (performance 31). Threads would have a heap each, and keep in it what passed through (performance 33): the check of
+    (performance 2). Threads would have a heap each, and keep in it what passed through: the check of
     the books, or files that lie in a bucket. To be called before there are threads; where the C library is not glibc
     nothing changes.
     """
