@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sqlite3
+import stat
 import subprocess
 import time
 import uuid
@@ -288,6 +289,33 @@ async def test_tokens_of_a_retired_key_that_leaked_are_revoked_by_the_running_se
     async with stage.serving() as scene:
         await is_all_there(scene, sold, are_tokens_good=False)
         assert (await scene.buyer.ask("GET", scene.program.url + fresh)).status == 200
+
+
+async def test_a_backup_that_is_put_back_makes_no_revoked_token_good_again(stage: Stage) -> None:
+    """Whoever has the leaked key would forge them until somebody thought of it."""
+    site = stage.site
+    (former,) = ids(site.home)
+    async with stage.serving() as scene:
+        sold = await sell(scene)
+    backup = site.database.read_bytes()
+    await stage.done("rotate")
+    async with stage.serving() as scene:
+        await moved(scene)
+        await stage.done("retire", former)
+        await stage.done("revoke", former)
+        await is_all_there(scene, sold, are_tokens_good=False)
+    ring = key_file(site.home)
+    revoked = ring.with_name("encryption.keys.revoked")
+    assert (revoked.read_text(), stat.S_IMODE(revoked.stat().st_mode)) == (f"{former}\n", 0o600)
+    ring.write_text(ring.read_text() + ring.with_name("encryption.keys.retired").read_text())
+    site.database.write_bytes(backup)
+    for _ in range(2):  # the second finds what the first one moved
+        async with stage.serving() as scene:
+            await is_all_there(scene, sold, are_tokens_good=False)
+            if former in ids(site.home):
+                await moved(scene)
+                await stage.done("retire", former)
+            assert "retired" not in await stage.done("list")
 
 
 async def test_a_key_that_is_put_first_again_is_retired_no_more(stage: Stage) -> None:

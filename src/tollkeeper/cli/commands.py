@@ -281,8 +281,7 @@ def revoke_command(key: KeyId, config: Config = None, role: ForRole = Role.SERVE
 
     from tollkeeper.serving.key_rotation import revoke
 
-    for line in asyncio.run(revoke(load_settings(role, config), key)):
-        tell(line)
+    _change_key_file(lambda: asyncio.run(revoke(load_settings(role, config), key)))
 
 
 @payments_app.command("honour")

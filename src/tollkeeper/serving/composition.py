@@ -28,6 +28,7 @@ from tollkeeper.serving.encryption_keys import EncryptionKeys
 from tollkeeper.serving.file_stores import file_store
 from tollkeeper.serving.inspection import INTERVAL_SECONDS as INSPECTION_SECONDS
 from tollkeeper.serving.inspection import keep_inspecting
+from tollkeeper.serving.key_files import KeyFiles
 from tollkeeper.serving.measuring import Measured
 from tollkeeper.serving.metrics_listener import serving_metrics
 from tollkeeper.serving.nodes import chain_of, config_of
@@ -203,7 +204,9 @@ async def _open_gateway(
     from tollkeeper.serving.admin.commands import commands_of
     from tollkeeper.web.paywall import Paywall
 
-    keys = EncryptionKeys(_given(settings.encryption_keys), os.urandom)
+    paths = settings.encryption_key_paths
+    revoked = KeyFiles(paths).revoked() if paths else frozenset()
+    keys = EncryptionKeys(_given(settings.encryption_keys), os.urandom, revoked)
     await keys.open(database)
     parts.push_async_callback(_end, asyncio.create_task(keys.move_stored(database)))
     config = GatewayConfig(

@@ -22,7 +22,7 @@ from tollkeeper.storage.resealing import Resealing, forget_retired, keep_retired
 from tollkeeper.storage.sealing import Sealing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
     from tollkeeper.core.sealing import KeyRing
     from tollkeeper.storage.database import Database
@@ -38,14 +38,23 @@ def token_key(key: bytes) -> bytes:
 
 
 class EncryptionKeys:
-    """`sealing` is what the stores seal with; `tokens` makes credit tokens and links, by its first, and checks them."""
+    """`sealing` is what the stores seal with; `tokens` makes credit tokens and links, by its first, and checks them.
 
-    def __init__(self, ring: KeyRing, random_bytes: Callable[[int], bytes]) -> None:
+    `revoked` are ids of keys whose tokens were ended: they open what they sealed, and make nothing good.
+    """
+
+    def __init__(
+        self, ring: KeyRing, random_bytes: Callable[[int], bytes], revoked: Collection[str] = frozenset()
+    ) -> None:
         self.sealing = Sealing(ring, random_bytes)
+        self._revoked = revoked
         self._former = {name: token_key(key) for name, key in ring.keys.items() if name != ring.current}
         self._retired: dict[str, bytes] = {}
-        self.tokens = [token_key(ring.keys[ring.current]), *self._former.values()]
+        self.tokens = [token_key(ring.keys[ring.current]), *self._good(self._former)]
         self.has_lost_gates = False
+
+    def _good(self, made: Mapping[str, bytes]) -> list[bytes]:
+        return [key for name, key in made.items() if name not in self._revoked]
 
     async def open(self, database: Database) -> None:
         """Learn what retired keys made. Raises: StorageError.
@@ -59,7 +68,7 @@ class EncryptionKeys:
         current = self.sealing.ring.current
         if current in (*self._retired, *closed):
             await database.run(forget_retired(current))
-        self.tokens += [key for key in self._retired.values() if key not in self.tokens]
+        self.tokens += [key for key in self._good(self._retired) if key not in self.tokens]
         gates, names = await lost_gates(database, self.sealing.ring)
         self.has_lost_gates = gates > 0
         if gates:  # a backup from before a rotation: none of them sells, and nothing else shows it

@@ -32,6 +32,10 @@ class KeyFiles:
         """Where keys go that leave the ring."""
         return self._paths[0].with_name(self._paths[0].name + ".retired")
 
+    @property
+    def _revoked_path(self) -> Path:
+        return self._paths[0].with_name(self._paths[0].name + ".revoked")
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else changes them until the block ends. Raises: StartError where somebody does."""
@@ -47,6 +51,15 @@ class KeyFiles:
     def ring(self) -> KeyRing:
         """What they hold. Raises: ValueError."""
         return parse_key_ring("\n".join(map(read_secret_file, self._paths)))
+
+    def revoked(self) -> frozenset[str]:
+        """Return the ids of keys whose tokens were ended: no database that is put back knows. Raises: ValueError."""
+        return frozenset(read_secret_file(self._revoked_path).split()) if self._revoked_path.exists() else frozenset()
+
+    def revoke(self, key_id: str) -> None:
+        """Keep that the key's tokens were ended. Raises: OSError, ValueError."""
+        ids = sorted(self.revoked() | {key_id})
+        _rewrite(self._revoked_path, "".join(f"{one}\n" for one in ids), self._paths[0])
 
     def put_first(self, key_id: str, key: bytes) -> None:
         """The key is the current one from now on. Raises: OSError."""

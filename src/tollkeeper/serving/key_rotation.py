@@ -87,15 +87,18 @@ def retire(settings: Settings, key_id: str) -> list[str]:
 
 async def revoke(settings: Settings, key_id: str) -> list[str]:
     """Have the running server end the credit tokens and links of a retired key. Raises: StartError."""
-    if key_id in _key_files(settings).ring().keys:
+    files = _key_files(settings)
+    if key_id in files.ring().keys:
         raise StartError(f"{key_id} is in the key file: `tollkeeper keys retire {key_id}` first")
     with open_snapshot(settings.database_url) as snapshot:
-        good = retired_ids(snapshot)
+        good = [name for name in retired_ids(snapshot) if name not in files.revoked()]
     if key_id not in good:
         raise StartError(f"no tokens of {key_id} are good; of retired keys those of {', '.join(good) or 'none'} are")
     answer = await give_order(settings.database_url, {"order": "revoke", "key": key_id})
     if "error" in answer:
         raise StartError(answer["error"])
+    with files.locked():
+        files.revoke(key_id)
     return [f"tokens and links that {key_id} made are worthless"]
 
 
@@ -107,9 +110,10 @@ def list_keys(settings: Settings) -> list[str]:
     ring = settings.encryption_keys
     if ring is None:
         raise StartError("this part seals nothing: it has no encryption keys")
+    revoked = KeyFiles(settings.encryption_key_paths).revoked() if settings.encryption_key_paths else frozenset()
     with open_snapshot(settings.database_url) as snapshot:
         counts, unknown = sealed_under(snapshot, [*ring.keys])
-        retired = [name for name in retired_ids(snapshot) if name not in ring.keys]
+        retired = [name for name in retired_ids(snapshot) if name not in ring.keys and name not in revoked]
     width = max(map(len, ring.keys))
     lines = [
         f"{name:<{width}}  {'in use' if name == ring.current else 'former'}  {counts[name]} values"
