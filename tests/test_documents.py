@@ -17,6 +17,7 @@ DECISION_PARTS: Final = ("**Context.**", "**Options.**", "**Outcome.**", "**Cons
 SHORT_PAPERS: Final = ("architecture.md", "performance.md")
 SENTENCE_WORDS_MAX: Final = 30
 PAPER_LINES_MAX: Final = 250
+DOCS_WORDS_MAX: Final = 45_000
 
 
 def decisions() -> dict[str, str]:
@@ -42,6 +43,10 @@ def test_every_decision_that_is_cited_is_there() -> None:
     }
     assert cited
     assert cited - set(decisions()) == set()
+
+
+def test_documents_are_short() -> None:
+    assert sum(len(path.read_text().split()) for path in DOCS.rglob("*.md")) <= DOCS_WORDS_MAX
 
 
 @pytest.mark.parametrize("name", SHORT_PAPERS)
