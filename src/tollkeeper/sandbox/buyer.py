@@ -1,4 +1,4 @@
-"""A small x402 version 1 buyer: reads a 402, signs what it asks for, calls again; and logs in with its wallet.
+"""A small x402 buyer: reads a 402, signs what it asks for, calls again; and logs in with its wallet.
 
 It does what an official client does and nothing cleverer, so that the demo shows the protocol; by overriding what is
 signed it also makes the wrong payments that a gate must refuse. Not a library for buyers: it trusts what it is asked.
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiohttp
 
+from tollkeeper.client.offers import offers_of
 from tollkeeper.client.owner import log_in
-from tollkeeper.client.payments import authorization_for, payment_for
+from tollkeeper.client.payments import authorization_for, payload_for, payment_for
 from tollkeeper.core.evm import balance_of_calldata
 
 if TYPE_CHECKING:
@@ -108,6 +109,12 @@ class Buyer:
         requirements = challenge["accepts"][0]
         wanted = authorization_for(requirements, self.wallet.address, os.urandom(32), int(time.time()))
         return payment_for(requirements, wanted if change is None else change(wanted), self.wallet.private_key)
+
+    def take(self, unpaid: Answer) -> dict[str, str]:
+        """The header of a fresh payment that takes a 402's first offer: version 2's where there is one."""
+        offer = offers_of(unpaid.headers, unpaid.body)[0]
+        wanted = authorization_for(offer.requirements, self.wallet.address, os.urandom(32), int(time.time()))
+        return offer.shown(payload_for(offer.requirements, wanted, self.wallet.private_key))
 
     async def call(self, url: str, payment: str) -> Answer:
         """A call with a payment."""

@@ -9,14 +9,15 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.client.payments import solana_payment_for, solana_terms
+from tollkeeper.client.offers import offers_of
+from tollkeeper.client.payments import solana_payload_for, solana_payment_for, solana_terms
 from tollkeeper.core.solana.programs import associated_token_account
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tollkeeper.core.solana.paying import Terms
-    from tollkeeper.sandbox.buyer import Buyer
+    from tollkeeper.sandbox.buyer import Answer, Buyer
     from tollkeeper.sandbox.wallets import SolanaWallet
 
 _MEMO_SIZE_BYTES: Final = 16
@@ -45,6 +46,13 @@ class SolanaBuyer:
         terms = asked if change is None else change(asked)
         blockhash = (await self.node("getLatestBlockhash"))["value"]["blockhash"]
         return solana_payment_for(requirements, terms, self.wallet.seed, blockhash, os.urandom(_MEMO_SIZE_BYTES))
+
+    async def take(self, unpaid: Answer) -> dict[str, str]:
+        """The header of a fresh payment that takes a 402's first offer: version 2's where there is one."""
+        offer = offers_of(unpaid.headers, unpaid.body)[0]
+        blockhash = (await self.node("getLatestBlockhash"))["value"]["blockhash"]
+        terms, nonce = solana_terms(offer.requirements), os.urandom(_MEMO_SIZE_BYTES)
+        return offer.shown(solana_payload_for(offer.requirements, terms, self.wallet.seed, blockhash, nonce))
 
     async def balance_micro(self, owner: str, mint: str) -> int:
         """What a wallet holds of the token, in micro-units."""

@@ -7,6 +7,7 @@ the hub's own money the fee and nothing else.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.usdc import format_usdc
@@ -14,7 +15,7 @@ from tollkeeper.sandbox.buyer import Answer
 from tollkeeper.sandbox.official_client import buy_officially_on_solana, has_official_client_on_solana
 from tollkeeper.sandbox.solana_buyer import SolanaBuyer
 from tollkeeper.sandbox.stack import SOLANA
-from tollkeeper.sandbox.story import CITY, CREDITS, PRICE_MICRO, Story, check_refusal
+from tollkeeper.sandbox.story import CITY, CREDITS, PRICE_MICRO, Story, check_credits, check_refusal
 from tollkeeper.sandbox.target import forecast
 
 if TYPE_CHECKING:
@@ -27,13 +28,14 @@ MINT: Final = SOLANA.usdc.address
 
 @dataclass(slots=True)
 class OnSolana:
-    """What these steps share beside the story. `proof` is the header that shows the credits."""
+    """What these steps share beside the story. `unpaid` is the gate's 402; `is_ours`: our own client buys."""
 
     story: Story
     buyer: SolanaBuyer
     challenge: dict[str, Any]
     url: str = ""
-    proof: tuple[str, str] = ("", "")
+    unpaid: Answer | None = None
+    is_ours: bool = True
     purchase_id: str = ""
     transaction: str = ""
 
@@ -69,7 +71,7 @@ async def _offer(scene: OnSolana) -> None:
         scene.url = f"{await story.create_gate('Weather on Solana', CREDITS, **terms)}?city={CITY}"
         answer = await story.buyer.ask("GET", scene.url)
         tell.check("status of an unpaid call", expected=402, actual=answer.status)
-        scene.challenge = answer.json()
+        scene.unpaid, scene.challenge = answer, answer.json()
         asked = scene.challenge["accepts"][0]
         tell.show(asked)
         tell.check("network", expected=SOLANA.name, actual=asked["network"])
@@ -90,13 +92,18 @@ async def _buy(scene: OnSolana, *, is_official: bool) -> None:
             told = await buy_officially_on_solana(scene.url, wallet.secret_key, story.sandbox.solana_url)
             story.narrator.check("the client's error", expected=None, actual=told["error"])
             answer = Answer(told["status"], told["headers"], told["body"].encode())
-            scene.proof = ("X-Credit-Token", answer.headers.get("x-credit-token", ""))
         else:
-            payment = await scene.buyer.sign(scene.challenge)
-            story.narrator.tell(f"X-Payment: {payment[:72]}... ({len(payment)} characters)")
-            answer = await story.buyer.call(scene.url, payment)
-            scene.proof = ("X-Payment", payment)
+            ((name, payment),) = (await _taken(scene)).items()
+            story.narrator.tell(f"{name}: {payment[:72]}... ({len(payment)} characters)")
+            answer = await story.buyer.ask("GET", scene.url, headers={name: payment})
+        scene.is_ours, story.token = not is_official, answer.headers.get("x-credit-token", "")
         await _check_purchase(scene, answer, calls, before, hub_had)
+
+
+async def _taken(scene: OnSolana) -> dict[str, str]:
+    """A fresh payment of what the gate asks for."""
+    assert scene.unpaid is not None  # noqa: S101 - the step before
+    return await scene.buyer.take(scene.unpaid)
 
 
 async def _check_purchase(scene: OnSolana, answer: Answer, calls: int, before: tuple[int, int], hub_had: int) -> None:
@@ -123,18 +130,10 @@ async def _check_purchase(scene: OnSolana, answer: Answer, calls: int, before: t
 
 
 async def _count_down(scene: OnSolana) -> None:
-    story, (name, proof) = scene.story, scene.proof
-    tell = story.narrator
+    tell = scene.story.narrator
     with tell.step("The payment on Solana is good for its credits, and for no more"):
         before = await scene.balances()
-        tell.tell(f"shown again: {name}")
-        for left in range(CREDITS - 2, -1, -1):
-            answer = await story.buyer.ask("GET", scene.url, headers={name: proof})
-            tell.check("status", expected=200, actual=answer.status)
-            tell.check("credits left", expected=str(left), actual=answer.headers.get("x-credits-remaining"))
-        answer = await story.buyer.ask("GET", scene.url, headers={name: proof})
-        tell.check("status when they are used up", expected=402, actual=answer.status)
-        tell.check("code", expected="CREDITS_EXHAUSTED", actual=answer.error_code)
+        await check_credits(scene.story, scene.url, partial(_taken, scene) if scene.is_ours else None)
         tell.check("balances have not moved", expected=before, actual=await scene.balances())
 
 

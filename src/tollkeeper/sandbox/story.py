@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tollkeeper.core.usdc import format_usdc
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from tollkeeper.sandbox.buyer import Answer, Buyer
     from tollkeeper.sandbox.narration import Narrator
@@ -21,12 +21,16 @@ CITY: Final = "Oslo"
 
 @dataclass(slots=True)
 class Story:
-    """What the steps share. `url` is the gate's, with a query; `payment` the header that bought, where we know it."""
+    """What the steps share. `url` is the gate's, with a query; `unpaid` its 402, whose body is the `challenge`.
+
+    `payment`: the header that bought, where we know it.
+    """
 
     narrator: Narrator
     sandbox: Sandbox
     buyer: Buyer
     url: str = ""
+    unpaid: Answer | None = None
     challenge: Mapping[str, Any] | None = None
     payment: str | None = None
     token: str = ""
@@ -54,6 +58,25 @@ class Story:
         self.narrator.check("the gate is created", expected=201, actual=created.status)
         url: str = created.json()["accessUrl"]
         return url
+
+
+async def check_credits(story: Story, url: str, take: Callable[[], Awaitable[Mapping[str, str]]] | None) -> None:
+    """Use up what is left of a purchase at this gate. Raises: StepFailed.
+
+    `take` signs a fresh payment for a call, as clients of version 2 do; None: each call shows the credit token.
+    """
+    tell, token = story.narrator, {"X-Credit-Token": story.token}
+    if take is None:
+        tell.tell("shown: X-Credit-Token")
+    else:
+        tell.tell("for each call a new payment is signed, which spends a credit and is not settled")
+    for left in range(CREDITS - 2, -1, -1):
+        answer = await story.buyer.ask("GET", url, headers=token if take is None else await take())
+        tell.check("status", expected=200, actual=answer.status)
+        tell.check("credits left", expected=str(left), actual=answer.headers.get("x-credits-remaining"))
+    answer = await story.buyer.ask("GET", url, headers=token)
+    tell.check("status of the token when they are used up", expected=402, actual=answer.status)
+    tell.check("code", expected="CREDITS_EXHAUSTED", actual=answer.error_code)
 
 
 def check_refusal(tell: Narrator, what: str, code: str, answer: Answer) -> None:
