@@ -90,7 +90,15 @@ class Gateway:
 
 
 @contextmanager
-def gateway(directory: Path, rpc_url: str, core: int | None, *, role: str = "serve", **env: str) -> Iterator[Gateway]:
+def gateway(
+    directory: Path,
+    rpc_url: str,
+    core: int | None,
+    *,
+    role: str = "serve",
+    program: tuple[str, ...] = COMMAND,
+    **env: str,
+) -> Iterator[Gateway]:
     """A gateway on `core`, or wherever there is room, until the block ends; `env` is added to its environment.
 
     Apart from a hub it has no node: what an instant facilitator settles is on no chain.
@@ -111,7 +119,7 @@ def gateway(directory: Path, rpc_url: str, core: int | None, *, role: str = "ser
         "TOLLKEEPER_METRICS_ADDRESS": f"127.0.0.1:{free_port()}",
         **env,
     }
-    command = [*COMMAND, role, "--config", str(directory / "tollkeeper.toml")]
+    command = [*program, role, "--config", str(directory / "tollkeeper.toml")]
     with nullcontext() if core is None else pinned(core):
         process = subprocess.Popen(command, env=environment)
     with stopping(process):

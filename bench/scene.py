@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 SMALL_BYTES: Final = 200
 MEDIUM_BYTES: Final = 16 * 1024
 LARGE_BYTES: Final = 1024 * 1024
+HUGE_BYTES: Final = 10 * LARGE_BYTES
 ROUNDS: Final = 7
 ROUND_SECONDS: Final = 2
 V2_NETWORK: Final = "eip155:84532"
@@ -56,6 +57,8 @@ _TARGET: Final = """\
         }}
         location ~ ^/medium {{ alias {directory}/medium; }}
         location ~ ^/large {{ alias {directory}/large; }}
+        location ~ ^/double {{ alias {directory}/double; }}
+        location ~ ^/huge {{ alias {directory}/huge; }}
 
         default_type application/json;
         location ~ /supported$ {{ return 200 '{supported}'; }}
@@ -152,6 +155,8 @@ def scene() -> Iterator[Scene]:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="tollkeeper-bench-")))
         (directory / "medium").write_bytes(b"m" * MEDIUM_BYTES)
         (directory / "large").write_bytes(b"l" * LARGE_BYTES)
+        (directory / "double").write_bytes(b"d" * 2 * LARGE_BYTES)
+        (directory / "huge").write_bytes(b"h" * HUGE_BYTES)
         certificate(directory, "localhost")
         made = Scene(directory, free_port(), free_port())
         domain = {"name": TOKEN_NAME, "version": "2"}

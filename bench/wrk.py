@@ -88,16 +88,25 @@ class Calls:
 
     def run(self, seconds: int, core: int, connections: int = CONNECTIONS) -> Run:
         """One run from `core`. Raises: RuntimeError when an answer is missing or of the wrong class."""
+        run, told = self._run(seconds, core, connections)
+        if told["broken"] or told["refused"] != told["answers"] * self.is_refused:
+            raise RuntimeError(f"{self.url}: not every answer was the expected one: {told}")
+        return run
+
+    def tried(self, seconds: int, core: int, connections: int) -> tuple[Run, int]:
+        """One run from `core`, and how many of its requests were refused or broken."""
+        run, told = self._run(seconds, core, connections)
+        return run, told["refused"] + told["broken"]
+
+    def _run(self, seconds: int, core: int, connections: int) -> tuple[Run, dict[str, int]]:
         command = [tool("wrk"), "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "20s"]
         with pinned(core):
             done = subprocess.run(
                 [*command, "-s", str(self.script), self.url], check=True, capture_output=True, text=True
             )
         told = json.loads(done.stdout.splitlines()[-1])
-        answers, refused = told["answers"], told["refused"]
-        if told["broken"] or refused != answers * self.is_refused:
-            raise RuntimeError(f"{self.url}: not every answer was the expected one: {told}")
-        return Run(answers, answers / told["micros"] * 1e6, told["p50"] / 1000, told["p99"] / 1000)
+        rate = told["answers"] / told["micros"] * 1e6
+        return Run(told["answers"], rate, told["p50"] / 1000, told["p99"] / 1000), told
 
 
 def varied(
@@ -120,10 +129,10 @@ def varied(
     return _calls(directory, url, requests, is_refused=is_refused, pause_ms=pause_ms)
 
 
-def listed(directory: Path, url: str, requests: Sequence[bytes]) -> Calls:
+def listed(directory: Path, url: str, requests: Sequence[bytes], *, pause_ms: float = 0) -> Calls:
     """These requests in turn."""
     quoted = ",\n".join(json.dumps(request.decode("ascii")) for request in requests)
-    return _calls(directory, url, _LISTED.format(requests=quoted), is_refused=False, pause_ms=0)
+    return _calls(directory, url, _LISTED.format(requests=quoted), is_refused=False, pause_ms=pause_ms)
 
 
 def _calls(directory: Path, url: str, requests: str, *, is_refused: bool, pause_ms: float) -> Calls:

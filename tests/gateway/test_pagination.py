@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.gateway.composed import composed
 from tests.gateway.market import Market
 from tests.gateway.test_stats import once
 from tollkeeper.gateway.traffic import INTERVAL_SECONDS
+from tollkeeper.sandbox.buyer import Buyer
+from tollkeeper.sandbox.wallets import derive_wallets
 
 ITEMS = 3
 
@@ -63,3 +70,37 @@ async def test_every_listing_of_the_gateway_comes_in_pages(market: Market) -> No
     payment, _ = await market.buy(gates[1])
     one = await market.ask("GET", "/api/v1/credits?limit=1", headers={"X-Payment": payment})
     assert [len(one.json()["data"]), one.json()["pagination"]["totalCount"]] == [1, 1]
+
+
+async def test_sixty_deep_pages_of_one_owner_do_not_hold_up_another_s_list(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    rows, told = 100_000, list[str]()
+    wallets = derive_wallets()
+    async with composed(embedded_chain.url, tmp_path / "gate.db") as url, Buyer(wallets.buyer) as buyer:
+
+        async def owned(name: str) -> tuple[int, dict[str, str]]:
+            key = wallets.owner.key if name == "attacker" else wallets.buyer.key
+            bearer = {"Authorization": f"Bearer {await buyer.login(url, key)}"}
+            body = {"targetUrl": url, "price": "0.01"}
+            made = await buyer.ask("POST", f"{url}/api/v1/paygates", body=body, headers=bearer)
+            return made.json()["id"], bearer
+
+        async def ask(name: str, gate_id: int, bearer: dict[str, str], query: str) -> None:
+            answer = await buyer.ask("GET", f"{url}/api/v1/paygates/{gate_id}/requests?{query}", headers=bearer)
+            assert answer.status == 200, answer.body
+            told.append(name)
+
+        attacker, other = await owned("attacker"), await owned("other")
+        with closing(sqlite3.connect(tmp_path / "gate.db", timeout=20)) as books, books:
+            books.execute(
+                "INSERT INTO requests (id, gate_id, at_ms, method, status, outcome, duration_us)"
+                " WITH RECURSIVE n(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM n WHERE v < ?)"
+                " SELECT 'r' || v, ?, v, 'GET', 200, 'served', 1 FROM n",
+                (rows, attacker[0]),
+            )
+        asked = [asyncio.create_task(ask("attacker", *attacker, f"offset={rows - 20}")) for _ in range(60)]
+        await asyncio.sleep(0)
+        await ask("other", *other, "")
+        assert told.count("attacker") <= 30
+        await asyncio.gather(*asked)
