@@ -45,12 +45,19 @@ def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield running
 
 
-@pytest.fixture
-def target() -> Iterator[LocalServer]:
-    """A target of the tests' own, which tells what it was asked."""
+@contextmanager
+def serving_goods() -> Iterator[LocalServer]:
+    """Run a target that tells what it was asked."""
 
     def answer(request: Request) -> Reply:
         return Reply(200, {"said": "served", "method": request.method, "path": request.path})
 
     with serving(answer) as server:
+        yield server
+
+
+@pytest.fixture
+def target() -> Iterator[LocalServer]:
+    """A target of the test's own."""
+    with serving_goods() as server:
         yield server

@@ -49,21 +49,35 @@ class Driver:
         return answer
 
 
-PAYING_CLIENTS: Final = {
+# Yesterday's clients, which know version 1 alone.
+VERSION_1: Final = {
     "x402-1.0.0-httpx": Driver("x402-1.0.0", "pay_py_v1.py", (("mode", "httpx"),)),
     "x402-1.0.0-requests": Driver("x402-1.0.0", "pay_py_v1.py", (("mode", "requests"),)),
-    "x402-2.25.0-httpx": Driver("x402-2.25.0", "pay_py_v2.py"),
-    "x402-2.25.0-requests": Driver("x402-2.25.0", "pay_py_v2.py", (("mode", "requests"),)),
     "x402-fetch-1.2.0": Driver("npm", "pay_fetch.mjs"),
     "x402-axios-0.7.2": Driver("npm", "pay_axios.mjs"),
+}
+# Today's as their packages' helpers make them: they know version 2, and version 1 beside it.
+BOTH_VERSIONS: Final = {
+    "x402-2.25.0-httpx": Driver("x402-2.25.0", "pay_py_v2.py"),
+    "x402-2.25.0-requests": Driver("x402-2.25.0", "pay_py_v2.py", (("mode", "requests"),)),
     "@x402/fetch-2.27.0": Driver("npm", "pay_fetch_v2.mjs"),
     "@x402/axios-2.11.0": Driver("npm", "pay_axios_v2.mjs"),
 }
+# Today's with the schemes of version 2 alone, as their quick starts make them.
+VERSION_2: Final = {
+    f"{name}-v2": dataclasses.replace(driver, always=(*driver.always, ("versions", "2")))
+    for name, driver in BOTH_VERSIONS.items()
+}
+PAYING_CLIENTS: Final = VERSION_1 | BOTH_VERSIONS | VERSION_2
 
-# Each needs `network` and `rpcUrl` besides.
+
+def _on_solana(driver: Driver) -> Driver:
+    return dataclasses.replace(driver, environment=driver.environment.replace("2.25.0", "2.25.0-svm"))
+
+
+# Each needs `network` and `rpcUrl` besides. PyPI's of version 1 knows no Solana.
 PAYING_CLIENTS_ON_SOLANA: Final = {
-    "x402-2.25.0-httpx": Driver("x402-2.25.0-svm", "pay_py_v2.py"),
-    "x402-fetch-1.2.0": Driver("npm", "pay_fetch.mjs"),
+    name: _on_solana(driver) for name, driver in PAYING_CLIENTS.items() if driver.environment != "x402-1.0.0"
 }
 
 FACILITATOR_CLIENTS: Final = {

@@ -15,7 +15,7 @@ from eth_account import Account
 from eth_account.messages import encode_typed_data
 
 from tests.interop.local_server import Reply, Request, serving
-from tests.interop.official import PAYING_CLIENTS
+from tests.interop.official import BOTH_VERSIONS, PAYING_CLIENTS, VERSION_1
 
 BUYER_KEY: Final = "0x" + "5b" * 32
 BUYER: Final = Account.from_key(BUYER_KEY).address
@@ -90,7 +90,7 @@ def signer_of(payment: dict[str, Any]) -> str:
     return recovered
 
 
-@pytest.mark.parametrize("client", PAYING_CLIENTS)
+@pytest.mark.parametrize("client", [*VERSION_1, *BOTH_VERSIONS])
 def test_official_client_pays_the_default_challenge(client: str) -> None:
     def answer(request: Request) -> Reply:
         if "x-payment" not in request.headers:
@@ -116,7 +116,7 @@ def test_official_client_pays_the_default_challenge(client: str) -> None:
 
 
 @pytest.mark.parametrize("refused_with", [402, 503])
-@pytest.mark.parametrize("client", PAYING_CLIENTS)
+@pytest.mark.parametrize("client", [*VERSION_1, *BOTH_VERSIONS])
 def test_official_client_hands_over_the_refusal_and_pays_no_second_time(client: str, refused_with: int) -> None:
     def answer(request: Request) -> Reply:
         url = f"http://{request.headers['host']}/gate"

@@ -20,7 +20,7 @@ from tests.hub.hub_process import HubProcess
 from tests.hub.hub_under_test import run_hub
 from tests.interop.conftest import on_anvil
 from tests.interop.local_server import LocalServer, Reply, Request, serving
-from tests.interop.official import Driver, Json
+from tests.interop.official import PAYING_CLIENTS, PAYING_CLIENTS_ON_SOLANA, VERSION_2, Json
 from tests.interop.servers import (
     EVM,
     PRICE_MICRO,
@@ -44,20 +44,8 @@ if TYPE_CHECKING:
 GOODS: Final = {"said": "served"}
 PATHS: Final = ("/data", "/upfront")
 SEND: Final = "eth_sendRawTransaction"
-ONLY_2: Final = ("versions", "2")
-ON_EVM: Final = {
-    "x402-2.25.0-httpx": Driver("x402-2.25.0", "pay_py_v2.py", (ONLY_2,)),
-    "x402-2.25.0-requests": Driver("x402-2.25.0", "pay_py_v2.py", (ONLY_2, ("mode", "requests"))),
-    "@x402/fetch-2.27.0": Driver("npm", "pay_fetch_v2.mjs", (ONLY_2,)),
-    "@x402/axios-2.11.0": Driver("npm", "pay_axios_v2.mjs", (ONLY_2,)),
-}
-ON_SOLANA: Final = {
-    "x402-2.25.0-httpx": Driver("x402-2.25.0-svm", "pay_py_v2.py", (ONLY_2,)),
-    "@x402/fetch-2.27.0": ON_EVM["@x402/fetch-2.27.0"],
-    "@x402/axios-2.11.0": ON_EVM["@x402/axios-2.11.0"],
-}
 # Which of them asks at which of a server's two paths, so that each is asked by two of them.
-AT: Final = {"/data": "x402-2.25.0-httpx", "/upfront": "@x402/fetch-2.27.0"}
+AT: Final = {"/data": "x402-2.25.0-httpx-v2", "/upfront": "@x402/fetch-2.27.0-v2"}
 ONE_OF_EACH_LANGUAGE: Final = ("@x402/express-2.27.0", "x402-2.25.0-fastapi")
 
 
@@ -79,7 +67,7 @@ def test_an_official_server_is_paid_on_evm_by_both_flows(server: str, embedded: 
     payee = Account.create().address
     with official_server(server, embedded.hub_url, sale_on_evm(embedded.token, "USD Coin", payee)) as url:
         for path, client in AT.items():
-            assert_bought(ON_EVM[client].run({"url": url + path, "privateKey": embedded.buyer_key}), EVM)
+            assert_bought(PAYING_CLIENTS[client].run({"url": url + path, "privateKey": embedded.buyer_key}), EVM)
     assert embedded.balance_micro(payee) == 2 * PRICE_MICRO
 
 
@@ -90,20 +78,20 @@ def test_an_official_server_is_paid_on_solana_by_both_flows(server: str, embedde
     buyer = {"privateKey": chain.buyer_key, "rpcUrl": chain.rpc_url}
     with official_server(server, embedded.hub_url, sale_on_solana(embedded)) as url:
         for path, client in AT.items():
-            assert_bought(ON_SOLANA[client].run({"url": url + path, **buyer}), SOLANA)
+            assert_bought(PAYING_CLIENTS_ON_SOLANA[client].run({"url": url + path, **buyer}), SOLANA)
     assert chain.balance_micro(chain.pay_to) - had == 2 * PRICE_MICRO
 
 
 def test_every_client_of_version_2_pays_a_server_through_the_hub(embedded: Stack) -> None:
     payee = Account.create().address
-    others = [name for name in ON_EVM if name not in AT.values()]
+    others = [name for name in VERSION_2 if name not in AT.values()]
     sale = sale_on_evm(embedded.token, "USD Coin", payee)
     with official_server("@x402/express-2.27.0", embedded.hub_url, sale) as url:
         for client in others:
-            assert_bought(ON_EVM[client].run({"url": url + "/upfront", "privateKey": embedded.buyer_key}), EVM)
+            assert_bought(PAYING_CLIENTS[client].run({"url": url + "/upfront", "privateKey": embedded.buyer_key}), EVM)
     with official_server("@x402/express-2.27.0", embedded.hub_url, sale_on_solana(embedded)) as url:
         buyer = {"privateKey": embedded.solana.buyer_key, "rpcUrl": embedded.solana.rpc_url}
-        assert_bought(ON_SOLANA["@x402/axios-2.11.0"].run({"url": url + "/data", **buyer}), SOLANA)
+        assert_bought(PAYING_CLIENTS_ON_SOLANA["@x402/axios-2.11.0-v2"].run({"url": url + "/data", **buyer}), SOLANA)
     assert embedded.balance_micro(payee) == len(others) * PRICE_MICRO
 
 
@@ -121,7 +109,7 @@ def test_what_the_guide_says_to_paste_is_paid_in_the_real_token(
     payee = Account.create().address
     with pasted(title, anvil.hub_url, payee, tmp_path) as url:
         for client in AT.values():
-            assert_bought(ON_EVM[client].run({"url": url + "/report", "privateKey": anvil.buyer_key}), EVM)
+            assert_bought(PAYING_CLIENTS[client].run({"url": url + "/report", "privateKey": anvil.buyer_key}), EVM)
     assert anvil.balance_micro(payee) == 2 * PRICE_MICRO
 
 
@@ -138,7 +126,7 @@ async def started(server: str, hub_url: str, payee: str) -> AsyncIterator[str]:
 
 async def buy(chain: ChainUnderTest, client: str, url: str) -> Json:
     wish = {"url": url, "privateKey": chain.wallets.buyer.private_key_hex}
-    return await asyncio.to_thread(ON_EVM[client].run, wish)
+    return await asyncio.to_thread(PAYING_CLIENTS[client].run, wish)
 
 
 async def test_with_a_block_that_comes_20_seconds_late_the_buyer_gets_the_goods_and_pays_once(

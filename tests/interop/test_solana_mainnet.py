@@ -42,7 +42,7 @@ async def owners_account(market: SolanaMarket, wanted: Json) -> str:
     return str(draft.instructions[2].accounts[2].pubkey)
 
 
-@pytest.mark.parametrize("client", PAYING_CLIENTS_ON_SOLANA)
+@pytest.mark.parametrize("client", ["x402-2.25.0-httpx", "x402-fetch-1.2.0"])
 async def test_official_client_knows_the_network_by_the_name_in_the_402(client: str, market: SolanaMarket) -> None:
     gate = await market.gate(credits=2)
     wanted = await market.requirements(gate)

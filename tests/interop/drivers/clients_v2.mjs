@@ -3,11 +3,14 @@
 import { official } from "./driver_io.mjs";
 
 async function onSolana(client, request) {
-  const { ExactSvmScheme, registerExactSvmScheme } = official("@x402/svm/exact/client");
+  const { ExactSvmScheme } = official("@x402/svm/exact/client");
+  const { ExactSvmSchemeV1, NETWORKS } = official("@x402/svm/v1");
   const { createKeyPairSignerFromBytes, getBase58Encoder } = official("@solana/kit");
   const signer = await createKeyPairSignerFromBytes(getBase58Encoder().encode(request.privateKey));
-  if (request.versions !== "2") registerExactSvmScheme(client, { signer });
-  return client.register("solana:*", new ExactSvmScheme(signer, { rpcUrl: request.rpcUrl }));
+  const settings = { rpcUrl: request.rpcUrl }; // which `registerExactSvmScheme` takes none of
+  const former = request.versions === "2" ? [] : NETWORKS;
+  for (const network of former) client.registerV1(network, new ExactSvmSchemeV1(signer, settings));
+  return client.register("solana:*", new ExactSvmScheme(signer, settings));
 }
 
 export async function clientOf(request, x402Client) {

@@ -20,14 +20,21 @@ export function writeAnswer(answer) {
 export const described = (error) => ({ type: error.name, message: error.message });
 
 // The answer of a paying driver. `buy` takes the request and gives {response, receipt}: what it throws is the error.
+// Several `calls` are made one after the other, each of the request with what that call says.
 export async function pay(buy) {
-  const request = await readRequest();
+  const { calls, ...request } = await readRequest();
+  const answers = [];
+  for (const call of calls ?? [{}]) answers.push(await payOnce(buy, { ...request, ...call }));
+  writeAnswer(calls ? { answers } : answers[0]);
+}
+
+async function payOnce(buy, request) {
   try {
     const { response, receipt } = await buy(request);
     const headers = Object.fromEntries(response.headers);
-    writeAnswer({ status: response.status, body: await response.text(), headers, receipt, error: null });
+    return { status: response.status, body: await response.text(), headers, receipt, error: null };
   } catch (error) {
-    writeAnswer({ status: null, body: null, headers: {}, receipt: null, error: described(error) });
+    return { status: null, body: null, headers: {}, receipt: null, error: described(error) };
   }
 }
 

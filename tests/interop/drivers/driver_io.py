@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 
@@ -20,6 +21,24 @@ def read_request() -> dict[str, Any]:
 def write_answer(answer: dict[str, Any]) -> None:
     """Write the answer as one line."""
     sys.stdout.write(json.dumps(answer, default=str) + "\n")
+
+
+def pay(buy: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Answer as a paying driver does: whatever the client raises becomes the answer's error.
+
+    Several `calls` are made one after the other, each of the request with what that call says.
+    """
+    request = read_request()
+    calls = request.pop("calls", None)
+    answers = [_pay_once(buy, {**request, **call}) for call in (calls or [{}])]
+    write_answer({"answers": answers} if calls else answers[0])
+
+
+def _pay_once(buy: Callable[[dict[str, Any]], dict[str, Any]], request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return buy(request)
+    except Exception as error:  # noqa: BLE001  what the client raises is what the caller asked to see
+        return unpaid(error)
 
 
 def described(error: BaseException) -> dict[str, str]:

@@ -6,7 +6,8 @@ const { createSigner, decodeXPaymentResponse, withPaymentInterceptor } = officia
 
 await pay(async (request) => {
   const signer = await createSigner(request.network ?? "base-sepolia", request.privateKey);
-  const paying = withPaymentInterceptor(axios.create(), signer);
+  const config = request.rpcUrl ? { svmConfig: { rpcUrl: request.rpcUrl } } : undefined;
+  const paying = withPaymentInterceptor(axios.create(), signer, undefined, config);
   const { url, method = "GET", headers = {}, body: data } = request;
   const answer = await answered(paying.request({ url, method, headers, data }));
   const receipt = answer.headers["x-payment-response"];

@@ -1,6 +1,7 @@
 """Buys one call with PyPI x402 1.0.0, the v1 line's last release, through httpx or requests.
 
-Request: {url, privateKey, mode: "httpx" (default) | "requests", method (default "GET"), headers, body}.
+Request: {url, privateKey, mode: "httpx" (default) | "requests", method (default "GET"), headers, body}, and `calls` as
+`driver_io.pay` takes them.
 Answer: {status, body, headers, receipt: the decoded X-Payment-Response or null, error: {type, message} or null}.
 The httpx flavour gives the paid retry its own client with httpx's default timeout of 5 seconds.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from driver_io import paid, read_request, unpaid, write_answer
+from driver_io import paid, pay
 from eth_account import Account
 from x402.clients.base import decode_x_payment_response
 from x402.clients.httpx import x402HttpxClient
@@ -20,14 +21,8 @@ TIMEOUT_SECONDS = 60
 
 
 def main() -> None:
-    """Pay as asked; whatever the client raises becomes the answer's error."""
-    request = read_request()
-    buy = buy_with_requests if request.get("mode") == "requests" else buy_with_httpx
-    try:
-        answer = buy(request)
-    except Exception as error:  # noqa: BLE001  what the client raises is what the caller asked to see
-        answer = unpaid(error)
-    write_answer(answer)
+    """Pay as asked, by httpx or by requests."""
+    pay(lambda request: buy_with_requests(request) if request.get("mode") == "requests" else buy_with_httpx(request))
 
 
 def buy_with_httpx(request: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Request: {mode: "httpx" (default) or "requests", url, privateKey, method (default "GET"), headers, body, rpcUrl,
 versions: "2" for version 2 alone}; with `rpcUrl` on Solana, in the environment that has its part of the package, by
-that node.
+that node. `calls` are as `driver_io.pay` takes them.
 Answer: {status, body, headers, receipt: the decoded receipt header or null, error: {type, message} or null}.
 """
 
@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from driver_io import paid, read_request, unpaid, write_answer
+from driver_io import paid, pay
 from families import client_of
 from x402 import x402ClientSync
 from x402.http import x402HTTPClient, x402HTTPClientSync
@@ -66,14 +66,8 @@ def receipt_in(headers: Mapping[str, str], reader: Any) -> dict[str, Any] | None
 
 
 def main() -> None:
-    """Pay as asked; whatever the client raises becomes the answer's error."""
-    request = read_request()
-    try:
-        is_sync = request.get("mode") == "requests"
-        answer = buy_with_requests(request) if is_sync else asyncio.run(buy(request))
-    except Exception as error:  # noqa: BLE001  what the client raises is what the caller asked to see
-        answer = unpaid(error)
-    write_answer(answer)
+    """Pay as asked, by httpx or by requests."""
+    pay(lambda request: buy_with_requests(request) if request.get("mode") == "requests" else asyncio.run(buy(request)))
 
 
 if __name__ == "__main__":
