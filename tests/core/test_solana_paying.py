@@ -26,7 +26,7 @@ from tests.core.solana_payments import (
 )
 from tollkeeper.core.solana import read_transfer, requirement_checks, transaction_checks
 from tollkeeper.core.solana.message import Message, decode_transaction
-from tollkeeper.core.solana.paying import Terms, sign_payment
+from tollkeeper.core.solana.paying import Terms, sign_payment, unsigned_payment
 from tollkeeper.core.verification import require
 from tollkeeper.core.wire import SolanaPayload
 
@@ -80,6 +80,13 @@ def resolved(message: Message, position: int) -> object:
 def test_what_cannot_be_paid_is_not_signed(terms: Terms) -> None:
     with pytest.raises(ValueError, match=r"base58|itself|fit"):
         signed(terms)
+
+
+def test_an_unsigned_payment_is_the_same_message_without_a_signature() -> None:
+    ours = decode_transaction(unsigned_payment(TERMS, str(PAYER.pubkey()), HASH, b"one memo").transaction)
+    theirs = decode_transaction(signed().transaction)
+    assert ours.message == theirs.message
+    assert ours.signatures == (bytes(64), bytes(64))
 
 
 def test_another_memo_or_wallet_is_another_payment() -> None:

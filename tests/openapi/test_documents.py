@@ -34,6 +34,7 @@ gateway GET /api/v1/paygates/{gate_id}/stats
 gateway GET /api/v1/paygates/{gate_id}/requests
 gateway GET /api/v1/stats
 gateway GET /api/v1/credits
+gateway POST /api/v1/solana/transactions
 gateway POST /api/v1/transfer
 gateway GET /healthz
 gateway GET /readyz

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,10 +15,12 @@ from eth_account import Account
 from eth_account.messages import encode_defunct, encode_typed_data
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
+from tollkeeper.core import ed25519
 from tollkeeper.core.evm import checksum_address
-from tollkeeper.sandbox.wallets import TestWallet
+from tollkeeper.sandbox.wallets import SolanaWallet, TestWallet
 
 _EVM_WALLET: Final = Path(__file__).with_name("wallets.js").read_text()
+_SOLANA_WALLET: Final = Path(__file__).with_name("solana_wallet.js").read_text()
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 REJECTED: Final = (4001, "User rejected the request.")
 
@@ -80,6 +83,35 @@ class EvmWallet:
         return "0x" + Account.sign_message(signable, self.wallet.private_key).signature.hex().removeprefix("0x")
 
 
+@dataclass(slots=True)
+class SolanaSigner:
+    """The same on Solana: a wallet of the Wallet Standard."""
+
+    wallet: SolanaWallet
+    chains: tuple[str, ...] = ("solana:devnet",)
+    before: Callable[[str], Awaitable[None]] = at_once
+    asked: list[str] = field(default_factory=list)
+
+    async def answer(self, request: str) -> str:
+        """The JSON answer to a JSON request."""
+        call = json.loads(request)
+        self.asked.append(call["method"])
+        try:
+            await self.before(call["method"])
+        except WalletError as error:
+            return json.dumps({"error": {"code": error.code, "message": str(error)}})
+        return json.dumps({"result": self._answer(call["method"], base64.b64decode(call["given"]))})
+
+    def _answer(self, method: str, given: bytes) -> str:
+        if method == "connect":
+            return self.wallet.address
+        if method == "signMessage":
+            return base64.b64encode(ed25519.sign(self.wallet.seed, given)).decode()
+        signatures, message = given[1:129], given[129:]
+        assert (given[0], signatures) == (2, bytes(128))
+        return base64.b64encode(given[:65] + ed25519.sign(self.wallet.seed, message) + message).decode()
+
+
 def chromium() -> str:
     """The machine's browser. Raises: AssertionError without one, because these tests are then not made."""
     found = next(filter(None, map(shutil.which, _NAMES)), None)
@@ -115,13 +147,21 @@ class Window:
 
 @asynccontextmanager
 async def window(
-    browser: Browser, wallet: EvmWallet | None = None, *, announces: bool = True, **options: Any
+    browser: Browser,
+    wallet: EvmWallet | None = None,
+    solana: SolanaSigner | None = None,
+    *,
+    announces: bool = True,
+    **options: Any,
 ) -> AsyncIterator[Window]:
-    """A profile of the browser with this wallet in it, which announces itself or is `window.ethereum`."""
+    """A profile of the browser with these wallets in it; that on EVM announces itself or is `window.ethereum`."""
     context = await browser.new_context(**options)
     if wallet is not None:
         await context.expose_function("__evm", lambda request: wallet.answer(request))  # noqa: PLW0108 - it is marked
         await context.add_init_script(_EVM_WALLET.replace("ANNOUNCES", json.dumps(announces)))
+    if solana is not None:
+        await context.expose_function("__solana", lambda request: solana.answer(request))  # noqa: PLW0108 - the same
+        await context.add_init_script(_SOLANA_WALLET.replace("CHAINS", json.dumps(solana.chains)))
     try:
         yield Window(context)
     finally:

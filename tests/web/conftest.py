@@ -10,9 +10,9 @@ from playwright.async_api import Browser
 from tests.gateway.market import Market
 from tests.gateway.recording_target import RecordingTarget, recording_target
 from tests.interop.stack import Stack, sandbox
-from tests.web.browsing import EvmWallet, browsing
+from tests.web.browsing import EvmWallet, SolanaSigner, browsing
 from tollkeeper.sandbox.buyer import Buyer
-from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +48,9 @@ async def browser() -> AsyncIterator[Browser]:
 def wallet() -> EvmWallet:
     """The test buyer's wallet, on the sandbox's network."""
     return EvmWallet(derive_wallets().buyer)
+
+
+@pytest.fixture
+def solana_wallet() -> SolanaSigner:
+    """The test buyer's wallet on Solana."""
+    return SolanaSigner(derive_solana_wallets().buyer)

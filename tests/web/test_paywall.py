@@ -189,7 +189,11 @@ async def test_a_page_shows_what_its_gate_asks_for_by_now(market: Market) -> Non
 async def test_a_page_is_at_most_15_kilobytes_in_all(
     market: Market, browser: Browser, wallet: EvmWallet, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gate = await market.gate(title="Weather of every town", description="Temperature, wind and rain, each hour. " * 5)
+    gate = await market.gate(
+        title="Weather of every town",
+        description="Temperature, wind and rain, each hour. " * 5,
+        accepts=[{"network": "solana-devnet", "paymentAddress": market.stack.solana.pay_to}],
+    )
     async with window(browser, wallet) as shown:
         page = await shown.page()
         wire = await shown.context.new_cdp_session(page)

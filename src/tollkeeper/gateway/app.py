@@ -50,6 +50,7 @@ from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.gateway.transfers.foreign import ForeignTransfers
 from tollkeeper.gateway.transfers.request import TransferRequests
 from tollkeeper.gateway.transfers.service import DirectTransfers, transfer_routes
+from tollkeeper.gateway.unsigned_payments import UnsignedPayments, unsigned_payment_routes
 from tollkeeper.gateway.uploads import Uploads
 from tollkeeper.storage.database import StorageError
 from tollkeeper.storage.file_rows import cut_all_uploads
@@ -178,6 +179,7 @@ class Gateway:
         self.management = self._managing(random_bytes)
         self.reports = Reports(self.management, statistics, config.kept)
         self.transfers = self._transferring()
+        self.unsigned_payments = UnsignedPayments(self.gates, self.token_accounts, random_bytes)
         self._completer = self._completing()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -414,6 +416,7 @@ def create_app(gateway: Gateway, beside: Sequence[ASGIRouteHandler] = ()) -> ASG
         *credit_routes(Balances(gateway.purchases, gateway.config.token_keys), gateway.proofs, gateway.auth),
         *stats_routes(gateway.reports),
         *transfer_routes(gateway.transfers),
+        *unsigned_payment_routes(gateway.unsigned_payments),
     ]
     described = description_routes("Tollkeeper gateway", gateway.config.public_url, handlers, CALLS, schemas.SCHEMAS)
     management = Handlers(

@@ -15,12 +15,14 @@ from tollkeeper.core.schemas import (
     FLAG,
     IDEMPOTENCY_KEY,
     IF_NONE_MATCH,
+    NETWORK,
     NETWORK_ASKED,
     OFFSET,
     PREFER_WAIT,
     TEXT,
     UNCHANGED,
     WALLET_ADDRESS,
+    answered,
     header,
     in_path,
     limit,
@@ -29,7 +31,7 @@ from tollkeeper.core.schemas import (
 )
 from tollkeeper.core.statistics import Outcome
 from tollkeeper.gateway.creating_once import UNGUESSABLE_LENGTH
-from tollkeeper.gateway.schemas import RECEIPT_OF_VERSION_2, REQUIRED_IN_HEADER
+from tollkeeper.gateway.schemas import RECEIPT_OF_VERSION_2, REQUIRED_IN_HEADER, SLUG
 
 _TAG: Final = "paygates"
 _FORM: Final = "multipart/form-data"
@@ -230,6 +232,27 @@ CREDITS: Final = Operation(
     answers={200: Answer("The credits", {JSON: ref("Credits")}), 304: UNCHANGED},
     codes=(*_CALLER, Code.CREDIT_TOKEN_REQUIRED),
     also={400: (Code.PAYMENT_INVALID, Code.INVALID_NETWORK, Code.INVALID_SIGNATURE)},
+)
+UNSIGNED_PAYMENT: Final = Operation(
+    id="unsignedPayment",
+    method="post",
+    path="/api/v1/solana/transactions",
+    tag="buying",
+    is_limited=True,
+    summary="Make a payment on Solana for a wallet to sign",
+    description="Of what the PayGate asks for. Nothing is charged before it is signed and shown to the PayGate.",
+    request={JSON: record({"slug": SLUG, "network": NETWORK_ASKED, "payer": WALLET_ADDRESS})},
+    answers={
+        200: Answer("The transaction, in base64", {JSON: answered({"network": NETWORK, "transaction": TEXT})}),
+    },
+    codes=(
+        Code.MISSING_PARAMETER,
+        Code.INVALID_NETWORK,
+        Code.INVALID_ADDRESS,
+        Code.NOT_FOUND,
+        Code.UNAVAILABLE,
+        Code.PAYLOAD_TOO_LARGE,
+    ),
 )
 TRANSFER: Final = Operation(
     id="transfer",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from litestar.types import HTTPScope, Receive, Send
 
 _TYPES: Final = {"css": b"text/css; charset=utf-8", "js": b"text/javascript; charset=utf-8"}
+# Of a line of ours: its indentation, or all of it where it says nothing to a browser.
+_SPACE_AND_COMMENTS: Final = re.compile(rb"(?m)^[ \t]*(?://.*)?\n|^[ \t]+")
 _KEPT: Final = b"public, max-age=31536000, immutable"
 
 
@@ -38,7 +41,7 @@ class Assets:
     def _all(self) -> dict[str, _Asset]:
         found = {}
         for file in sorted(files("tollkeeper.web").joinpath("static").iterdir(), key=lambda one: one.name):
-            plain = file.read_bytes()
+            plain = _SPACE_AND_COMMENTS.sub(b"", file.read_bytes())
             media_type = _TYPES[file.name.rpartition(".")[2]]
             found[file.name] = _Asset(media_type, gzip.compress(plain, mtime=0), plain)
         return found

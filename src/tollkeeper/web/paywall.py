@@ -147,6 +147,7 @@ def _offer(network: Network, opened: OpenGate) -> dict[str, Any]:
         "label": _LABELS[network.name],
         "family": network.family.value,
         "chainId": network.chain_id,
+        "cluster": network.cluster,
         "explorer": _EXPLORERS[network.name],
         "node": _PUBLIC_NODES.get(network.name),
         "requirements": {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.receipts import NOTHING_SEEN, Sighting, Verdict
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.core.base58 import decode_key, encode_key
 from tollkeeper.core.solana.programs import TokenAccount, read_token_account
 
 if TYPE_CHECKING:
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 # Slots, heights, times and lamports all lie far below.
 _NUMBERS_END: Final = 2**63
 FINAL: Final = "finalized"
+
+
+def read_blockhash(value: object) -> str:
+    """What `getLatestBlockhash` says. Raises: RpcUnavailable."""
+    blockhash = value.get("blockhash") if isinstance(value, dict) else None
+    try:
+        return encode_key(decode_key(str(blockhash)))
+    except ValueError as error:
+        msg = "the node tells no blockhash"
+        raise RpcUnavailable(msg) from error
 
 
 def read_value(answer: Answer) -> Any:  # noqa: ANN401 - JSON

@@ -22,6 +22,7 @@ from tollkeeper.chains.solana.answers import (
     number_or_none,
     read_account,
     read_accounts,
+    read_blockhash,
     read_error,
     read_flag,
     read_height,
@@ -349,6 +350,11 @@ class SolanaChain:
         data = read_account(info)
         there = None if data is None else Account(info["owner"], info.get("executable") is True, data)
         return no_wallet(address, there), self.configured_asset.holder(account, found)
+
+    async def blockhash(self) -> str:
+        """The newest that a new transaction may name. Raises: RpcUnavailable."""
+        (answer,) = await self.rpc.ask([("getLatestBlockhash", [_CONFIRMED])])
+        return read_blockhash(read_value(answer))
 
     async def balances(self, addresses: Sequence[str]) -> list[int]:
         """Lamports of each. Raises: RpcUnavailable."""

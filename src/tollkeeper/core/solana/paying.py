@@ -41,11 +41,25 @@ class Terms:
 
 
 def sign_payment(terms: Terms, seed: bytes, blockhash: str, memo: bytes) -> SolanaPayload:
-    """The payment of the wallet whose Ed25519 seed this is.
+    """The payment of the wallet whose Ed25519 seed this is. Raises: ValueError, as `_message`."""
+    message = _message(terms, ed25519.public_key(seed), blockhash, memo)
+    return _payload(message, ed25519.sign(seed, message))
+
+
+def unsigned_payment(terms: Terms, payer: str, blockhash: str, memo: bytes) -> SolanaPayload:
+    """The same for a wallet elsewhere to sign. Raises: ValueError, as `_message`."""
+    return _payload(_message(terms, decode_key(payer), blockhash, memo), NO_SIGNATURE)
+
+
+def _payload(message: bytes, signature: bytes) -> SolanaPayload:
+    return SolanaPayload(base64.b64encode(_list((NO_SIGNATURE, signature)) + message).decode())
+
+
+def _message(terms: Terms, payer: bytes, blockhash: str, memo: bytes) -> bytes:
+    """What its payer signs.
 
     Raises: ValueError for an address or amount that is none, and where a wallet would pay itself.
     """
-    payer = ed25519.public_key(seed)
     source = associated_token_account(encode_key(payer), terms.mint)
     destination = associated_token_account(terms.pay_to, terms.mint)
     accounts = (
@@ -69,7 +83,7 @@ def sign_payment(terms: Terms, seed: bytes, blockhash: str, memo: bytes) -> Sola
         _instruction(_TOKEN, bytes([_SOURCE, _MINT, _DESTINATION, _PAYER]), moved),
         _instruction(_MEMO, b"", memo),
     )
-    message = b"".join(
+    return b"".join(
         (
             _VERSION_0,
             _HEADER,
@@ -79,8 +93,6 @@ def sign_payment(terms: Terms, seed: bytes, blockhash: str, memo: bytes) -> Sola
             encode_compact(0),  # no lookup tables
         )
     )
-    signatures = (NO_SIGNATURE, ed25519.sign(seed, message))
-    return SolanaPayload(base64.b64encode(_list(signatures) + message).decode())
 
 
 def _instruction(program: int, accounts: bytes, data: bytes) -> bytes:

@@ -51,6 +51,9 @@ class AccountChain(Protocol):
     async def holder_of(self, account: str) -> Holder:
         """Who gets what is paid to a token account. Raises: RpcUnavailable."""
 
+    async def blockhash(self) -> str:
+        """What a new transaction names. Raises: RpcUnavailable."""
+
     def held_by(self, account: str, wallet: str) -> Holder:
         """The same of an account of which it is known whose it was."""
 
@@ -97,6 +100,15 @@ class TokenAccounts:
                 _LOG.info("token_account_not_seen", network=recipient.network, reason=str(error))
             why = asset.no_wallet(address)
             return (NoWallet(why, is_never_paid=False) if why else None), Holder(address, is_its_own=True)
+
+    async def blockhash(self, asset: Asset) -> str:
+        """What a new transaction on the asset's network names. Raises: RpcUnavailable, also where no node is set."""
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                return await (await self._chain(asset)).blockhash()
+        except TimeoutError as error:
+            msg = "the node does not answer"
+            raise RpcUnavailable(msg) from error
 
     async def owner(self, account: str, asset: Asset) -> str | None:
         """Whose the token account is; None where there is none. Raises: RpcUnavailable, also where no node is set."""

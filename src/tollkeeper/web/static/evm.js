@@ -1,5 +1,5 @@
 // Wallets on EVM networks: those that announce themselves (EIP-6963), else window.ethereum (EIP-1193).
-import { Told, sleep } from "./told.js";
+import { Told, sleep } from "./paywall.js";
 
 const hex = (bytes) => `0x${[...bytes].map((one) => one.toString(16).padStart(2, "0")).join("")}`;
 const fields = (text) => text.split(",").map((one) => ({ name: one.split(" ")[1], type: one.split(" ")[0] }));
@@ -10,6 +10,7 @@ const TYPES = {
 
 class Wallet {
   family = "evm";
+  seconds = 300;
 
   constructor(name, icon, provider) {
     Object.assign(this, { name, icon, provider });

@@ -1,7 +1,25 @@
 // The paywall: connect, sign, wait for the settlement, show what was bought. A payment is kept in this browser before
 // it is sent, and none is signed while one is kept; so neither a reload nor a lost answer makes anybody pay twice.
 import { render } from "./result.js";
-import { Told, sleep } from "./told.js";
+
+// An end that is told to the person in a sentence; `again` is a request that is worth asking again.
+export class Told extends Error {
+  constructor(message, { again } = {}) {
+    super(message);
+    this.again = again;
+  }
+
+  static of(error) {
+    const text = String(error?.message ?? error);
+    if (error?.code === 4001 || /reject|declin|denied|cancel/i.test(text)) {
+      return new Told("You declined in your wallet. Nothing was charged. Press the button to try again.");
+    }
+    if (error?.code === -32002) return new Told("Your wallet has a request open. Nothing was charged. Open the wallet and finish it there, then try again.");
+    return new Told(`Your wallet says: ${text.slice(0, 200)}. Nothing was charged. Try again, or use another wallet.`);
+  }
+}
+
+export const sleep = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
 
 const gate = JSON.parse(document.getElementById("gate").textContent);
 const $ = (id) => document.getElementById(id);
@@ -18,7 +36,7 @@ const SAID = {
   INVALID_NETWORK: `This is not paid on that network any more. ${NOT} Reload the page.`,
   INVALID_SIGNATURE: `Your wallet's signature does not fit its account. ${NOT} Choose the account again in your wallet, and pay again.`,
   NOT_FOUND: `Nothing is sold here at present. ${NOT} Ask the seller, or come back later.`,
-  PAYMENT_EXPIRED: `The payment ran out while you signed it. ${NOT} Check this device's clock, and pay again; sign within five minutes.`,
+  PAYMENT_EXPIRED: `The payment ran out while you signed it. ${NOT} Pay again, and sign sooner. If it happens again, check this device's clock.`,
 };
 
 const read = (store, key) => { try { return JSON.parse(store.getItem(key)) ?? {}; } catch { return {}; } };
@@ -77,13 +95,14 @@ async function asked(path, options = {}) {
   return body;
 }
 
+const posted = (body) => ({ method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+
 async function logIn(wallet) {
   step("login");
   say("Sign the message in your wallet. It costs nothing.");
   const { message } = await asked(`/api/v1/auth/message?walletAddress=${encodeURIComponent(account)}`);
   const signature = await wallet.signText(message);
-  const body = JSON.stringify({ message, signature });
-  const { accessToken } = await asked("/api/v1/auth/login", { method: "POST", headers: { "Content-Type": "application/json" }, body });
+  const { accessToken } = await asked("/api/v1/auth/login", posted({ message, signature }));
   login = { token: accessToken, wallet: account, until: Date.now() + 14 * 60_000 };
   write(sessionStorage, LOGIN, login);
 }
@@ -146,7 +165,9 @@ async function served(answer) {
   if (gate.binding === "wallet") keep({ payment: undefined });
   step("result");
   say("Loading the result.");
-  await render($("body"), answer, gate);
+  await render($("body"), answer, gate).catch(() => {
+    throw new Told("The answer broke off on its way. One credit was used for it. Call again where credits are left.");
+  });
   step();
   show("steps", false);
   say("");
@@ -186,8 +207,8 @@ async function use(wallet) {
   await wallet.choose(chosen);
   step("sign");
   say(`Sign the payment of ${gate.price} USDC in your wallet.`);
-  const until = Date.now() + 300_000;
-  const payment = await wallet.pay(chosen, Math.floor(until / 1000), gate);
+  const until = Date.now() + wallet.seconds * 1000;
+  const payment = await wallet.pay(chosen, Math.floor(until / 1000), (path, wish) => asked(path, posted({ slug: gate.slug, ...wish })));
   if (Date.now() > until - 10_000) throw new Told(SAID.PAYMENT_EXPIRED);
   keep({ payment, until, token: undefined, pending: true, call: wanted, left: undefined, total: undefined, receipt: undefined });
   say("The payment is being settled. You may reload this page: nothing is lost.");
