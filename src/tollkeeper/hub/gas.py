@@ -1,11 +1,11 @@
 """What settling may cost on one network in an hour (contract 5.2; security A-24).
 
 The hub has no rate limit, so its gas is bounded here. Strangers who settle for themselves may use half of the hour's
-budget where the hub has trusted gateways; the other half is left for what these are paid for, their sales and transfers
-for a fee, so that nobody can stop them from elsewhere. A free transfer is a stranger's, whoever asks for it. Of either
-half nobody takes more than half of what is left to the others (`core.shares`): no gate's owner, and no stranger. Each
-transaction counts with its gas limit, in the commit that signs it, over the last sixty minutes: the counts are in the
-database, so that all processes that share it share one budget.
+budget where the hub has trusted gateways; the other half is left for the sales of these, so that nobody can stop them
+from elsewhere. A transfer is a stranger's, whoever asks for it. Of either half nobody takes more than half of what is
+left to the others (`core.shares`): no gate's owner, and no stranger. Each transaction counts with its gas limit, in the
+commit that signs it, over the last sixty minutes: the counts are in the database, so that all processes that share it
+share one budget.
 """
 
 from __future__ import annotations
