@@ -1,7 +1,7 @@
-"""Which target URLs and which addresses a PayGate may point at (contract 3.4, security A-41).
+"""Target URLs and addresses that a PayGate may point at (contract 3.4, security A-41).
 
-Pure: parses a URL, refuses what is ambiguous, and judges addresses by a table of its own, because Python's
-`is_global` calls NAT64, 6to4 and others public. Resolves nothing (`tollkeeper.edge.addresses` does).
+Pure: parses a URL, refuses what is ambiguous, and judges addresses by a table of its own, because Python's `is_global`
+calls NAT64, 6to4 and others public. Resolves no name (`tollkeeper.edge.addresses` does).
 """
 
 from __future__ import annotations
@@ -173,9 +173,9 @@ def parse_address(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def is_public_unicast(address: IPv4Address | IPv6Address) -> bool:
-    """Whether `address` is one that anybody on the internet may be reached at.
+    """Return True if anybody on the internet can be reached at `address`.
 
-    IPv6 forms that carry an IPv4 address (mapped, NAT64, 6to4, Teredo) are not, whatever they carry.
+    IPv6 forms that carry an IPv4 address (mapped, NAT64, 6to4, Teredo) are not public, whatever they carry.
     """
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _NOT_PUBLIC_V4)
@@ -183,10 +183,10 @@ def is_public_unicast(address: IPv4Address | IPv6Address) -> bool:
 
 
 def is_target_address(address: IPv4Address | IPv6Address, *, allow_private: bool) -> bool:
-    """Whether a target may be at `address`.
+    """Return True if a target may be at `address`.
 
-    With `allow_private` (development) loopback and private networks may be; unspecified, multicast, broadcast and
-    link-local addresses never may, nor those that clouds answer their metadata on, in whatever IPv6 form.
+    `allow_private` (development) permits loopback and private networks. Unspecified, multicast, broadcast and
+    link-local addresses are never permitted, nor the metadata addresses of clouds, in whatever IPv6 form.
     """
     if not allow_private:
         return is_public_unicast(address)

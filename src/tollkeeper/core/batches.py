@@ -43,7 +43,7 @@ _CALL_SIZE_BYTES: Final = 4 + 9 * 32
 
 
 class Via(Enum):
-    """Which contract carries a batch."""
+    """Kinds of contract that carry a batch."""
 
     BATCHER = auto()
     MULTICALL = auto()
@@ -106,7 +106,7 @@ def batch_gas(via: Via, count: int) -> int:
 
 
 def create2_address(salt: bytes, creation: bytes) -> str:
-    """Where the deterministic deployer puts a contract: its lower-case address."""
+    """Return the lower-case address at which the deterministic deployer puts a contract."""
     seed = b"\xff" + bytes.fromhex(DEPLOYER_ADDRESS[2:]) + salt + keccak256(creation)
     return "0x" + keccak256(seed)[12:].hex()
 

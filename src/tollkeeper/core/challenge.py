@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Profile(StrEnum):
-    """Which of specification 2.2's shapes a 402 has. The superset contains both."""
+    """Shapes of a 402 (specification 2.2). The superset contains both others."""
 
     SUPERSET = "superset"
     SHAPE_A = "x402-a"
@@ -62,9 +62,9 @@ def profile_of(accept: str, default: Profile) -> Profile:
 
 
 def requirements_of(gate: PayGate, asset: Asset, resource: str) -> Requirements:
-    """What the gate asks for on the asset's network, as an x402 version 1 client reads it.
+    """Return what the gate asks for on the asset's network, as an x402 version 1 client reads it.
 
-    Amount in micro-units, addresses as they are shown. The gate is paid on that network.
+    The amount is in micro-units, the addresses are as people see them. The gate must be paid on that network.
     """
     pay_to = gate.pay_to_on(asset.network.name)
     assert pay_to is not None  # noqa: S101 - see above
@@ -116,9 +116,9 @@ def _around_timestamp(body: dict[str, Any]) -> tuple[bytes, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Sold:
-    """What a 402 says of the thing sold, beside its requirements.
+    """Description of the thing sold that a 402 gives beside its requirements.
 
-    `also` is what a buyer must know and most gates have not: how credits are bound, and how long they last.
+    `also`: facts that a buyer must know and that most gates do not have: how credits are bound, and how long they last.
     """
 
     title: str

@@ -1,7 +1,7 @@
-"""Whose address a request comes from, where proxies stand in front (contract 1, 4.2, 4.7).
+"""Addresses of the clients behind proxies (contract 1, 4.2, 4.7).
 
-`X-Forwarded-For` is believed as far as trusted proxies wrote it: from its right end, every address that is a trusted
-proxy's is passed over, and the first other one is the client's. Whatever stands further left anybody may have written.
+`X-Forwarded-For` is believed as far as trusted proxies wrote it. It is read from its right end: every address of a
+trusted proxy is passed over, and the first other address is the client's. Anybody may have written the rest.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ def plain_address(address: str) -> str:
 
 @lru_cache(maxsize=_REMEMBERED_MAX)
 def rate_key(address: str) -> str:
-    """What a client's address is counted as; empty where it is not counted: this machine's own, or none.
+    """Return the key that a client's requests are counted under; "" if they are not counted.
 
-    An IPv6 client is its network of 64 bits.
+    Requests from this machine, and from no address, are not counted. An IPv6 client is counted as its network of 64
+    bits.
     """
     found = _address(address)
     if found is None or found.is_loopback:

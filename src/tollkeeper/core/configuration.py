@@ -1,8 +1,8 @@
-"""What the text of a setting means: ports, URLs, networks of addresses, choices (contract 1, 3.2, 5.2, 6).
+"""Parsers of settings: ports, URLs, networks of addresses, choices (contract 1, 3.2, 5.2, 6).
 
-Every parser takes the text of one value and raises ValueError with what is wrong and what to write instead; none
-quotes the text, which may be a secret in the wrong place. What this module does not do: know a setting's name, read an
-environment, a file or a clock.
+Every parser takes the text of one value. It raises ValueError with what is wrong and what to write instead. No message
+quotes the text, which may be a secret in the wrong place. This module knows no setting's name, and reads no
+environment, file or clock.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 
 
 class AnonymousPaygates(StrEnum):
-    """Who may manage gates that have no owner (contract 3.2)."""
+    """Rights of anonymous callers over gates that have no owner (contract 3.2)."""
 
     MANAGE = "manage"
     CREATE = "create"
@@ -198,7 +198,7 @@ class Bucket:
 
 
 def parse_files(text: str) -> str | Bucket:
-    """Where files are kept: the path of a directory, or `s3://`, a bucket and perhaps a prefix. Raises: ValueError."""
+    """Return the place of files: a directory's path, or `s3://`, a bucket and perhaps a prefix. Raises: ValueError."""
     if not text.startswith("s3://"):
         if "://" in text or "\0" in text:
             msg = "it is neither a directory nor s3:// and a bucket"

@@ -24,7 +24,7 @@ _WORD: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Who deploys the wallet (lower-case hex), by which call, and the wallet's own signature."""
+    """Deployment of a wallet: its factory (lower-case hex), the call to it, and the wallet's own signature."""
 
     factory: str
     call: bytes
@@ -39,9 +39,9 @@ def wrap(deployment: Deployment) -> bytes:
 
 
 def unwrap(signature: bytes) -> Deployment:
-    """What a signature with ERC-6492's mark says. Raises: ValueError for bytes that are not in its one spelling.
+    """Read a signature with ERC-6492's mark. Raises: ValueError for bytes that are not in its one spelling.
 
-    Nor is a signature one that is wrapped twice: of what is inside nobody would ask which factory it names.
+    A signature that is wrapped twice is refused too: nothing would check which factory the inner one names.
     """
     offset = int.from_bytes(signature[2 * _WORD : 3 * _WORD], "big")
     found = Deployment(
@@ -68,7 +68,7 @@ def is_wrapped(signature: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SettlingCall:
-    """What carries an authorization out. `deploys`: its payer's wallet first."""
+    """Call that carries an authorization out. `deploys`: it deploys the payer's wallet first."""
 
     to: str
     data: bytes
@@ -116,7 +116,10 @@ def acceptance_question(payer: str, digest: bytes, signature: bytes) -> bytes:
 
 
 def acceptance_answer(returned: bytes) -> bytes:
-    """What the wallet answered to `acceptance_question`; nothing where it failed. Raises: ValueError for no answer."""
+    """Return the wallet's answer to `acceptance_question`; b"" if the wallet's call failed.
+
+    Raises: ValueError for no answer.
+    """
     _, (passed, word) = decode_results(returned, 2)
     return word if passed else b""
 

@@ -1,7 +1,7 @@
-"""What a check of the books reports: one difference between two things that must agree (security 5).
+"""Differences that a check of the books reports: two things that must agree and do not (security 5).
 
-The rules are named after the invariants I1 to I14 of docs/security.md where they are among them. What this module does
-not do: find a difference.
+The rules are named after the invariants I1 to I14 of docs/security.md where they are among them. Finding a difference
+is not done here.
 """
 
 from __future__ import annotations

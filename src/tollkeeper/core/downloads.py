@@ -43,15 +43,16 @@ class StoredFile:
 
     @property
     def etag(self) -> str:
-        """Of the content, whatever it is called."""
+        """ETag of the content, whatever the file is called."""
         return f'"{self.sha256}"'
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a presigned link says: one file, for one purchase, until `expires` (Unix seconds).
+    """Content of a presigned link: one file, for one purchase, until `expires` (Unix seconds).
 
-    `call_id` names the request that it was given to, so that each call has another; "" in links of before it did.
+    `call_id` names the request that the link was given to, so that each call has another link. It is "" in links that
+    were made before links had it.
     """
 
     file_id: str
@@ -134,7 +135,7 @@ def disposition(name: str) -> str:
 
 
 def bought_body(file: StoredFile, download_url: str, expires: int, iso: Callable[[int], str]) -> dict[str, str | int]:
-    """What a buyer of the file is answered."""
+    """Return the body that a buyer of the file is answered with."""
     return {
         "downloadUrl": download_url,
         "fileName": file.name,
@@ -147,7 +148,7 @@ def bought_body(file: StoredFile, download_url: str, expires: int, iso: Callable
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What of a file is sent: bytes from `start` up to and without `end`, as `status` says."""
+    """Bytes of a file to send, from `start` up to and without `end`, with the status of the answer."""
 
     status: int
     start: int
@@ -155,10 +156,11 @@ class Part:
 
 
 def asked_part(file: StoredFile, header: Callable[[str], str | None]) -> Part:
-    """What a GET or HEAD with these headers is answered with (RFC 9110, 13 and 14).
+    """Return what to answer to a GET or HEAD with these headers (RFC 9110, 13 and 14).
 
-    304 where the caller has the content, 412 where it wants another one, 206 for one range, 416 for one outside. More
-    ranges than one, or one that cannot be read, are the whole: as the RFC allows, so that no header multiplies work.
+    304 if the caller has the content, 412 if the caller wants another one, 206 for one range, 416 for a range outside.
+    The whole file for several ranges or for a range that cannot be read: the RFC allows it, and no header multiplies
+    work.
     """
     whole = Part(200, 0, file.size_bytes)
     if_match, if_none_match = header("if-match"), header("if-none-match")

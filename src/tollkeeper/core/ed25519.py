@@ -48,7 +48,7 @@ def verify(key: bytes, signature: bytes, message: bytes) -> bool:
 
 
 def by_openssl(key: bytes, signature: bytes, message: bytes) -> bool:
-    """What OpenSSL says of a signature whose points are strict."""
+    """Return OpenSSL's verdict on a signature whose points are strict."""
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, message)
     except InvalidSignature:
@@ -84,5 +84,8 @@ def sign(seed: bytes, message: bytes) -> bytes:
 
 
 def signer(seed: bytes) -> Callable[[bytes], bytes]:
-    """What signs with this seed, for those who sign often: half of a single signature's time makes the key of it."""
+    """Return a function that signs with this seed.
+
+    Keep it to sign often: making the key is half of one signature's time.
+    """
     return Ed25519PrivateKey.from_private_bytes(seed).sign

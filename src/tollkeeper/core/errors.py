@@ -155,7 +155,7 @@ def payment_error(code: Code, message: str, *, details: dict[str, Any] | None = 
 
 
 def failed_check(reason: str, check: str, expected: Any, found: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
-    """What a refused payment's `details` say of it (contract 4.5)."""
+    """Return the `details` of a refused payment (contract 4.5)."""
     return {"reason": reason, "check": check, "expected": expected, "found": found}
 
 

@@ -1,8 +1,8 @@
-"""What the families of networks differ in beside their rules, one row each (specification 2.3, 2.5, 4.1, 4.4).
+"""Differences between the families of networks beside their rules, one row each (specification 2.3, 2.5, 4.1, 4.4).
 
-Who needs to know asks `FAMILIES` by a network's or a payload's family, so that nobody else decides by a family's name.
-What a token differs in is said by `EvmAsset` and `SolanaAsset`, which have the same members; the rules of a payment are
-in `verification` and `solana`.
+Code that needs one looks in `FAMILIES` by the family of a network or a payload, so that no other module decides by a
+family's name. `EvmAsset` and `SolanaAsset` hold the differences between tokens and have the same members. The rules of
+a payment are in `verification` and `solana`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Explained(NamedTuple):
-    """What is the matter, and what to do."""
+    """Explanation of a problem, and advice on what to do."""
 
     what: str
     advice: str
@@ -70,16 +70,16 @@ class FamilyRow(Protocol):
     explained: ClassVar[Mapping[str, Explained]] = MappingProxyType({})
 
     def fee_accounts(self, signer_key: bytes) -> tuple[str, ...]:
-        """Whose money a hub with this signing key spends, as people see the addresses."""
+        """Return the accounts whose money a hub with this signing key spends, as people see the addresses."""
 
     def accounts_of(self, wallet: str, token: str) -> frozenset[str]:
-        """What a transfer to the wallet may name, whatever program the token belongs to."""
+        """Return the accounts that a transfer to the wallet may name, whatever program the token belongs to."""
 
     def transaction_name(self, text: str) -> str | None:
         """A transaction's name as it is kept; None for what is none here."""
 
     def payer_of(self, payment: Payment) -> str | None:
-        """Who pays, as people see the address; None where that cannot be read."""
+        """Return the payer's address as people see it; None if it cannot be read."""
 
     def name_of(self, payment: Payment) -> tuple[str, str] | None:
         """Its payer and nonce, as they are kept; None where they cannot be read."""
@@ -88,7 +88,7 @@ class FamilyRow(Protocol):
         """How much was signed; None where that cannot be read."""
 
     def history_terms(self, payload: Mapping[str, Any], nonce: str) -> dict[str, Any]:
-        """What a history item's `x402Data` shows of a stored payload that another family's has not."""
+        """Return the members of a history item's `x402Data` that only this family's payloads have."""
 
 
 _UNFUNDED: Final = Explained(

@@ -1,6 +1,6 @@
-"""What a transaction may pay per gas: under the cap, and for taking another one's place (contract 5.2; security F6).
+"""Fees per gas that a transaction may pay, first or as a replacement, under the cap (contract 5.2; security F6).
 
-Whole wei. What a node suggests, and who signs, is not decided here.
+Amounts are whole wei. The node's suggestion and the choice of the signer are made elsewhere.
 """
 
 from __future__ import annotations

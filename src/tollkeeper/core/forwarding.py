@@ -1,4 +1,4 @@
-"""Which headers cross the gateway, and the head that is sent to a target (contract 4.7, security A-37 to A-39).
+"""Headers that cross the gateway, and the head that is sent to a target (contract 4.7, security A-37 to A-39).
 
 Pure. A header is judged by its name in one spelling (lower case, every sign read as "-"), because a target may read
 `X_Payment` or `X.Payment` as `X-Payment`: CGI, PHP and their kind do. Knows header names, not payments; opens no
@@ -143,11 +143,11 @@ _INVISIBLE: Final = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
 
 @dataclass(frozen=True, slots=True)
 class NameRules:
-    """What the rules say of one header name.
+    """Rules that hold for one header name.
 
-    `normal` is the one spelling that rules are written in. `is_token`: it is a name at all. `is_protected`: it
-    carries a payment, a credit token or a login. `is_stripped`: kept from the target. `is_dropped`: kept from the
-    caller.
+    `normal` is the one spelling that rules are written in. `is_token`: the name is valid at all. `is_protected`: the
+    header carries a payment, a credit token or a login. `is_stripped`: it is kept from the target. `is_dropped`: it is
+    kept from the caller.
     """
 
     normal: bytes
@@ -186,13 +186,13 @@ _remembered_rules = lru_cache(maxsize=4096)(_judge_name)
 
 
 def is_target_header_allowed(name: bytes) -> bool:
-    """Whether an owner may set this name in `targetHeaders` (contract 3.1)."""
+    """Return True if an owner may set this name in `targetHeaders` (contract 3.1)."""
     rules = name_rules(name)
     return rules.is_token and not rules.is_stripped and rules.normal not in _NOT_THE_OWNERS
 
 
 def is_header_value_valid(value: bytes) -> bool:
-    """Whether `value` can stand in a header line: no control character but the tab (RFC 9110 5.5)."""
+    """Return True if `value` can stand in a header line: no control character but the tab (RFC 9110 5.5)."""
     return _FORBIDDEN_IN_VALUE.search(value) is None
 
 
@@ -241,7 +241,7 @@ def header_lines(headers: Iterable[Header]) -> bytes:
 def gateway_headers(
     *, slug: str, payer: str, purchase_id: str, request_id: str, client: str, scheme: str, host: str
 ) -> list[Header]:
-    """What the gateway tells a target of itself and of the call (contract 4.7).
+    """Return the headers that tell a target of the gateway and of the call (contract 4.7).
 
     `client` is the caller's address; `scheme` and `host` are those of the public URL.
     """
@@ -304,7 +304,7 @@ def _cannot_be_forwarded() -> ApiError:
 
 
 def _may_run_scripts(content_types: list[bytes]) -> bool:
-    """Whether a browser could take the body for a document that runs scripts: HTML, XML, SVG, or nobody says what."""
+    """Return True if a browser could run scripts of the body: HTML, XML, SVG, or a body without one clear type."""
     if len(content_types) != 1:
         return True
     media_type = content_types[0].partition(b";")[0].strip().lower()

@@ -1,8 +1,8 @@
-"""Which HTTP/1.1 heads are taken, beyond what the parser refuses itself (security A-40, A-42).
+"""Rules for HTTP/1.1 heads beyond those of the parser (security A-40, A-42).
 
-Where two readers of one message could disagree (about its length, its host, its payment, its path) it is refused,
-never repaired. llhttp refuses bare line feeds, folded lines, both lengths at once and broken chunks; this module
-refuses the rest. Pure: reads parsed heads, no bytes of a connection.
+Where two readers of one message could disagree (about its length, its host, its payment, its path) the message is
+refused, never repaired. llhttp refuses bare line feeds, folded lines, both lengths at once and broken chunks; this
+module refuses the rest. Pure: reads parsed heads, no bytes of a connection.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FramingError(Exception):
 
 
 class BodyEnd(Enum):
-    """What ends the body of a response."""
+    """Ways in which the body of a response ends."""
 
     NONE = "there is none"
     LENGTH = "Content-Length"

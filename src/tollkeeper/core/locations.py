@@ -1,13 +1,13 @@
-"""Where a target's answer leads, as a gate's caller is told it (contract 3.4).
+"""Locations in a target's answer, as a gate's caller is told them (contract 3.4).
 
-- What the gate sells (its target; with `allowSubpaths` what is below it) is named by the gate's URL, without the
-  parameters of the target's own query, which the gate adds itself.
-- Everything else is made absolute: relative, it would lead to another path of the gateway.
-- What would show the caller the owner's parameters or the values of `targetHeaders`, or lead back to the very URL that
-  was asked, and so buy the same answer again for ever, is no answer: UPSTREAM_INVALID.
+- A location that the gate sells (its target; with `allowSubpaths` what is below the target) is written as the gate's
+  URL, without the parameters of the target's own query, which the gate adds itself.
+- Every other location is made absolute: a relative one would lead to another path of the gateway.
+- A location that would show the caller the owner's parameters or the values of `targetHeaders` is refused with
+  UPSTREAM_INVALID. So is one that leads back to the very URL that was asked: it would sell the same answer for ever.
 
-An example: the target is http://api/items?key=K and answers `Location: /items?page=2&key=K`; told is {gate}?page=2.
-Pure; nothing is ever followed.
+An example: the target is http://api/items?key=K and answers `Location: /items?page=2&key=K`. The caller is told
+{gate}?page=2. Pure; no location is ever followed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SECRET_LENGTH: Final = 8  # a shorter value is no secret, and stands in many a 
 
 @dataclass(frozen=True, slots=True)
 class Locations:
-    """What is told of one gate's target. `own_names` and `own_pairs` are of its own query, `secrets` values to hide."""
+    """Rules of one gate's target. `own_names` and `own_pairs` are of its own query, `secrets` are values to hide."""
 
     target: TargetUrl
     access_url: str

@@ -48,7 +48,7 @@ def decode_aggregate(data: bytes) -> list[InnerCall]:
 
 
 def decode_results(answer: bytes, count: int) -> list[tuple[bool, bytes]]:
-    """Of each of so many calls whether it passed, and what it returned. Raises: ValueError for any other bytes."""
+    """Return for each of `count` calls if it passed, and what it returned. Raises: ValueError for any other bytes."""
     array = answer[_WORD:]
     if _number(array, 0) != count:
         raise ValueError(_NO_RESULTS)
@@ -72,7 +72,7 @@ def _called(array: bytes, start: int) -> InnerCall:
 
 
 def _starts(array: bytes, message: str) -> list[int]:
-    """Where in an array of dynamic items (its length first) each of them begins. Raises: ValueError."""
+    """Return the offset of each item in an array of dynamic items, which begins with its length. Raises: ValueError."""
     count = _number(array, 0)
     # Each has an offset of its own, so that a short text names no endless number of items.
     if len(array) < _WORD or count > len(array) // _WORD:

@@ -25,7 +25,7 @@ _ANYWHERE: Final = (Code.INVALID_PARAMETER, Code.HEADERS_TOO_LARGE, Code.RATE_LI
 
 
 class Bearer(StrEnum):
-    """Whether an operation takes `Authorization: Bearer ...`."""
+    """Rules for `Authorization: Bearer ...` of an operation."""
 
     NONE = "none"
     OPTIONAL = "optional"

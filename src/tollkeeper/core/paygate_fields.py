@@ -147,14 +147,14 @@ def _choice(value: object, name: str, choices: type[StrEnum]) -> StrEnum:
 
 
 class HeaderAuthMode(StrEnum):
-    """Whether forwarded requests are signed (contract 4.7)."""
+    """Ways to authenticate forwarded requests: not at all, or by a signature (contract 4.7)."""
 
     NONE = "none"
     HMAC = "hmac"
 
 
 class CreditBinding(StrEnum):
-    """What a call must show to spend a credit that was bought before (contract 4.3)."""
+    """Proofs that a call must show to spend a credit that was bought before (contract 4.3)."""
 
     PAYMENT = "payment"
     TOKEN = "token"  # noqa: S105 - a word of the contract, no secret
@@ -162,7 +162,7 @@ class CreditBinding(StrEnum):
 
 
 class OnFailure(StrEnum):
-    """What becomes of the credit of a call whose target failed (specification 1.5, contract 4.5)."""
+    """Fates of the credit of a call whose target failed (specification 1.5, contract 4.5)."""
 
     CONSUME = "consume"
     RESTORE = "restore"
@@ -170,7 +170,7 @@ class OnFailure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """Who is paid on a network."""
+    """Address that is paid on a network."""
 
     network: str
     payment_address: str

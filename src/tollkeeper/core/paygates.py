@@ -87,12 +87,12 @@ class PayGate:
 
     @property
     def tenant(self) -> str:
-        """Whose share its calls take (`core.shares`): its owner's; one without an owner is a tenant of its own."""
+        """Key of the share that the gate's calls take (`core.shares`): its owner, or the gate itself if it has none."""
         return self.owner_wallet or f"gate {self.id}"
 
     @property
     def recipients(self) -> tuple[Recipient, ...]:
-        """Who is paid on which network, its own network first."""
+        """Recipients of payments, one for each network; the one on the gate's own network is first."""
         return (Recipient(self.network, self.payment_address), *self.accepts)
 
     @property
@@ -101,7 +101,7 @@ class PayGate:
         return frozenset(one.payment_address for one in self.recipients)
 
     def pay_to_on(self, network: str) -> str | None:
-        """Who is paid on this network, None where the gate is not paid there."""
+        """Return the address that is paid on this network; None if the gate is not paid there."""
         return next((one.payment_address for one in self.recipients if one.network == network), None)
 
     def allows(self, method: str) -> bool:
@@ -117,10 +117,10 @@ class PayGate:
 
 @dataclass(frozen=True, slots=True)
 class CreateDefaults:
-    """What a create falls back to, and the addresses that may never be paid (the tokens, our own signers).
+    """Defaults of a create, and the addresses that may never be paid (the tokens, our own signers).
 
-    The creator's wallet is paid before `payment_address`. A create that names a network has nobody paid there whose
-    family is another; one that names none is paid where its payee can be.
+    The creator's wallet is paid before `payment_address`. A create that names a network has no default recipient of
+    another family. A create that names no network is paid on one where its recipient can be paid.
     """
 
     network: str
@@ -129,9 +129,9 @@ class CreateDefaults:
     creator_wallet: str | None = None
 
     def network_of(self, address: object) -> str:
-        """Where a gate is paid whose create names no network: `network`, or its like of the payee's family.
+        """Return the network for a create that names none: `network`, or the one like it of the recipient's family.
 
-        `address`: whom it names, None where it names nobody.
+        `address`: the recipient that the create names; None if it names none.
         """
         payee = address if address is not None else self.creator_wallet or self.payment_address
         default = NETWORKS[self.network]
@@ -145,7 +145,7 @@ class CreateDefaults:
         return next(one.name for one in alike if one.family is family)
 
     def payment_address_on(self, network: str) -> str | None:
-        """Who is paid on that network where the create names nobody."""
+        """Return the address that is paid on that network if the create names none."""
         family = NETWORKS[network].family
         candidates = (self.creator_wallet, self.payment_address)
         return next((one for one in candidates if one is not None and family_of(one) is family), None)
@@ -216,9 +216,9 @@ def _require(body: dict[str, Any], names: Iterable[str]) -> None:
 
 
 def check_fields_before_file(body: dict[str, Any], forbidden: frozenset[str], *, is_new: bool) -> str | None:
-    """What is wrong already with the fields that came before their file; others may follow it, and are not missed.
+    """Check the fields that came before their file. Others may follow the file, and are not missed.
 
-    Returns the network, where it is named. Raises: as `parse_create` and `updated`.
+    Returns the network if it is named. Raises: as `parse_create` and `updated`.
     """
     if is_new:
         _require(body, [name for name in ("price", "resourceType") if name in body])
@@ -243,7 +243,7 @@ def _file_fields(body: dict[str, Any], file: StoredFile, also_known: Iterable[st
 
 
 def _fields_beside_file(body: dict[str, Any], also_known: Iterable[str]) -> dict[str, Any]:
-    """What speaks of a target has no meaning beside a file and is refused."""
+    """Refuse fields that describe a target: they have no meaning beside a file."""
     if body.get("resourceType", "file") != "file":
         raise invalid("resourceType", "resourceType must be file where a file is sent, and cannot change")
     for name in OF_TARGETS:
@@ -285,7 +285,7 @@ def updated(
 
 @dataclass(frozen=True, slots=True)
 class FormerVersion:
-    """What a version of a gate sold, and when the next one took its place."""
+    """Former version of a gate: what it sold, and when the next one took its place."""
 
     price_micro: int
     credits: int
@@ -313,7 +313,7 @@ def with_former_prices(gate: PayGate, versions: Iterable[FormerVersion]) -> PayG
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a gate has done so far; revenue in micro-units."""
+    """Totals of a gate so far; revenue in micro-units."""
 
     challenges: int = 0
     purchases: int = 0
@@ -324,7 +324,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What a gate sold before it was confirmed (`assumeValid`): not confirmed yet, and proved unpaid after all."""
+    """Sales of a gate before they were confirmed (`assumeValid`): not confirmed yet, and proved unpaid after all."""
 
     open: int = 0
     open_micro: int = 0
@@ -332,7 +332,7 @@ class Trust:
     failed_micro: int = 0
 
     def body(self) -> dict[str, Any]:
-        """As the gate's owner reads it (contract 4.4)."""
+        """Return the JSON that the gate's owner reads (contract 4.4)."""
         return {
             "open": self.open,
             "openAmount": format_usdc(self.open_micro),

@@ -1,6 +1,6 @@
-"""What a caller prefers of an answer (RFC 7240): `Prefer: wait=N`, how many seconds it cares to wait.
+"""Preferences of a caller about its answer (RFC 7240): `Prefer: wait=N`, how many seconds it cares to wait.
 
-Anything else in the header, and what cannot be read, prefers nothing. Who waits for what is decided elsewhere.
+Anything else in the header, and what cannot be read, counts as no preference. What to wait for is decided elsewhere.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class PurchaseState(StrEnum):
-    """Where one purchase stands."""
+    """States of a purchase."""
 
     CLAIMED = "CLAIMED"  # the payment is ours to settle; its outcome is not known yet
     LIVE = "LIVE"  # settled; credits were granted
@@ -61,7 +61,7 @@ def may_move(old: PurchaseState, new: PurchaseState) -> bool:
 
 
 class Spend(Enum):
-    """What came of asking for one held credit."""
+    """Outcomes of asking for one held credit."""
 
     SPENT = auto()
     EXHAUSTED = auto()  # settled, and every credit is used, void or expired
@@ -76,7 +76,7 @@ class Spend(Enum):
 
 
 class Claim(Enum):
-    """What came of claiming a payment."""
+    """Outcomes of claiming a payment."""
 
     WON = auto()
     TAKEN = auto()  # somebody else's claim stands; asking for a credit tells more
@@ -86,9 +86,9 @@ class Claim(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a payment buys at a gate, as it was at the claim. `price_micro` is the least that was asked.
+    """Terms of a payment at a gate, as they were at the claim. `price_micro` is the least that was asked.
 
-    The credits last `credits_expire_after_seconds` from the grant, None for ever.
+    The credits last `credits_expire_after_seconds` from the grant; None for ever.
     """
 
     gate_id: int
@@ -174,7 +174,7 @@ def attempts_exhausted() -> Exception:
 
 
 def header_hash(header: bytes) -> bytes:
-    """What is kept of the header that bought: a later call must show the same bytes (contract 4.3)."""
+    """Return the hash to keep of the header that bought: a later call must show the same bytes (contract 4.3)."""
     return hashlib.sha256(header).digest()
 
 

@@ -84,7 +84,7 @@ class RateLimiter:
         )
 
     def is_over(self, key: str, now_ns: int) -> bool:
-        """Whether the key may make no more requests now."""
+        """Return True if the key may make no more requests now."""
         paid_off_ns = self.paid_off_ns.get(key)
         return paid_off_ns is not None and paid_off_ns - now_ns + self._each_ns > self._window_ns
 

@@ -1,4 +1,4 @@
-"""What the logs of one transaction say about one authorization in it (contract 5.2; security A-14).
+"""Evidence about one authorization in the logs of one transaction (contract 5.2; security A-14).
 
 A transfer with authorization leaves two events of the token: AuthorizationUsed(payer, nonce) and, beside it,
 Transfer(payer, payTo, value). A transaction may make many such transfers, also several of one payer to one payee of one

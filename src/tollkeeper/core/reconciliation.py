@@ -22,7 +22,7 @@ RECORDED_WITHIN_BLOCKS: Final = 5
 
 
 class Standing(Enum):
-    """What the books say of a payment."""
+    """States of a payment in the books."""
 
     PAID = auto()
     OPEN = auto()

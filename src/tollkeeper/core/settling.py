@@ -1,7 +1,7 @@
-"""What the chain proves about a settlement whose transfer it does not show (security 5, A-08, A-09; contract 4.3, 5.2).
+"""Proofs about a settlement whose transfer the chain does not show (security 5, A-08, A-09; contract 4.3, 5.2).
 
-A settlement is FAILED only by proof. What is given here was read at the depth that the settlement's amount needs; what
-could not be read is no evidence. Reading it, and writing down what follows, is not done here.
+A settlement is FAILED only by proof. The facts given here were read at the depth that the settlement's amount needs; a
+fact that could not be read is no evidence. This module neither reads the chain nor writes down the conclusion.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LIFETIME_DOUBTED_SECONDS: Final = 600
 
 
 class Conclusion(Enum):
-    """What follows."""
+    """Conclusions from the evidence."""
 
     WAIT = auto()  # nothing is proven: the transfer may still be made
     OURS = auto()  # a transaction of one of our signers used the authorization: it counts

@@ -62,7 +62,7 @@ class SigningKey:
         return hmac.digest(self.secret, base, hashlib.sha256)
 
     def verifying_key(self) -> VerifyingKey:
-        """What the other side needs: the public key, or the same secret."""
+        """Return the key that the other side needs: the public key, or the same secret."""
         if self.algorithm is Algorithm.ED25519:
             public = Ed25519PrivateKey.from_private_bytes(self.secret).public_key().public_bytes_raw()
             return VerifyingKey(self.algorithm, public)
@@ -92,7 +92,7 @@ class VerifyingKey:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What a signature says of itself. `covered` are the component identifiers in order, times Unix seconds."""
+    """Parameters of a signature. `covered` are the component identifiers in order, times are Unix seconds."""
 
     covered: tuple[str, ...]
     created: int | None = None
@@ -139,7 +139,10 @@ def require_content_digest(header: str, body: bytes) -> None:
 
 
 def signature_base(components: Components, covered: Sequence[str], parameters_text: str) -> bytes:
-    """What is signed (RFC 9421 section 2.5). Raises: SignatureRefused for a component that the message has not."""
+    """Return the text to sign (RFC 9421 section 2.5).
+
+    Raises: SignatureRefused for a component that the message lacks.
+    """
     lines = []
     for name in covered:
         value = components.get(name)

@@ -53,7 +53,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class LoginMessage:
-    """What one login message binds together. `wallet` is as it is kept, times are ms since the epoch."""
+    """Facts that one login message binds together. `wallet` is as it is kept, times are ms since the epoch."""
 
     public_url: str
     wallet: str
@@ -85,10 +85,10 @@ class LoginMessage:
 
 
 def login_chains(networks: Sequence[Network]) -> Mapping[Family, str]:
-    """What a login message calls the chain, by the wallet's family: a login is good for every network, and names one.
+    """Return the chain that a login message names, for each wallet family. A login is good for every network.
 
-    It is the first of these networks that is of the family; where none is, the one that is like the first, play money
-    or real.
+    The chain is the first of these networks that is of the family. If none is, it is a known network of the family that
+    is like the first one: play money or real.
     """
     like_the_first = [one for one in NETWORKS.values() if not networks or one.is_test == networks[0].is_test]
     shown: dict[Family, str] = {}

@@ -1,7 +1,7 @@
-"""What a gate's owner is told of its traffic: outcomes, hours, latencies as a histogram (contract 2).
+"""Statistics of a gate's traffic for its owner: outcomes, hours, latencies as a histogram (contract 2).
 
 Latencies are kept in buckets whose bounds grow by about a fifth, so that a percentile of any span of time is known to
-within that, whatever number of calls it is of. Money and credits are summed from the ledger, not counted here.
+within that, whatever the number of calls. Money and credits are summed from the ledger, not counted here.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def parse_span(query: Mapping[str, str], now_ms: int, parse_time: Callable[[str]
 
 @dataclass(slots=True)
 class Sums:
-    """What happened in one bucket, or in all."""
+    """Sums of one bucket, or of all."""
 
     outcomes: dict[Outcome, int] = field(default_factory=dict)
     purchases: int = 0
@@ -144,7 +144,7 @@ class Sums:
         self.revenue_micro += other.revenue_micro
 
     def body(self) -> dict[str, Any]:
-        """As it is read: revenue in USDC, latencies of calls in microseconds."""
+        """Return the JSON of the answer: revenue in USDC, latencies of calls in microseconds."""
         calls = {outcome.value: self.outcomes.get(outcome, 0) for outcome in CALLS}
         return {
             "revenue": format_usdc(self.revenue_micro),
@@ -164,14 +164,14 @@ class Outstanding:
     value_micro: int
 
     def body(self) -> dict[str, Any]:
-        """As it is read: a liability, not income."""
+        """Return the JSON of the answer: a liability, not income."""
         return {"credits": self.credits, "liability": format_usdc(self.value_micro)}
 
 
 def statistics_body(
     span: Span, buckets: Mapping[int, Sums], outstanding: Outstanding, iso: Callable[[int], str]
 ) -> dict[str, Any]:
-    """What is answered: totals, each bucket in which something happened, and what is owed now."""
+    """Return the body of the answer: totals, each bucket in which something happened, and what is owed now."""
     total = Sums()
     for sums in buckets.values():
         total.add(sums)

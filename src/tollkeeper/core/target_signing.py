@@ -1,4 +1,4 @@
-"""What a target may check of a forwarded request: its signature under `headerAuthMode: hmac` (contract 4.7, RFC 9421).
+"""Signatures of forwarded requests under `headerAuthMode: hmac`, for targets to check (contract 4.7, RFC 9421).
 
 One signature for each secret that is in force: the current one first, labelled `paygate`, then those that were replaced
 less than a day ago, so that a target can change secrets without refusing a call. Random bytes and times are passed in.
@@ -49,7 +49,7 @@ def _text(random: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SignedCall:
-    """What of one request is signed. `body` None is one that was not read whole and is left unsigned."""
+    """Parts of one request that are signed. `body` is None if it was not read whole; it is then left unsigned."""
 
     method: str
     target_uri: str

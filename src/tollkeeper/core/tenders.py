@@ -1,8 +1,8 @@
-"""What a payment offers, of either family: from whom, how much, to whom (specification 2.3; contract 4.2, 4.3).
+"""Offers that payments make, of either family: payer, amount and recipient (specification 2.3; contract 4.2, 4.3).
 
 Only what a gateway must know by itself before it asks its facilitator: form, the payer's signature, and whether the
 payment is to this recipient and of this price. On EVM at least the price is paid, on Solana exactly. Balance, fee and
-blockhash are the facilitator's to judge, which alone risks anything by them.
+blockhash are the facilitator's to judge: only the facilitator risks anything by them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Tender:
 
 
 def tender_of(payment: Payment, asset: Asset) -> Tender:
-    """What a payment of that asset's network, whose form was checked, offers.
+    """Return what a payment of that asset's network offers. Its form was checked before.
 
     Raises: the payment error of a rule that it breaks; on Solana also of a signature that its payer did not make.
     """

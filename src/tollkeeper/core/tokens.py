@@ -37,7 +37,7 @@ _REFRESH: Final = re.compile(r"tkr_[A-Za-z0-9_-]{43}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class AccessClaims:
-    """What an access token says. `subject` is the wallet in EIP-55 spelling; times are Unix seconds."""
+    """Claims of an access token. `subject` is the wallet in EIP-55 spelling; times are Unix seconds."""
 
     issuer: str
     subject: str
@@ -127,7 +127,7 @@ def unverified_issuer(token: str) -> str | None:
 
 
 def is_over(token: str, now_ms: int) -> bool:
-    """Whether a token that was in force once is so no more by its age alone."""
+    """Return True if a token that was in force once has ended by its age alone."""
     expires_at = _unverified(token, "exp")
     return type(expires_at) is int and now_ms // 1000 >= expires_at
 
@@ -175,7 +175,10 @@ def successor_of(token: str, key: bytes) -> str:
 
 
 def refresh_digest(token: str) -> bytes:
-    """What a refresh token is stored and found by. Raises: INVALID_TOKEN for a text that cannot be one."""
+    """Return the digest that a refresh token is stored and found by.
+
+    Raises: INVALID_TOKEN for a text that cannot be one.
+    """
     if _REFRESH.fullmatch(token) is None:
         raise invalid_token()
     return hashlib.sha256(token.encode("ascii")).digest()

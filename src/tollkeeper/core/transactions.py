@@ -14,7 +14,7 @@ from tollkeeper.core.networks import NETWORKS
 
 
 class State(StrEnum):
-    """Where one settlement stands."""
+    """States of a settlement."""
 
     CLAIMED = "CLAIMED"  # the payment's identity is ours; nothing was signed
     SIGNED = "SIGNED"  # a raw transaction with its signer nonce is on disk; it may or may not have been sent
@@ -63,7 +63,7 @@ UNKNOWN_PAYMENT: Final = "this hub knows no such payment"
 
 
 def public_status(state: State) -> Status:
-    """What history and the payment status endpoint call a state."""
+    """Return the name of a state in history and at the payment status endpoint."""
     if state is State.CONFIRMED:
         return Status.SUCCESS
     return Status.FAILED if state is State.FAILED else Status.PENDING
@@ -78,7 +78,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
-    """What one history item is made of; `created` and `updated` are ISO 8601 texts, `amount` base units."""
+    """Row that one history item is made of; `created` and `updated` are ISO 8601 texts, `amount` base units."""
 
     id: str
     created: str

@@ -140,7 +140,7 @@ class EvmAsset:
 
     @classmethod
     def of_kind(cls, network: Network, shown: Mapping[str, Any], extra: Mapping[str, Any]) -> EvmAsset | None:
-        """What a facilitator's kind says that it settles; None where that cannot be read."""
+        """Read the asset that a facilitator's kind says it settles; None if that cannot be read."""
         usdc = network.usdc
         address, name = shown.get("address", usdc.address), extra.get("name", usdc.eip712_name)
         version = extra.get("version", "2")
@@ -150,12 +150,12 @@ class EvmAsset:
 
     @property
     def shown(self) -> dict[str, str]:
-        """What a facilitator's kind says of the token, as `of_kind` reads it."""
+        """Members of a facilitator's kind that describe the token, as `of_kind` reads them."""
         return {"address": self.address}
 
     @property
     def extra(self) -> dict[str, str]:
-        """What a client needs to sign: the token's domain."""
+        """Facts that a client needs to sign: the token's domain."""
         return {"name": self.name, "version": self.version}
 
     def known_as(self, own: Own) -> Own:
@@ -167,7 +167,7 @@ class EvmAsset:
         return self
 
     def account_of(self, wallet: str) -> str:
-        """What a transfer to the wallet names."""
+        """Return the account that a transfer to the wallet names."""
         return wallet
 
     def no_wallet(self, address: str) -> str:  # noqa: ARG002 - every address holds the token itself
@@ -200,11 +200,11 @@ class EvmAsset:
 
 @dataclass(frozen=True, slots=True)
 class ChainFacts:
-    """What a node said about one authorization.
+    """Facts that a node stated about one authorization.
 
-    `wallet_accepts`: what the payer's own code says of the signature (ERC-1271), also code that the settlement would
-    deploy first; None where the payer has no code, so that its key decides, as in the token. `revert` is the reason of
-    a failed simulation, None when it passed.
+    `wallet_accepts`: the verdict of the payer's own code on the signature (ERC-1271), also of code that the settlement
+    would deploy first. It is None if the payer has no code: then its key decides, as in the token. `revert` is the
+    reason of a failed simulation, None if it passed.
     """
 
     asset_has_code: bool
@@ -254,7 +254,7 @@ class OfNetwork(Protocol):
 
     @property
     def network(self) -> Network:
-        """Where it is."""
+        """Network of the asset."""
 
 
 def form_checks(
@@ -393,7 +393,7 @@ def judged_signature(by_key: Check, wallet_accepts: bool | None) -> Check:  # no
 
 
 def chain_checks(payload: EvmPayload, by_key: Check, facts: ChainFacts) -> Iterator[Check]:
-    """What the chain says, most telling fact first, so that a failed simulation is named by its cause.
+    """Yield the checks of the chain's facts, the most telling first: a failed simulation is then named by its cause.
 
     `by_key` is `signature_check`'s result, which the chain may overrule.
     """

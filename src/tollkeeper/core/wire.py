@@ -51,7 +51,7 @@ class PaymentKey:
 
     @property
     def status_path(self) -> str:
-        """Where a hub shows anybody how the payment stands. On Solana the nonce says it all."""
+        """Path at which a hub shows anybody how the payment stands. On Solana the nonce suffices."""
         payer = self.payer + "/" if self.payer.startswith("0x") else ""
         return f"/payments/{self.network}/{payer}{self.nonce}"
 
@@ -74,7 +74,7 @@ class EvmPayload:
     signature: bytes
 
     def body(self) -> dict[str, Any]:
-        """As JSON, spelled as every facilitator takes it."""
+        """Return the payload as JSON, spelled as every facilitator takes it."""
         authorization = self.authorization
         return {
             "signature": "0x" + self.signature.hex(),
@@ -98,7 +98,7 @@ class SolanaPayload:
     transaction: str
 
     def body(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the payload as JSON."""
         return {"transaction": self.transaction}
 
     def unsigned(self) -> SolanaPayload:
@@ -357,7 +357,7 @@ def taking_part(extra: dict[str, Any]) -> dict[str, str]:
 
 
 def _kept(text: str) -> str:
-    """As much of a seller's text as is kept."""
+    """Return as much of a seller's text as is kept."""
     return text[:_TEXT_MAX].encode("utf-8", "replace").decode()
 
 

@@ -37,7 +37,7 @@ class Instruction(msgspec.Struct, frozen=True, gc=False):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """What the signers sign: `raw`. `version` is None for a legacy message.
+    """Message of a transaction; the signers sign `raw`. `version` is None for a legacy message.
 
     The first `required_signatures` accounts sign; the first of them pays the fee.
     """

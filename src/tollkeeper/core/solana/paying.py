@@ -31,7 +31,7 @@ _PAYER, _SOURCE, _DESTINATION, _MINT, _COMPUTE_BUDGET, _TOKEN, _MEMO = range(1, 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is paid, to whom, and who pays the fee: addresses in base58, the amount in base units."""
+    """Terms of a payment: recipient, fee payer and mint as base58 addresses, the amount in base units."""
 
     fee_payer: str
     pay_to: str

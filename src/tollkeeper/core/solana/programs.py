@@ -119,9 +119,10 @@ def read_transfer_checked(instruction: Instruction) -> TransferChecked | None:
 
 @dataclass(frozen=True, slots=True)
 class TokenAccount:
-    """What a token account holds; addresses in base58, the amount in base units.
+    """State of a token account; addresses in base58, the amount in base units.
 
-    `spender`: whom its owner lets spend something from it, `allowance`: how much, which it need not hold.
+    `spender`: the address that its owner lets spend from it. `allowance`: how much; the account need not hold that
+    much.
     """
 
     mint: str
@@ -132,7 +133,7 @@ class TokenAccount:
     allowance: int = 0
 
     def money_of(self, wallet: str) -> int:
-        """What this wallet can pay from it."""
+        """Return how much this wallet can pay from the account."""
         if wallet == self.owner:
             return self.amount
         return min(self.amount, self.allowance) if wallet == self.spender else 0
@@ -155,7 +156,7 @@ def read_token_account(data: bytes) -> TokenAccount | None:
 
 @dataclass(frozen=True, slots=True)
 class TokenMint:
-    """What a mint says of its token. `extensions`: the numbers that Token-2022 has for what this one does besides."""
+    """State of a token's mint. `extensions`: the numbers that Token-2022 has for the extensions of this mint."""
 
     decimals: int
     is_initialized: bool

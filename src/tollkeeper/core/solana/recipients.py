@@ -27,7 +27,7 @@ MULTISIG_SIZE_BYTES: Final = 355
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What lies at an address: the program that it belongs to, and its bytes."""
+    """Account at an address: the program that it belongs to, and its bytes."""
 
     program: str
     is_executable: bool
@@ -44,10 +44,10 @@ class NoWallet:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who gets what is paid to a token account: `wallet`, None where nobody can be paid there.
+    """Holder of the money that is paid to a token account: `wallet`, None where nobody can be paid.
 
-    `is_its_own`: it is the wallet that the account was made for, as its address says. `spender`: whom that wallet lets
-    spend from it, who may be anybody that it trusts.
+    `is_its_own`: the wallet is the one that the account was made for, as the account's address says. `spender`: the
+    address that the wallet lets spend from the account; it may be anybody that the wallet trusts.
     """
 
     wallet: str | None

@@ -83,9 +83,9 @@ class SolanaAsset:
 
     @classmethod
     def of_kind(cls, network: Network, shown: Mapping[str, Any], extra: Mapping[str, Any]) -> SolanaAsset | None:
-        """What a facilitator's kind says that it settles; None where that cannot be read.
+        """Read the asset that a facilitator's kind says it settles; None if that cannot be read.
 
-        Nobody can pay without knowing who pays the fee.
+        A kind must name the fee payer: nobody can pay without knowing it.
         """
         program = shown.get("tokenProgram", TOKEN_PROGRAM)
         if program not in {TOKEN_PROGRAM, TOKEN_2022_PROGRAM}:
@@ -103,12 +103,12 @@ class SolanaAsset:
 
     @property
     def shown(self) -> dict[str, str]:
-        """What a facilitator's kind says of the token, as `of_kind` reads it."""
+        """Members of a facilitator's kind that describe the token, as `of_kind` reads them."""
         return {"address": self.address, "tokenProgram": self.token_program}
 
     @property
     def extra(self) -> dict[str, str]:
-        """What a client needs to sign: who pays the fee."""
+        """Facts that a client needs to sign: the fee payer."""
         return {"feePayer": self.fee_payer}
 
     def known_as(self, own: object) -> SolanaAsset:  # noqa: ARG002 - a mint has no name to sign with
@@ -120,13 +120,16 @@ class SolanaAsset:
         return replace(self, fee_payer=fee_payer)
 
     def account_of(self, wallet: str) -> str:
-        """What a transfer to the wallet names: its associated token account."""
+        """Return the account that a transfer to the wallet names: its associated token account."""
         return associated_token_account(wallet, self.address, self.token_program)
 
     def holder(self, account: str, found: TokenAccount | None) -> Holder:
-        """Who gets what is paid to this account, at whose address a node found that (of the asset's token program).
+        """Return the holder of what is paid to this account.
 
-        Nobody where there is none, or one of another token, or one that is frozen.
+        `found`: the token account that a node found at its address.
+
+        The holder is nobody if there is no such account of the asset's token program, or if it is one of another token,
+        or frozen.
         """
         is_there = found is not None and found.is_usable and found.mint == self.address
         if found is None or not is_there:
@@ -161,7 +164,7 @@ class SolanaAsset:
 
 @dataclass(frozen=True, slots=True)
 class FeePolicy:
-    """Who of us may pay a fee, and how much of it a buyer may choose.
+    """Accounts of ours that may pay a fee, and bounds of the fee that a buyer may choose.
 
     The price is in micro-lamports per compute unit; both caps together bound the priority fee of one transaction.
     """
@@ -172,7 +175,7 @@ class FeePolicy:
 
 
 class SolanaTransfer(msgspec.Struct, frozen=True, gc=False):
-    """What a transaction that kept every rule moves. Addresses in base58, the value in base units."""
+    """Transfer in a transaction that kept every rule. Addresses in base58, the value in base units."""
 
     payload: SolanaPayload
     transaction: SolanaTransaction
@@ -216,13 +219,13 @@ def transfer_of(payload: SolanaPayload) -> SolanaTransfer | None:
 
 
 def payer_of(payload: SolanaPayload) -> str | None:
-    """Who would pay, where the payload holds a transfer at all."""
+    """Return the payer if the payload holds a transfer at all; else None."""
     transfer = transfer_of(payload)
     return None if transfer is None else transfer.payer
 
 
 def transaction_checks(payload: SolanaPayload, asset: SolanaAsset, policy: FeePolicy) -> Iterator[Check]:
-    """What must hold of a transaction whoever is paid by it. It ends at the first rule that the next ones build on."""
+    """Yield the checks that hold for every recipient. They end at the first broken rule that the next ones build on."""
     return _checks(payload, asset, policy)
 
 
@@ -261,7 +264,10 @@ def _program(message: Message, instruction: Instruction) -> str:
 
 
 def _lifetime_check(message: Message) -> Check:
-    """What begins by advancing a nonce account may be executed in years. Beside a policy the first rule refuses it."""
+    """Refuse a transaction that advances a nonce account first: it could be executed in years.
+
+    Beside a policy the first rule refuses it already.
+    """
     program = _program(message, message.instructions[0])
     return Check("blockhash", program != SYSTEM_PROGRAM, Reason.SVM_INSTRUCTIONS, "a recent blockhash", program)
 
@@ -358,7 +364,10 @@ def _signature_checks(transaction: SolanaTransaction, *, is_signed_by_payer: boo
 
 @lru_cache(maxsize=256)
 def _is_signed(key: bytes, signature: bytes, message: bytes) -> bool:
-    """As `ed25519.verify`. A gate, its hub and the fee payer each judge a payment that comes to all of them."""
+    """Verify as `ed25519.verify` does.
+
+    A gate, its hub and the fee payer each judge a payment that comes to all of them.
+    """
     return ed25519.verify(key, signature, message)
 
 
@@ -400,7 +409,7 @@ def has_memo(transfer: SolanaTransfer) -> bool:
 
 
 def _memos(message: Message) -> list[bytes]:
-    """What the memos behind the transfer say. A program that only a lookup table names is none."""
+    """Return the data of the memos behind the transfer. A program that only a lookup table names is no memo."""
     own = len(message.accounts)
     behind = [used for used in message.instructions[3:] if used.program < own]
     return [used.data for used in behind if _program(message, used) == MEMO_PROGRAM]
@@ -414,9 +423,9 @@ def _memo_checks(message: Message, memo: str) -> Iterator[Check]:
 
 @dataclass(frozen=True, slots=True)
 class SolanaFacts:
-    """What a node said about one transaction. `error` is of the simulation, None where it passed.
+    """Facts that a node stated about one transaction. `error` is of the simulation, None if it passed.
 
-    `blocks_left`: for so many more its blockhash is taken; None where nobody says.
+    `blocks_left`: the number of blocks for which the blockhash stays valid; None if no node says.
     """
 
     source: TokenAccount | None
@@ -427,10 +436,10 @@ class SolanaFacts:
 
 
 def chain_checks(transfer: SolanaTransfer, asset: SolanaAsset, facts: SolanaFacts) -> Iterator[Check]:
-    """What the chain says, most telling fact first, so that a failed simulation is named by its cause.
+    """Yield the checks of the chain's facts, the most telling first: a failed simulation is then named by its cause.
 
-    The blockhash comes before the money: of one that is too old nothing else says why the payment would not pass. It
-    may have been carried out, and what it paid with be gone since.
+    The blockhash comes before the money, because nothing else says why a payment with one that is too old would not
+    pass: the payment may have been carried out, and its money be gone since.
     """
     yield Check("unprocessed", facts.error != ALREADY_PROCESSED, Reason.DUPLICATE, "not yet on the chain", facts.error)
     is_recent = facts.is_blockhash_valid
