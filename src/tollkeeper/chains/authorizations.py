@@ -1,8 +1,8 @@
-"""What became of authorizations: used or not, by which transaction, and whose nonces are gone (security 5, A-08, F22).
+"""Reader of authorizations: if they are used, by which transaction, and whose nonces are gone (security 5, A-08, F22).
 
-Facts of one question are read in one batch at one block, as deep as the asker needs, which is named by its hash. Who
-signed a transaction is found out from its bytes, never from what the node says of its sender. What follows is decided
-in `core.settling`.
+Facts of one question are read in one batch at one block, as deep as the asker needs, which is named by its hash. The
+signer of a transaction is recovered from its bytes, never taken from the node's word. `core.settling` draws the
+conclusions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _INVALID_PARAMS: Final = -32602
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """As of one block: is the authorization used or cancelled, and how many transactions of each signer are mined?"""
+    """State at one block: is the authorization used or cancelled, how many transactions of each signer are mined?"""
 
     is_used: bool
     mined: dict[str, int]
@@ -58,7 +58,7 @@ class TooFarBack(RpcUnavailable):
 
 
 class AuthorizationReader:
-    """Of one asset."""
+    """Reader of the authorizations of one asset."""
 
     def __init__(self, ask: Callable[[Sequence[Call]], Awaitable[list[Answer]]], asset: str, logs: LogRange) -> None:
         self._ask = ask
@@ -71,10 +71,10 @@ class AuthorizationReader:
         return self if asset == self._asset else AuthorizationReader(self._ask, asset, self._logs)
 
     async def standing(self, payer: str, nonce: str, signers: Sequence[str], depth_blocks: int) -> Standing:
-        """As of the newest block that is so deep: 1 is the latest. Raises: RpcUnavailable.
+        """Return the state at the newest block that is so deep: 1 is the latest. Raises: RpcUnavailable.
 
-        One URL may be several nodes on several forks, so the block is named by its hash (EIP-1898): who has another one
-        says nothing. Where nobody takes a hash there, by its number, and the block is read before and behind.
+        One URL may be several nodes on several forks, so the block is named by its hash (EIP-1898): a node on another
+        fork gives no answer. Where no node takes a hash, the block is named by its number, and read before and after.
         """
         block = await self.block(depth_blocks)
         call = {"to": self._asset, "data": "0x" + evm.authorization_state_calldata(payer, nonce).hex()}
@@ -113,7 +113,10 @@ class AuthorizationReader:
         return read_block(block)
 
     async def holding(self, payer: str, nonces: Sequence[str]) -> tuple[int, list[bool]]:
-        """What the payer holds, and which of its authorizations are used, as of one moment. Raises: RpcUnavailable."""
+        """Return the payer's balance, and which of its authorizations are used, at one moment.
+
+        Raises: RpcUnavailable.
+        """
         asked = [evm.balance_of_calldata(payer), *(evm.authorization_state_calldata(payer, one) for one in nonces)]
         calls: list[Call] = [("eth_call", [{"to": self._asset, "data": "0x" + data.hex()}, "latest"]) for data in asked]
         balance, *used = await self._ask(calls)
@@ -128,10 +131,10 @@ class AuthorizationReader:
         return counted(count)
 
     async def find_use(self, payer: str, nonce: str, since_seconds: int | None = None) -> Use | None:
-        """Who used or cancelled it; None where that is not found.
+        """Find the transaction that used or cancelled the authorization; None if it is not found.
 
-        Looked for in the newest blocks, or back to that time (Unix seconds) where one is given. Raises: RpcUnavailable;
-        TooFarBack where the nodes show too few blocks at once to look so far.
+        Searches the newest blocks, or back to `since_seconds` (Unix seconds) if it is given. Raises: RpcUnavailable;
+        TooFarBack if the nodes show too few blocks at once to search so far.
         """
         (head,) = await self._ask([("eth_blockNumber", [])])
         latest = last = counted(head)
@@ -165,7 +168,7 @@ class AuthorizationReader:
         raise TooFarBack(self._logs.limit)
 
     async def _use(self, log: dict[str, Any], latest: int) -> Use | None:
-        """What this log shows; None where its block is not the canonical one. Raises: RpcUnavailable."""
+        """Return the use that this log shows; None if its block is not the canonical one. Raises: RpcUnavailable."""
         found, block_hash, topics = (log.get(name) for name in ("transactionHash", "blockHash", "topics"))
         if not isinstance(found, str) or not isinstance(block_hash, str) or not isinstance(topics, list) or not topics:
             return None
@@ -178,7 +181,9 @@ class AuthorizationReader:
         return Use(found.lower(), number, block_hash.lower(), latest - number + 1, is_cancellation)
 
     async def sender_of(self, transaction_hash: str) -> str | None:
-        """Whose transaction a node says it is, in lower case; None where it does not know it. Raises: RpcUnavailable.
+        """Return the sender that a node names, in lower case; None if it does not know the transaction.
+
+        Raises: RpcUnavailable.
 
         For transactions of any kind, where no signature of our own signers has to be told from a lie.
         """

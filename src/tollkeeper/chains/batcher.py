@@ -40,13 +40,13 @@ def batcher_artifact() -> Artifact:
 
 @cache
 def batcher_code_hash() -> str:
-    """What the code at a batcher's address must hash to, 0x hex."""
+    """Return the hash, 0x hex, that the code at a batcher's address must have."""
     return code_hash(batcher_artifact().runtime)
 
 
 @cache
 def batcher_address() -> str:
-    """Where the deterministic deployer puts it on every network."""
+    """Return the address at which the deterministic deployer puts the batcher on every network."""
     return create2_address(DEPLOYMENT_SALT, batcher_artifact().creation)
 
 
@@ -56,7 +56,10 @@ def code_hash(code: bytes) -> str:
 
 
 def allowed_carriers(batcher: str) -> tuple[Carrier, ...]:
-    """Which contracts may carry batches, the better first. `batcher`: where ours is, "" for its usual place."""
+    """Return the contracts that may carry batches, the better first.
+
+    `batcher`: our contract's address, "" for the usual one.
+    """
     return (Carrier(Via.BATCHER, batcher or batcher_address()), Carrier(Via.MULTICALL, MULTICALL_ADDRESS))
 
 

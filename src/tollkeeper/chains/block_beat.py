@@ -26,7 +26,7 @@ _LEAST_AHEAD_SECONDS: Final = 0.001
 
 
 class BlockBeat:
-    """Of one chain."""
+    """Times of the blocks of one chain."""
 
     __slots__ = ("_after", "_by", "_number", "_period")
 

@@ -1,9 +1,9 @@
-"""What a token's contract wrote in whole blocks: one question in place of one for each transaction (contract 5.2).
+"""Logs of a token's contract in whole blocks: one question in place of one for each transaction (contract 5.2).
 
 Where many transactions of ours lie in a few blocks, as after a restart, their receipts cost a node far more than the
-logs of those blocks: some nodes build a whole block's receipts to show one of them. A log is kept in the receipt of a
-transaction with status 1 only, so that what is seen here was carried out. What is not seen here means nothing, and is
-asked for by its receipt. Whether a block is canonical is not decided here: blocks are named by their hash.
+logs of those blocks: some nodes build a whole block's receipts to show one of them. Only a transaction with status 1
+keeps logs in its receipt, so a transaction seen here was carried out. A transaction not seen here proves nothing; its
+receipt is then asked for. Whether a block is canonical is not decided here: blocks are named by their hash.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BlockLogs:
                 self._blocks[block_hash, contract] = _Remembered(until, transactions)
 
     def find(self, transaction_hash: str, contract: str) -> Written | None:
-        """What the contract wrote in that transaction, as far as it was read."""
+        """Return what the contract wrote in that transaction, as far as it was read."""
         for (_, address), block in self._blocks.items():
             if address == contract and (written := block.transactions.get(transaction_hash)) is not None:
                 return written

@@ -1,6 +1,6 @@
-"""What calls of contracts were answered: a string, a wallet's yes, why one reverted (security A-15, A-22).
+"""Readers of the answers to contract calls: a string, a wallet's yes, the reason of a revert (security A-15, A-22).
 
-A call that a node did not run has no answer. What follows from one is not decided here.
+A call that a node did not run has no answer. Conclusions are drawn elsewhere.
 """
 
 from __future__ import annotations

@@ -89,7 +89,10 @@ class EvmConfig:
 
     @property
     def settlement_fee_cap_wei(self) -> int:
-        """What a settlement may pay per gas: the rest of the cap is left to free a nonce that this did not pay for."""
+        """Most that a settlement may pay per gas.
+
+        The rest of the cap is left to free a nonce that this did not pay for.
+        """
         return settlement_cap(self.max_fee_per_gas_wei)
 
     def gas_of(self, *, deploys: bool) -> int:
@@ -122,7 +125,7 @@ class GasTooDear(RpcUnavailable):
 
 
 class Submission(Enum):
-    """What a node said to a transaction."""
+    """Answers of a node to a transaction."""
 
     TAKEN = auto()
     UNCLEAR = auto()  # it may or may not have it: never a failure
@@ -153,7 +156,7 @@ class EvmChain:
 
     @property
     def limits(self) -> list[str]:
-        """What was learned of what the nodes do not do."""
+        """Limits of the nodes that were learned."""
         return [*self.rpc.nodes.limits, *([self.logs.limit] if self.logs.limit else [])]
 
     @property
@@ -271,7 +274,7 @@ class EvmChain:
         return replace(payload, signature=unwrap(payload.signature).signature) if data_of(code) else payload
 
     async def wallet_accepts(self, payload: EvmPayload, asset: EvmAsset) -> bool | None:
-        """What the payer's code says of the signature (ERC-1271); None where the payer has no code and gets none.
+        """Return the verdict of the payer's code on the signature (ERC-1271); None if it has no code and gets none.
 
         Raises: RpcUnavailable.
         """
@@ -287,10 +290,10 @@ class EvmChain:
     async def state(
         self, payload: EvmPayload, asset: EvmAsset, sender: str, *, is_signed_by_key: bool
     ) -> tuple[ChainFacts, Block]:
-        """What the chain says about a payment, in one batch. `sender` is who would settle it.
+        """Return the chain's facts about a payment, read in one batch. `sender` is the account that would settle it.
 
-        A payer whose key signed and that has code all the same is asked in a second batch: it is rare, and the question
-        costs the node more than the others. Raises: RpcUnavailable.
+        A payer that has code although its key signed is asked in a second batch: it is rare, and the question costs the
+        node more than the others. Raises: RpcUnavailable.
         """
         payload = await self.ready(payload)
         authorization = payload.authorization
@@ -322,7 +325,7 @@ class EvmChain:
         return facts, read_block(block)
 
     async def simulate(self, payload: EvmPayload, sender: str, *, with_balance: bool) -> Simulated:
-        """What settling would meet now, and on demand what the payer holds. Raises: RpcUnavailable."""
+        """Simulate settling now, and read the payer's balance if `with_balance`. Raises: RpcUnavailable."""
         holder = evm.balance_of_calldata(payload.authorization.payer)
         simulation, block, *balance = await self.rpc.ask(
             [
@@ -352,7 +355,10 @@ class EvmChain:
         return Fees(min(2 * base_fee_wei + tip_wei, cap), tip_wei)
 
     async def balances(self, addresses: tuple[str, ...]) -> list[int]:
-        """What these accounts hold, in wei, in their order; remembered for about a block. Raises: RpcUnavailable."""
+        """Return the balances of these accounts, in wei, in their order; remembered for about a block.
+
+        Raises: RpcUnavailable.
+        """
         return await self._market.balances(addresses)
 
     async def pending_nonce(self, signer: str) -> int:
@@ -394,7 +400,7 @@ class EvmChain:
         return Submission.TAKEN if isinstance(known, dict) else Submission.UNCLEAR
 
     async def known_to_node(self, hashes: Sequence[str]) -> set[str]:
-        """Which of these transactions the node has, mined or waiting. Raises: RpcUnavailable."""
+        """Return those of these transactions that the node has, mined or waiting. Raises: RpcUnavailable."""
         answers = await self.rpc.ask([("eth_getTransactionByHash", [one]) for one in hashes])
         return {one for one, answer in zip(hashes, answers, strict=True) if isinstance(answer, dict)}
 
@@ -456,11 +462,11 @@ class EvmChain:
         return sighting
 
     async def look(self, wanted: Sequence[Expected]) -> list[Sighting]:
-        """What the chain shows now of many transactions. Raises: RpcUnavailable."""
+        """Return what the chain shows now of many transactions. Raises: RpcUnavailable."""
         return await self._reader.look(wanted)
 
     async def agreed(self, judge: Callable[[View], Awaitable[T]], is_open: Callable[[T], bool]) -> T | None:
-        """What nodes' views come to, where enough of them come to the same; None where they do not (`Witnesses`).
+        """Return the conclusion that enough nodes' views agree on; None if they do not agree (`Witnesses`).
 
         Raises: RpcUnavailable.
         """

@@ -1,4 +1,4 @@
-"""What a place in the next block costs on an EVM network, and what accounts hold (contract 5.2; security A-24).
+"""Price of a place in the next block of an EVM network, and balances of accounts (contract 5.2; security A-24).
 
 A node suggests the tip, and a node's word may cost the signer any amount up to the cap. So a tip is bounded by what
 recent blocks paid; `core.fees` says how. Fees are remembered for about a block.
@@ -40,7 +40,7 @@ class _Seen:
 
 
 class Market:
-    """Of one network."""
+    """Fees and balances of one network."""
 
     def __init__(self, ask: Callable[[Sequence[Call]], Awaitable[list[Answer]]]) -> None:
         self._ask = ask

@@ -1,8 +1,8 @@
-"""Which of a network's nodes is asked: the first in the configured order that is well (contract 5; security A-15, F4).
+"""Choice of the node to ask: the first in the configured order that is well (contract 5; security A-15, F4).
 
-A node that gave no answer rests for a while, longer each time; one that others overruled, or that is behind them, comes
-after those that are not; one of another chain or token is never asked. What a node was learned to limit is kept with
-its own words, for the operator. What is sent to a node, and what it must be, is not decided here.
+A node that gave no answer rests for a while, longer each time. A node that others overruled, or that is behind them,
+comes after those that are not. A node of another chain or token is never asked. The limits that a node stated are kept
+in its own words, for the operator. What is sent to a node, and what a node must be, is not decided here.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ async def _transfers(chain: EvmChain, recipients: list[str], blocks: range) -> l
 
 
 async def _listed(chain: EvmChain, wanted: dict[str, Any], last: int) -> Answer:
-    """What a node answers that has come to the block `last`; one that lags a little is waited for."""
+    """Return the answer of a node that has come to the block `last`. Waits for a node that lags a little."""
     for tries_left in reversed(range(_TRIES)):
         try:
             logs, head = await chain.rpc.ask([("eth_getLogs", [wanted]), ("eth_blockNumber", [])])

@@ -28,7 +28,7 @@ _CALLS_OF_A_QUESTION: Final = 8
 
 
 class Quota:
-    """Of one network."""
+    """Quota of calls to one network's nodes."""
 
     def __init__(self) -> None:
         self._asked: deque[tuple[float, int]] = deque()  # when, how many calls, within the last second

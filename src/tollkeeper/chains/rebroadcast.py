@@ -25,7 +25,7 @@ _AWAITED_MAX: Final = 10_000  # at a time; the others are sent again by who fini
 
 
 class Rebroadcast:
-    """Of one network. `is_shown` asks the nodes for a transaction, `send` hands it to all of them."""
+    """Rebroadcast on one network. `is_shown` asks the nodes for a transaction, `send` hands it to all of them."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
-"""What the chain shows of a transaction of ours: its receipt, judged against the transfer that it should have made.
+"""Receipts of our transactions, each judged against the transfer that it should have made.
 
-A sighting counts only where the block that the receipt names is the canonical one at its number and lists the
-transaction, and it is `deep` once that block has the configured number of confirmations (contract 5.2; security A-14,
-A-15). One watcher task per network asks for all awaited transactions in one batch: soon after they were sent, then ever
-more rarely, and whenever a block is due. What a settlement becomes is not decided here. Of very many at once only some
-are asked for by their receipts; the logs of the blocks that those name show the others (decision 0022).
+A sighting counts only if the block that the receipt names is the canonical one at its number and lists the transaction.
+It is `deep` once that block has the configured number of confirmations (contract 5.2; security A-14, A-15). One watcher
+task per network asks for all awaited transactions in one batch: soon after they were sent, then ever more rarely, and
+whenever a block is due. What a settlement becomes is not decided here. Of very many at once only some are asked for by
+their receipts; the logs of the blocks that those name show the others (decision 0022).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _COUNTED_END: Final = 2**63
 
 
 class Verdict(Enum):
-    """What a receipt says about the transfer that its transaction was to make."""
+    """Verdicts of a receipt on the transfer that its transaction was to make."""
 
     TRANSFERRED = auto()  # status 1, and the two events of this transfer
     REVERTED = auto()  # status 0
@@ -132,7 +132,7 @@ def require_shown(answer: Answer) -> None:
 
 
 def judge_receipt(expected: Expected, receipt: dict[str, Any]) -> Verdict:
-    """What this receipt says about the transfer. Raises: RpcUnavailable where it is not that transaction's receipt."""
+    """Judge the transfer by this receipt. Raises: RpcUnavailable if it is not that transaction's receipt."""
     try:
         if receipt["transactionHash"].lower() != expected.transaction_hash:
             msg = "the node answered with another transaction's receipt"
@@ -154,7 +154,7 @@ class ReceiptReader:
         self._blocks = BlockLogs(ask)
 
     async def look(self, wanted: Sequence[Expected]) -> list[Sighting]:
-        """What the chain shows now, in the order asked. Raises: RpcUnavailable."""
+        """Return what the chain shows now, in the order asked. Raises: RpcUnavailable."""
         self._blocks.forget_old()
         shown = await self._shown_by_receipts(wanted) if len(wanted) <= _FEW else await self._shown_by_blocks(wanted)
         if not shown:
@@ -214,7 +214,7 @@ def _receipts(wanted: Sequence[Expected]) -> list[Call]:
 
 
 def _judged(wanted: Sequence[Expected], receipts: Sequence[Answer]) -> dict[int, _Shown]:
-    """What these receipts show, by the index in `wanted`. Raises: RpcUnavailable where the node shows no receipts."""
+    """Judge these receipts, by the index in `wanted`. Raises: RpcUnavailable if the node shows no receipts."""
     if all(isinstance(receipt, RpcError) for receipt in receipts):
         require_shown(receipts[0])
     shown: dict[int, _Shown] = {}
@@ -234,7 +234,7 @@ def _places(numbers: Sequence[int]) -> list[Call]:
 def _sightings(
     wanted: Sequence[Expected], shown: dict[int, _Shown], numbers: Sequence[int], places: Sequence[Answer]
 ) -> list[Sighting]:
-    """Of what was shown, what is canonical, and how deep. Raises: RpcUnavailable."""
+    """Return which of the shown transactions are canonical, and how deep. Raises: RpcUnavailable."""
     *blocks, head = places
     for place in places:
         require_shown(place)
@@ -275,10 +275,10 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Reader(Protocol[T_contra]):
-    """Who sees transactions of one family; a `T` says which one and what it is to show."""
+    """Reader of transactions of one family. A `T` names a transaction and what it must show."""
 
     async def look(self, wanted: Sequence[T_contra]) -> list[Sighting]:
-        """What the chain shows now, in the order asked. Raises: RpcUnavailable."""
+        """Return what the chain shows now, in the order asked. Raises: RpcUnavailable."""
 
 
 class _Waiter(Generic[T]):
@@ -380,7 +380,7 @@ class ReceiptWatcher(Generic[T]):
         self._block_due = self._beat.next_look(now) or math.inf
 
     def _note(self, waiter: _Waiter[T], sighting: Sighting, asked_at: float, now: float) -> None:
-        """What a look that was asked then and answered now tells of when its block came."""
+        """Note what a look, asked at `asked_at` and answered `now`, tells of when the transaction's block came."""
         if sighting.block_number is None:
             waiter.absent_at = asked_at
         elif waiter.last.block_number is None and waiter.absent_at is not None:

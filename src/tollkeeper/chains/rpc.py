@@ -115,7 +115,7 @@ class Rpc:
         return self._named(answer)
 
     async def send_together(self, method: str, params: Sequence[Any]) -> str:
-        """As `send`, in one exchange with all that are handed over in this turn of the loop.
+        """Send as `send` does, in one exchange with all that are handed over in this turn of the loop.
 
         For transactions that do not depend on each other; the same one may be sent again where an exchange is unclear.
         """
@@ -135,7 +135,7 @@ class Rpc:
         return answer
 
     async def probe(self, calls: Sequence[Call]) -> list[tuple[Node, list[Answer] | RpcUnavailable]]:
-        """What each node answers to these reads, barred ones too."""
+        """Return each node's answers to these reads, also of barred nodes."""
         bodies = [_request(method, params) for method, params in calls]
         seconds = self._timeout_seconds if len(self.nodes.all) == 1 else self._impatience
 
@@ -247,9 +247,11 @@ class Rpc:
         return min(self._timeout_seconds, _IMPATIENT_SECONDS)
 
     async def _first_answer(self, ask: Callable[[Node, float], Awaitable[list[Answer]]]) -> list[Answer]:
-        """What the first node says that says anything. Raises: RpcUnavailable where none does in the time there is.
+        """Return the answers of the first node that gives any.
 
-        Where all of them serve no more calls for now they are asked once more, a little later: quotas are of a second.
+        Raises: RpcUnavailable if none does in the time there is.
+
+        If all nodes serve no more calls for now they are asked once more, a little later: quotas are of a second.
         """
         now = asyncio.get_running_loop().time
         deadline = now() + self.budget_seconds
@@ -333,7 +335,10 @@ class Rpc:
         return [first]
 
     async def _in_step(self, read: Callable[[], T]) -> T:
-        """What is read there. A reply that is not to its call may leave its connection one behind for ever."""
+        """Return what `read` returns.
+
+        Renews the connection if a reply is not to its call: it may stay one behind for ever.
+        """
         try:
             return read()
         except RpcUnavailable:

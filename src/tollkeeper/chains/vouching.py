@@ -1,10 +1,10 @@
-"""What several nodes of a network show alike, where one node's word is not enough (contract 5; security A-15).
+"""Agreement of several nodes of a network, where one node's word is not enough (contract 5; security A-15).
 
 A node that answers consistently with itself can show a transfer that nobody made, or deny one that was. So what one
-node shows of a payment's outcome counts once another one, asked for itself, shows the same: the same verdict in the
-same block, as deep there. Only where none of the others can be reached, or has seen a block for long, one node's word
-has to do. Where the operator names a number of nodes, it is that many and nothing else will do. What they do not show
-alike is waited for: nothing fails by it, and nothing succeeds. Which questions need this, who asks decides (decision
+node shows of a payment's outcome counts once another node, asked for itself, shows the same: the same verdict in the
+same block, as deep there. One node's word suffices only if none of the others can be reached, or has seen a block for
+long. If the operator names a number of nodes, that many must agree and no fewer will do. A fact that they do not agree
+on is waited for: it makes nothing fail, and nothing succeed. The asker decides which questions need this (decision
 0040).
 """
 
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one node shows, or in turn whichever answers."""
+    """View of one node, or of whichever node answers in turn."""
 
     authorizations: AuthorizationReader
     receipts: ReceiptReader
@@ -63,10 +63,9 @@ class Witnesses(ABC):
         self.needed = needed or _USUALLY
 
     async def agreed_by(self, judge: Callable[[Node], Awaitable[T]], is_open: Callable[[T], bool]) -> T | None:
-        """What enough nodes' facts come to alike, the first node's before the others'; None where they do not.
+        """Return the conclusion that enough nodes' facts agree on, the first node's first; None if they do not agree.
 
-        What `is_open` says nothing is concluded yet, and needs nobody else's word. Raises: RpcUnavailable where no node
-        answers.
+        A conclusion that `is_open` calls open needs no other node's word. Raises: RpcUnavailable if no node answers.
         """
 
         async def judge_one(node: Node) -> list[T]:
@@ -78,7 +77,10 @@ class Witnesses(ABC):
     async def agreed_each_by(
         self, judge: Callable[[Node], Awaitable[list[T]]], is_open: Callable[[T], bool]
     ) -> list[T | None]:
-        """As `agreed_by`, of several things at once, each for itself. Raises: RpcUnavailable where no node answers."""
+        """Return conclusions on several things, each for itself as by `agreed_by`.
+
+        Raises: RpcUnavailable if no node answers.
+        """
         first, found = await self.first(judge)
         concluded = [place for place, one in enumerate(found) if not is_open(one)]
         if not concluded:
@@ -209,15 +211,15 @@ class EvmWitnesses(Witnesses):
             self._views[node.position] = View(AuthorizationReader(ask, asset, logs), ReceiptReader(ask))
 
     def view(self, node: Node) -> View:
-        """What this node alone shows."""
+        """Return what this node alone shows."""
         return self._views[node.position]
 
     async def agreed(self, judge: Callable[[View], Awaitable[T]], is_open: Callable[[T], bool]) -> T | None:
-        """As `agreed_by`, of the nodes' views."""
+        """Return a conclusion as `agreed_by` does, from the nodes' views."""
         return await self.agreed_by(lambda node: judge(self.view(node)), is_open)
 
     async def newest_seconds(self, node: Node) -> int:
-        """Of the block that it calls latest."""
+        """Return the time of the block that the node calls latest."""
         (block,) = await self._rpc.ask_of(node, [("eth_getBlockByNumber", ["latest", False])])
         return read_block(block).timestamp_seconds
 
@@ -233,18 +235,18 @@ class Vouched(ABC, Generic[T]):
 
     @abstractmethod
     async def look_at(self, node: Node, wanted: Sequence[T]) -> list[Sighting]:
-        """What this node shows. Raises: RpcUnavailable."""
+        """Return what this node shows. Raises: RpcUnavailable."""
 
     @abstractmethod
     async def look_there(self, node: Node, wanted: Sequence[T], numbers: Sequence[int]) -> list[Sighting]:
-        """What this node shows of what another one saw in these blocks. Raises: RpcUnavailable."""
+        """Return what this node shows of what another one saw in these blocks. Raises: RpcUnavailable."""
 
     @abstractmethod
     def name_of(self, one: T) -> str:
         """The transaction's name."""
 
     async def look(self, wanted: Sequence[T]) -> list[Sighting]:
-        """What is shown now, in the order asked. Raises: RpcUnavailable."""
+        """Return what is shown now, in the order asked. Raises: RpcUnavailable."""
         first, sightings = await self._all.first(lambda node: self.look_at(node, wanted))
         seen = [place for place, one in enumerate(sightings) if one.verdict is not Verdict.ABSENT]
         overdue = self._overdue(wanted, sightings)
@@ -314,18 +316,18 @@ class Vouched(ABC, Generic[T]):
 
 
 class VouchedReader(Vouched[Expected]):
-    """Of an EVM network's receipts."""
+    """Reader of an EVM network's receipts that several nodes vouch for."""
 
     def __init__(self, witnesses: EvmWitnesses) -> None:
         super().__init__(witnesses)
         self._witnesses = witnesses
 
     async def look_at(self, node: Node, wanted: Sequence[Expected]) -> list[Sighting]:
-        """As its receipts say."""
+        """Return the sightings in this node's receipts."""
         return await self._witnesses.view(node).receipts.look(wanted)
 
     async def look_there(self, node: Node, wanted: Sequence[Expected], numbers: Sequence[int]) -> list[Sighting]:
-        """As its receipts say, and its blocks of these numbers."""
+        """Return the sightings in this node's receipts and in its blocks of these numbers."""
         return await self._witnesses.view(node).receipts.look_there(wanted, numbers)
 
     def name_of(self, one: Expected) -> str:

@@ -1,6 +1,6 @@
-"""What a Solana node answers, read strictly (specification 2.3; security A-15).
+"""Strict readers of a Solana node's answers (specification 2.3; security A-15).
 
-An answer that cannot be read is none: nothing is concluded from it.
+An answer that cannot be read counts as no answer: nothing is concluded from it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FINAL: Final = "finalized"
 
 
 def read_blockhash(value: object) -> str:
-    """What `getLatestBlockhash` says. Raises: RpcUnavailable."""
+    """Return the blockhash in an answer to `getLatestBlockhash`. Raises: RpcUnavailable."""
     blockhash = value.get("blockhash") if isinstance(value, dict) else None
     try:
         return encode_key(decode_key(str(blockhash)))
@@ -36,7 +36,7 @@ def read_blockhash(value: object) -> str:
 
 
 def read_value(answer: Answer) -> Any:  # noqa: ANN401 - JSON
-    """What an answer with a slot says. Raises: RpcUnavailable."""
+    """Return the value of an answer with a slot. Raises: RpcUnavailable."""
     if isinstance(answer, RpcError):
         msg = f"the node refused a read: {answer.message}"
         raise RpcUnavailable(msg) from answer
@@ -65,7 +65,7 @@ def read_slot(answer: Answer) -> int:
 
 
 def read_list(answer: Answer, asked: Sequence[str]) -> list[Any]:
-    """What is said of each of those that were asked about. Raises: RpcUnavailable."""
+    """Return the answer about each of those that were asked about. Raises: RpcUnavailable."""
     found = read_value(answer)
     if not isinstance(found, list) or len(found) != len(asked):
         msg = "the node does not answer for every transaction"
@@ -119,7 +119,7 @@ def read_token(account: Any, program: str) -> TokenAccount | None:  # noqa: ANN4
 
 
 def read_accounts(answer: Answer, asked: int) -> list[Any]:
-    """As many accounts as were asked for, each as `read_account` takes it. Raises: RpcUnavailable."""
+    """Return as many accounts as were asked for, each as `read_account` takes it. Raises: RpcUnavailable."""
     found = read_value(answer)
     if not isinstance(found, list) or len(found) != asked:
         msg = "the node does not show the accounts"
@@ -140,10 +140,10 @@ def read_error(simulation: Answer) -> str | None:
 
 
 def read_sighting(status: Any, deep_enough: Collection[str]) -> Sighting:  # noqa: ANN401 - JSON
-    """What a transaction's status shows; `deep_enough` are the commitments of a success that stands.
+    """Return the sighting in a transaction's status; `deep_enough` are the commitments of a success that stands.
 
-    The error first: what has failed is confirmed like everything else. That it failed is proven where it is finalized:
-    on another branch the same transaction may pass. Raises: RpcUnavailable.
+    The error is read first: a failed transaction is confirmed like any other. Its failure is proven once it is
+    finalized: on another branch the same transaction may pass. Raises: RpcUnavailable.
     """
     if status is None:
         return NOTHING_SEEN

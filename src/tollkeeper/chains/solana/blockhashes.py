@@ -99,7 +99,7 @@ class BlockhashAges:
         return is_due and not self._is_apart and blockhash not in self._heights
 
     def ask_apart(self) -> None:
-        """What was asked together with the list was not answered: it may be the list that is not."""
+        """Ask for the list alone from now on: a batch with it was not answered, and the list may be the reason."""
         self._is_apart = True
 
     def learn(self, listed: Answer, height: Answer) -> None:

@@ -111,16 +111,16 @@ class SolanaConfig:
 
     @property
     def fee_max_lamports(self) -> int:
-        """What one settlement costs at most."""
+        """Most that one settlement costs."""
         return _fee_lamports(self.compute_limit_max, self.compute_price_max_micro_lamports)
 
     def policy(self, fee_payers: Sequence[str]) -> FeePolicy:
-        """What a transaction may make these fee payers pay."""
+        """Return the bounds of what a transaction may make these fee payers pay."""
         return FeePolicy(tuple(fee_payers), self.compute_limit_max, self.compute_price_max_micro_lamports)
 
 
 def fee_lamports(transfer: SolanaTransfer) -> int:
-    """What a transaction that kept every rule costs its fee payer, whether it passes or fails: no more and no less."""
+    """Return the exact fee of a transaction that kept every rule. The fee payer pays it whether it passes or fails."""
     first, second = transfer.transaction.message.instructions[:2]
     limit, price = read_compute_unit_limit(first), read_compute_unit_price(second)
     assert limit is not None and price is not None  # noqa: S101, PT018 - the rules ask for both
@@ -133,10 +133,13 @@ def _fee_lamports(compute_limit: int, price_micro_lamports: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What settling would meet now. `error` None: it would pass. `fee_money` is what the fee payer has, in lamports.
+    """Result of simulating a settlement.
 
-    `blocks_left`: for so many more the blockhash of one that would pass is taken; None where nobody says. `reaches`: is
-    the account that would be paid still the wallet's that it was made for? `balance`: what the payer can pay from his.
+    `error` None: it would pass. `fee_money`: the fee payer's balance, in lamports.
+
+    `blocks_left`: the number of blocks for which the blockhash of a passing transaction stays valid; None if no node
+    says. `reaches`: the account to be paid still belongs to the wallet that it was made for. `balance`: how much the
+    payer can pay from its account.
     """
 
     error: str | None
@@ -176,12 +179,12 @@ class SolanaChain:
 
     @property
     def configured_asset(self) -> SolanaAsset:
-        """What `asset` becomes once a node shows that it is there."""
+        """Asset as configured; `asset` is set to it once a node shows that it is there."""
         return SolanaAsset(self.network, self._mint, self.config.token_program)
 
     @property
     def limits(self) -> list[str]:
-        """What was learned of what the nodes do not do."""
+        """Limits of the nodes that were learned."""
         return self.rpc.nodes.limits
 
     @property
@@ -246,9 +249,9 @@ class SolanaChain:
         return ""
 
     async def state(self, transfer: SolanaTransfer, *, waits: bool = True) -> SolanaFacts:
-        """What the chain says about a payment, in one batch. Raises: RpcUnavailable.
+        """Return the chain's facts about a payment, read in one batch. Raises: RpcUnavailable.
 
-        `waits`: for a moment, for a blockhash that no node knows; so does `simulate`, before which it need not be.
+        `waits`: wait for a moment for a blockhash that no node knows. `simulate` waits too, so before it this need not.
         """
         facts = await self._facts(transfer)
         if facts.is_blockhash_valid or not waits:
@@ -257,7 +260,7 @@ class SolanaChain:
         return facts if knowing is None else await knowing._facts(transfer)  # noqa: SLF001 - of this class
 
     async def simulate(self, transfer: SolanaTransfer) -> Simulation:
-        """What settling would meet now, in one batch.
+        """Simulate settling now, in one batch.
 
         The blockhash of a transaction that passes is recent now, and for 150 blocks at most. Raises: RpcUnavailable.
         """
@@ -332,7 +335,7 @@ class SolanaChain:
         return await self._ages.blocks_left(blockhash, read_slot(taken), read_height(height))
 
     async def holder_of(self, account: str) -> Holder:
-        """Who gets what is paid to the asset's token account at this address. Raises: RpcUnavailable."""
+        """Return the holder of what is paid to the asset's token account at this address. Raises: RpcUnavailable."""
         (info,) = await self.rpc.ask([("getAccountInfo", [account, _BASE64])])
         return self.configured_asset.holder(account, self._held(read_value(info)))
 
@@ -378,9 +381,9 @@ class SolanaChain:
         return sighting
 
     async def look(self, wanted: Sequence[Expected]) -> list[Sighting]:
-        """What the chain shows now of many transactions of ours. Raises: RpcUnavailable.
+        """Return what the chain shows now of many transactions of ours. Raises: RpcUnavailable.
 
-        What each was to transfer needs no second look: it stands in the message, which the signature covers.
+        The transfer of each needs no check here: it stands in the message, which the signature covers.
         """
         is_final_needed = self.config.is_final_needed
         return await self._shown(
@@ -388,9 +391,9 @@ class SolanaChain:
         )
 
     async def see(self, wanted: Sequence[str], *, is_final_needed: bool = False) -> list[Sighting]:
-        """What enough nodes show now of many transactions, by their signatures. Raises: RpcUnavailable.
+        """Return what enough nodes show now of many transactions, by their signatures. Raises: RpcUnavailable.
 
-        `is_final_needed`: they are deep only where they are final, whatever else is configured.
+        `is_final_needed`: they are deep only once they are final, whatever else is configured.
         """
         needed = is_final_needed or self.config.is_final_needed
         return await self._shown([Sought(signature, needed) for signature in wanted])
@@ -399,9 +402,9 @@ class SolanaChain:
         return await (self._seen(wanted) if self._vouched is None else self._vouched.look(wanted))
 
     async def agreed(self, judge: Callable[[SolanaChain], Awaitable[T]], is_open: Callable[[T], bool]) -> T | None:
-        """What the chain, as each node alone shows it, comes to, where enough nodes' come to the same; else None.
+        """Return the conclusion that enough nodes, each asked alone, agree on; else None.
 
-        What `is_open` says nothing is concluded yet. Raises: RpcUnavailable.
+        A conclusion is still open while `is_open` returns True for it. Raises: RpcUnavailable.
         """
         if self._judges is None:
             return await judge(self)
@@ -410,7 +413,10 @@ class SolanaChain:
     async def agreed_each(
         self, judge: Callable[[SolanaChain], Awaitable[list[T]]], is_open: Callable[[T], bool]
     ) -> Sequence[T | None]:
-        """As `agreed`, of several things at once, each for itself. Raises: RpcUnavailable."""
+        """Return the conclusions on several things at once, each found for itself as by `agreed`.
+
+        Raises: RpcUnavailable.
+        """
         if self._judges is None:
             return await judge(self)
         return await self._judges.agreed_each_by(lambda node: judge(self._at(node)), is_open)

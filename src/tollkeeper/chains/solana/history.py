@@ -1,9 +1,9 @@
-"""Whether a Solana node has every block of some slots (contract 5.2; security A-15; decision 0022).
+"""Completeness of a Solana node's blocks in some slots (contract 5.2; security A-15; decision 0022).
 
-That no block shows a transaction proves something only where none is missing. A node that was away, or could not keep
-up, goes on from a newer snapshot and lacks the blocks between; it still names an old one as its first, and answers as
-if nothing had been executed in those that it lacks. A block's height is its parent's and one, so heights tell how many
-there must be, while not every slot has a block.
+The absence of a transaction from all blocks proves something only if no block is missing. A node that was away, or
+could not keep up, goes on from a newer snapshot and lacks the blocks between. It still names an old block as its first,
+and answers as if nothing had been executed in those that it lacks. A block's height is its parent's plus one, so
+heights tell how many blocks there must be, while not every slot has a block.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HEAD_ALONE: Final = {"transactionDetails": "none", "rewards": False, "maxSuppor
 
 
 class Unseen(NamedTuple):
-    """What a node is asked together with the list of its blocks, and whether its answers show nothing of something."""
+    """Question to a node together with the list of its blocks, and a test that its answers do not show something."""
 
     calls: Sequence[Call]
     is_so: Callable[[Sequence[Answer]], bool]
@@ -56,7 +56,10 @@ class Block(NamedTuple):
 
 
 class MissingBlocks:
-    """Which of one network's nodes lack blocks: an operator is told once a minute, and nodes are asked seldom."""
+    """Record of the nodes of one network that lack blocks.
+
+    It tells the operator once a minute, and asks nodes seldom.
+    """
 
     def __init__(self, network: str) -> None:
         self._network = network

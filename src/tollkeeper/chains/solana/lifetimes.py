@@ -39,7 +39,7 @@ _ENDS: Final[list[Call]] = [("getEpochInfo", [_FINALIZED]), ("getFirstAvailableB
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """Where the chain can hold a transaction that is sent from now on: not before a slot, not behind a height."""
+    """Bounds of where the chain can hold a transaction that is sent from now on: a first slot and a last height."""
 
     first_slot: int
     last_height: int

@@ -116,9 +116,9 @@ class Listed(NamedTuple):
 async def signatures_of(
     chain: SolanaChain, address: str, slots: range, *, commitment: str, first: int = _PAGE, known_slot: int = 0
 ) -> AsyncIterator[Listed]:
-    """What was executed with this account in these slots, the newest first. Raises: RpcUnavailable.
+    """Yield what was executed with this account in these slots, the newest first. Raises: RpcUnavailable.
 
-    `first`: so many are asked for before the others. Who has not come to `known_slot` yet lists nothing.
+    `first`: the number that is asked for before the others. A node that has not come to `known_slot` yet lists nothing.
     """
     before: dict[str, str] = {}
     where = _where(commitment, known_slot)
@@ -215,9 +215,9 @@ def payments_in(asset: SolanaAsset, name: str, answer: Any, wallets: Mapping[str
 
 
 def _holder(answer: Any, position: int) -> str:  # noqa: ANN401 - JSON
-    """Whose the token account at this position of the message was behind the transaction; empty where it is not told.
+    """Return the owner of the token account at this position of the message, behind the transaction; "" if not told.
 
-    It may be somebody else's by now, or have been.
+    The account may belong to somebody else by now, and may have before.
     """
     try:
         found = [one["owner"] for one in answer["meta"]["postTokenBalances"] if one["accountIndex"] == position]

@@ -55,7 +55,7 @@ async def submit_to_all(chain: SolanaChain, raw: bytes, signature: str) -> Submi
 
 
 async def _handed_to(chain: SolanaChain, node: Node, raw: bytes) -> str:
-    """What it names; empty where it refuses, or does not answer."""
+    """Return the signature that the node names; "" if it refuses or does not answer."""
     try:
         (answer,) = await chain.rpc.ask_of(node, [_sending(raw)])
     except RpcUnavailable:

@@ -1,8 +1,8 @@
-"""Which transaction carried a payment out on Solana, and what became of it (contract 4.3, 4.4; security A-15, F4).
+"""Transactions that carried payments out on Solana, and their outcomes (contract 4.3, 4.4; security A-15, F4).
 
-A payment is its message. Its transaction has the fee payer's signature for a name, which nobody but the fee payer knows
-before it is sent; who was not told finds it among the transactions of the payer. Bytes come with the signatures that
-prove them; how deep they lie is the node's word. What follows is decided by the asker.
+A payment is its message. Its transaction has the fee payer's signature for a name, which only the fee payer knows
+before it is sent; anybody who was not told the name finds it among the transactions of the payer. Bytes come with the
+signatures that prove them; how deep they lie is the node's word. The asker draws the conclusions.
 """
 
 from __future__ import annotations
@@ -88,9 +88,10 @@ async def is_listed(chain: SolanaChain, account: str, signature: str) -> bool:
 
 
 class Holding(NamedTuple):
-    """What a payer can pay from a token account, and which transactions were executed by then, passed or failed.
+    """Money that a payer can pay from a token account, and which transactions were executed by then, passed or failed.
 
-    `height`: of the newest block before that; what had to be executed by then is in the balance, or never will be.
+    `height`: the height of the newest block before the balance was read. A transaction that had to be executed by that
+    height is in the balance, or never will be.
     """
 
     money: int
@@ -99,9 +100,9 @@ class Holding(NamedTuple):
 
 
 async def holding(chain: SolanaChain, account: str, payer: str, signatures: Sequence[str]) -> Holding:
-    """Of these transactions, at most 256. Raises: RpcUnavailable.
+    """Read the balance, and the state of these transactions, at most 256. Raises: RpcUnavailable.
 
-    The balance first: what is executed in between is taken for what has left it already.
+    The balance is read first: a transaction executed in between counts as one that has left the balance already.
     """
     statuses: Call = ("getSignatureStatuses", [list(signatures), {"searchTransactionHistory": True}])
     height, info, shown = await chain.rpc.ask(
@@ -118,9 +119,9 @@ async def holding(chain: SolanaChain, account: str, payer: str, signatures: Sequ
 
 
 class Searches:
-    """Who may look behind the newest transactions of an account: few at a time, and each account's one by one.
+    """Turns to search behind the newest transactions of an account: few at a time, and one by one for each account.
 
-    So whoever has his own looked through without end keeps the others waiting for one search of his.
+    So a payer that has its own account searched without end keeps the others waiting for one of its searches only.
     """
 
     def __init__(self) -> None:

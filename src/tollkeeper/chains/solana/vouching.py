@@ -1,4 +1,4 @@
-"""What several nodes of a Solana network show alike of transactions (contract 5; security A-15; decision 0022)."""
+"""Agreement of several nodes of a Solana network on transactions (contract 5; security A-15; decision 0022)."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ class SolanaWitnesses(Witnesses):
     """The nodes of one network."""
 
     async def told(self, calls: Sequence[Call]) -> list[list[Answer]]:
-        """What each node that answers says. Raises: RpcUnavailable where another one that is in reach does not.
+        """Return the answers of each node that answers.
 
-        Where enough of them answer, the others are not missed.
+        Raises: RpcUnavailable if another one that is in reach does not.
+
+        If enough nodes answer, the others are not missed.
         """
         loop = asyncio.get_running_loop()
         asked = [(node, answers) for node, answers in await self._rpc.probe(calls) if not node.barred]
@@ -54,7 +56,7 @@ class SolanaWitnesses(Witnesses):
         return told
 
     async def newest_seconds(self, node: Node) -> int:
-        """Of the slot that it calls confirmed; it stands there for a block."""
+        """Return the time of the slot that the node calls confirmed; a slot stands for a block there."""
         slot = await self._one(node, ("getSlot", [_CONFIRMED]))
         return await self._one(node, ("getBlockTime", [slot]))
 
@@ -84,7 +86,7 @@ class VouchedStatuses(Vouched[Sought]):
         self._seen_at = seen_at
 
     async def look_at(self, node: Node, wanted: Sequence[Sought]) -> list[Sighting]:
-        """As it says."""
+        """Return the sightings as this node shows them."""
         return await self._seen_at(node, wanted)
 
     async def look_there(self, node: Node, wanted: Sequence[Sought], _numbers: Sequence[int]) -> list[Sighting]:
