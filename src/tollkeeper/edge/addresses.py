@@ -41,7 +41,7 @@ CHECK_THREADS: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class OwnPlace:
-    """Where the gateway itself is reached: host and port of its public URL."""
+    """Place of the gateway itself: host and port of its public URL."""
 
     host: str
     port: int
@@ -167,9 +167,9 @@ class Resolver:
 
 
 def is_of_this_machine(address: str) -> bool:
-    """Whether `address` is one of this machine's own. Asks the routing table, sends nothing.
+    """Return True if `address` is one of this machine's own. Asks the routing table, sends nothing.
 
-    Raises: NothingSentError where it cannot be asked.
+    Raises: NothingSentError if the table cannot be asked.
     """
     try:
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as unsent:

@@ -42,7 +42,7 @@ log = structlog.get_logger("tollkeeper.edge")
 
 
 class BodySink(Protocol):
-    """Who takes the body of a request."""
+    """Receiver of a request's body."""
 
     def on_request_body(self, data: bytes) -> None:
         """A part of the body, without framing."""
@@ -55,7 +55,7 @@ class BodySink(Protocol):
 
 
 class BodySource(Protocol):
-    """Who gives the body of a request, when it is asked for."""
+    """Source of a request's body, which gives it when it is asked for."""
 
     def body_to(self, sink: BodySink) -> None:
         """Give the body to `sink` from now on."""
@@ -68,10 +68,10 @@ class BodySource(Protocol):
 
 
 class CallHandler(Protocol):
-    """Who answers calls; one for all connections of a listener."""
+    """Handler that answers calls; one for all connections of a listener."""
 
     def takes(self, target: bytes) -> bool:
-        """Whether requests for this raw path and query are his."""
+        """Return True if the handler takes requests for this raw path and query."""
 
     def begin(self, call: InboundCall) -> None:
         """Answer `call`, now or later; its turn on the connection has come."""
@@ -81,7 +81,7 @@ class CallHandler(Protocol):
 
 
 class Connection(Protocol):
-    """What a call needs of its connection."""
+    """Members of a connection that a call needs."""
 
     transport: asyncio.Transport
     flow: FlowControl
@@ -176,7 +176,7 @@ class InboundCall(msgspec.Struct, eq=False):
         self._complete()
 
     def answer_parts(self, status: int, lines: bytes, parts: list[bytes], length_bytes: int, *, has_date: bool) -> None:
-        """As `answer`, for a body in several parts, which are not copied into one."""
+        """Answer as `answer` does, with a body in several parts, which are not copied into one."""
         if self.response_started or self.disconnected:
             return
         head = self._head(status, lines, length_bytes, has_date=has_date)
@@ -272,7 +272,7 @@ class InboundCall(msgspec.Struct, eq=False):
     # The body: `BodySource`
 
     def body_to(self, sink: BodySink) -> None:
-        """See `BodySource`. Asks a caller for the body who waits to be asked."""
+        """Give the body to `sink`. Asks a caller to send the body if the caller waits for that."""
         self._sink = sink
         if self.waiting_for_100_continue:
             self.waiting_for_100_continue = False
@@ -289,13 +289,13 @@ class InboundCall(msgspec.Struct, eq=False):
             self._connection.flow.resume_reading()
 
     def pause_body(self) -> None:
-        """See `BodySource`."""
+        """Stop reading the body until `resume_body`."""
         if not self._is_body_complete:
             self.is_body_paused = True
             self._connection.flow.pause_reading()
 
     def resume_body(self) -> None:
-        """See `BodySource`."""
+        """Go on reading the body."""
         self.is_body_paused = False
         self._ahead_left_bytes = 0
         if not self._is_body_complete and not self.disconnected:

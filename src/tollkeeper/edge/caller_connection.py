@@ -1,7 +1,7 @@
-"""What a caller's connection knows of itself while requests come and go, in less than a kibibyte when none does.
+"""State of a caller's connection while requests come and go, in less than a kibibyte when none does.
 
 Its fields are slots: uvicorn's protocol keeps a dictionary for each connection, which with these in it would be three
-times as large, for as many connections as are open. What they mean for a request is `inbound`'s.
+times as large, for as many connections as are open. `inbound` gives the fields their meaning for a request.
 """
 
 from __future__ import annotations
@@ -96,10 +96,11 @@ class CallerConnection(HttpToolsProtocol):
         self._lingering: Lingering | None = None
 
     def spare_seconds(self) -> float | None:
-        """See `patience.Watched`: between two requests, in a head, or behind the last answer once all of it has left.
+        """Return for how long nobody has waited for anything here, to compare with others; None if somebody waits.
 
-        Who has asked for nothing yet counts as if he had waited longer than who has, and so does who is answered for
-        good and does not end. A caller who has fallen behind is nobody who waits.
+        Nobody waits between two requests, in a head, and behind the last answer once all of it has left. A connection
+        that has asked for nothing yet counts as if it had waited longer than one that has asked. So does one that got
+        its final answer and does not end. A caller that has fallen behind does not count as waiting.
         """
         behind_seconds = self.behind_seconds()
         if behind_seconds >= BEHIND_SECONDS:
@@ -110,12 +111,12 @@ class CallerConnection(HttpToolsProtocol):
         return self._head_seconds + (0.0 if is_between else _NEVER_ASKED_SECONDS)
 
     def behind_seconds(self) -> float:
-        """See `patience.Watched`: with a body, or with taking an answer."""
+        """Return how far the caller has fallen behind with sending a body, or with taking an answer."""
         with_body_seconds = self._body_seconds if self.is_waiting_for_body() else 0.0
         return max(self._slow_seconds, with_body_seconds)
 
     def cut(self) -> None:
-        """See `patience.Watched`."""
+        """End the connection at once."""
         call = self._current or self.cycle
         is_unsent = call is self._current or self.transport.get_write_buffer_size()
         if isinstance(call, InboundCall) and is_unsent:
@@ -153,7 +154,7 @@ class CallerConnection(HttpToolsProtocol):
             self._body_seconds += passed_seconds
 
     def is_waiting_for_body(self) -> bool:
-        """Whether it is the caller's turn to send."""
+        """Return True if it is the caller's turn to send."""
         if not (self._in_body and self._is_accepted):
             return False
         cycle = self.cycle
@@ -177,7 +178,7 @@ class CallerConnection(HttpToolsProtocol):
         return presence is Presence.GONE or (presence is Presence.SILENT and not self._is_http_11)
 
     def is_awaited(self) -> bool:
-        """Whether somebody waits for the next answer: nothing is begun, and charged, for a caller who may be gone."""
+        """Return True if a caller waits for the next answer: for one that may be gone nothing is begun, nor charged."""
         presence = self._attendance.look()
         if presence is Presence.GONE:
             self.transport.abort()
@@ -205,7 +206,7 @@ class CallerConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def body_that_came(self) -> bytes | None:
-        """What came of a body since this was asked; after many tiny chunks of it others have their turn."""
+        """Return the part of a body that came since the last call. After many tiny chunks others have their turn."""
         came, self._came = self._came, None
         if came is None:
             return None
@@ -233,7 +234,7 @@ class CallerConnection(HttpToolsProtocol):
             self.read_all(unread, at_once)
 
     def overhear(self, data: bytes) -> None:
-        """What comes while nothing is heard: it waits as well, or is thrown away behind the last answer."""
+        """Take bytes that come while nothing is read: keep them waiting, or throw them away behind the last answer."""
         if self._unread:
             self._unread += data
             self.transport.pause_reading()

@@ -1,4 +1,4 @@
-"""What a caller and the operator are told where a tenant has its share (`core.shares`, A-58)."""
+"""Messages to a caller and to the operator when a tenant has its full share (`core.shares`, A-58)."""
 
 from __future__ import annotations
 

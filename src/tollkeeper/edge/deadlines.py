@@ -13,7 +13,7 @@ log = structlog.get_logger("tollkeeper.edge")
 
 
 class Bound(Protocol):
-    """What has a deadline."""
+    """Call that has a deadline."""
 
     def time_out(self) -> None:
         """The deadline has passed; it is no longer kept."""
@@ -23,7 +23,7 @@ class Bound(Protocol):
 
 
 class Deadlines:
-    """Who must be told when; `set` and `clear` cost a dictionary entry. For one event loop."""
+    """Deadlines of calls; `set` and `clear` cost a dictionary entry. For one event loop."""
 
     def __init__(self) -> None:
         self._due: dict[Bound, float] = {}  # in the loop's time

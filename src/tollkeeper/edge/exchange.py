@@ -19,7 +19,7 @@ class TargetFailure:
 
 
 class Exchange(Protocol):
-    """Who drives a connection. The last call is `on_end` or `on_failure`, once."""
+    """Driver of a connection. The last call is `on_end` or `on_failure`, once."""
 
     def on_head(self, head: ResponseHead) -> None:
         """The final response's head; header names in lower case."""

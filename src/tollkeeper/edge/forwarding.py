@@ -37,7 +37,7 @@ log = structlog.get_logger("tollkeeper.edge")
 
 @dataclass(slots=True)
 class Way:
-    """Where a target is, and the lanes of idle connections to the addresses that its host has `until` then."""
+    """Place of a target, and the lanes of idle connections to the addresses that its host has until `until`."""
 
     scheme: str
     host: str
@@ -79,7 +79,7 @@ class Forwarder:
     def stream(
         self, request: RelayRequest, owner: StreamOwner, *, limits: ForwardLimits = DEFAULT_LIMITS
     ) -> StreamedRelay:
-        """As `relay`; `owner` gets the answer as it comes."""
+        """Forward as `relay` does; `owner` gets the answer as it comes."""
         return StreamedRelay(self, request, owner, limits)
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Forwarder:
         self.room.close()
 
     def kept(self, target: TargetUrl) -> TargetConnection | None:
-        """See `relay.Connections`."""
+        """Return a kept connection to the target if one is idle, without waiting."""
         way = self._way(target)
         if self.resolver.clock() < way.until:
             return self.pool.take(way.lanes, self.loop.time())
@@ -107,7 +107,7 @@ class Forwarder:
         return way
 
     async def connect(self, target: TargetUrl, tenant: str, *, fresh: bool) -> TargetConnection:
-        """See `relay.Connections`. A kept connection unless it must be `fresh`. Raises UPSTREAM_*.
+        """Connect to the target; take a kept connection unless it must be `fresh`. Raises UPSTREAM_*.
 
         Waits for the lookup of an unknown name, on a thread, and for a new connection: 5 and 10 s at most.
         """

@@ -40,9 +40,9 @@ class ResponseHead:
 
 
 def keeps_alive(version: str, headers: list[Header]) -> bool:
-    """Whether an answer leaves its connection open (RFC 9112 9.3).
+    """Return True if an answer leaves its connection open (RFC 9112 9.3).
 
-    Of HTTP/1.0 the parser reads it otherwise: keep-alive beside close is enough, and one in `Proxy-Connection`.
+    The parser reads HTTP/1.0 otherwise: for it keep-alive beside close is enough, and one in `Proxy-Connection`.
     """
     if version == "1.1":
         return True  # as the parser has it

@@ -50,7 +50,7 @@ class StrictProtocol(CallerConnection):
     # What the transport calls
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """See `asyncio.Protocol`."""
+        """Begin to read from a caller's new connection."""
         super().connection_made(transport)
         self._attendance = Attendance(transport)
         if self.client is not None:
@@ -64,7 +64,7 @@ class StrictProtocol(CallerConnection):
             sweep.watch(self, self.loop)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
+        """Forget the connection, and tell every call that waits on it."""
         self.listener.sweep.forget(self)
         self._attendance.end()
         self.give_lent_back()
@@ -79,7 +79,7 @@ class StrictProtocol(CallerConnection):
         super().connection_lost(exc)
 
     def eof_received(self) -> bool:  # type: ignore[override]  # as `asyncio.Protocol` has it
-        """See `asyncio.Protocol`. A caller who sends no more gets its answers, and is asked whether it is there."""
+        """Give a caller that sends no more its answers, and ask it whether it is there."""
         if self._lingering is not None or not self.transport.can_write_eof():
             return False  # all was said; TLS ends both ways
         self.go_on(sys.maxsize)
@@ -96,7 +96,7 @@ class StrictProtocol(CallerConnection):
         return True
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`. A caller who reads again gets the answers that wait for it."""
+        """Send a caller that reads again the answers that wait for it."""
         super().resume_writing()
         self._start_next()
 
@@ -109,7 +109,7 @@ class StrictProtocol(CallerConnection):
         self.read_all(data)
 
     def read_all(self, data: bytes, at_once: int = REQUESTS_AT_ONCE) -> None:
-        """See `CallerConnection`."""
+        """Read the requests in `data`, `at_once` of them; the rest waits for its turn."""
         unread: bytes | None = data
         # What stands behind a request whose answer has ended the connection is nobody's.
         while unread and not (self._is_deaf or self.transport.is_closing()):
@@ -410,7 +410,7 @@ class StrictProtocol(CallerConnection):
     # Giving up
 
     def check_patience(self, now_seconds: float, passed_seconds: float) -> int:
-        """See `Watched`. What a caller who is too slow gets is a closed connection."""
+        """Close the connection if its caller is too slow. Returns how many bytes wait for the caller."""
         patience = self.listener.patience
         unsent_bytes = self.look_at_reading(passed_seconds)
         if self._lent_bytes and isinstance(self._current, InboundCall) and not self._current.is_body_paused:

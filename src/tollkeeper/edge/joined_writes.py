@@ -38,7 +38,7 @@ class JoinedWrites:
         self._is_joining = has_body
 
     def write(self, data: bytes) -> None:
-        """See `asyncio.WriteTransport`. The first bytes wait for the second ones; all are dropped once it is closed."""
+        """Write `data`. The first bytes wait for the second ones; all are dropped once the transport is closed."""
         if self._transport.is_closing():  # where asyncio drops them by itself, uvloop raises
             return
         if not self._is_joining:
@@ -54,12 +54,12 @@ class JoinedWrites:
             self._transport.writelines([self._head, data])  # of a large one no copy waits for each slow caller
 
     def close(self) -> None:
-        """See `asyncio.BaseTransport`."""
+        """Send a head that still waits, and close."""
         self._send_head()
         self._end()
 
     def is_closing(self) -> bool:
-        """See `asyncio.BaseTransport`."""
+        """Return True if the transport is closed or being closed."""
         return self._transport.is_closing()
 
     def _send_head(self) -> None:

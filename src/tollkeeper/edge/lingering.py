@@ -38,7 +38,7 @@ class Lingering:
         return self._left_bytes >= 0
 
     def is_over(self, now_seconds: float, unsent_bytes: int) -> bool:
-        """Whether the caller has had its time; it does not pass while the answer itself is on its way."""
+        """Return True if the caller has had its time. The time does not pass while the answer itself is on its way."""
         if unsent_bytes:
             self._silent_due_seconds = now_seconds + self._patience.linger_seconds
             self._due_seconds = max(self._due_seconds, self._silent_due_seconds)

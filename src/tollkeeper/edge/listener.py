@@ -1,4 +1,4 @@
-"""What all connections of one listener share: how refusals are written, how long is waited, whose the calls are."""
+"""Parts that all connections of one listener share: writing refusals, times to wait, the handlers of calls."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Pieces:
         self.is_in_chunks = False
 
     def cut(self, data: bytes, *, is_between: bool = False) -> int:
-        """Where the first piece of `data` ends. `is_between`: no request has begun.
+        """Return the end of the first piece of `data`. `is_between`: no request has begun.
 
         Line ends before a request are one piece, however many they are.
         """

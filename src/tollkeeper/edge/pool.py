@@ -121,7 +121,7 @@ class TargetPool:
         return len(self._open)
 
     def lane(self, key: TargetKey) -> Lane:
-        """Where idle connections for `key` wait."""
+        """Return the queue in which idle connections for `key` wait."""
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = deque()

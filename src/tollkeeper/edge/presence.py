@@ -41,7 +41,7 @@ _IS_GONE: Final = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 class Presence(Enum):
-    """What is known of a caller."""
+    """States of a caller, as far as they are known."""
 
     THERE = auto()
     SILENT = auto()  # it sends no more: half-closed, or gone and not yet asked
@@ -63,7 +63,7 @@ class Attendance:
         self.is_believed = False  # silent, asked, and still there
 
     def look(self) -> Presence:
-        """What the socket knows now, read or not; a system call of about a microsecond."""
+        """Return what the socket knows now, read or not; a system call of about a microsecond."""
         if self.socket_number < 0:
             return Presence.GONE
         if self._poll is None:
@@ -99,7 +99,7 @@ class Attendance:
                     self._socket.setsockopt(socket.IPPROTO_TCP, option, SYSTEM_ASKS_SECONDS)
 
     def believe(self, now_seconds: float) -> bool:
-        """Of a silent caller: has it been asked, and had the time to turn out gone?"""
+        """Return True if a silent caller is believed there: it was asked, and had the time to turn out gone."""
         if self._asked_seconds is not None and now_seconds - self._asked_seconds >= PROOF_SECONDS:
             self.is_believed = True
         return self.is_believed

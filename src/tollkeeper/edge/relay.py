@@ -78,7 +78,7 @@ class RelayRequest(msgspec.Struct, frozen=True):
 
 
 class AnswerOwner(Protocol):
-    """Who asked. One of the two is called, once, unless the relay is closed first."""
+    """Owner of the answer. One of the two is called, once, unless the relay is closed first."""
 
     def on_answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
         """The whole answer."""
@@ -88,7 +88,7 @@ class AnswerOwner(Protocol):
 
 
 class Connections(Protocol):
-    """Where connections to targets come from."""
+    """Source of connections to targets."""
 
     places: Shares
     crowding: Crowding
@@ -238,7 +238,7 @@ class Relay(Exchange):
             self._unsent = b""
 
     def on_request_body(self, data: bytes) -> None:
-        """See `call.BodySink`. Raises INVALID_PARAMETER for more than was declared."""
+        """Send a part of the request's body to the target. Raises INVALID_PARAMETER for more than was declared."""
         connection = self._connection
         if self._is_over or connection is None or not connection.carries(self) or not data:
             return
@@ -252,7 +252,7 @@ class Relay(Exchange):
         connection.write(unsent + data if unsent else data)
 
     def on_request_end(self) -> None:
-        """See `call.BodySink`. Raises INVALID_PARAMETER for less than was declared."""
+        """End the request's body. Raises INVALID_PARAMETER for less than was declared."""
         connection = self._connection
         if self._is_over or connection is None or not connection.carries(self):
             return
@@ -287,7 +287,7 @@ class Relay(Exchange):
     # What the connection calls: `exchange.Exchange`
 
     def pause_sending(self) -> None:
-        """See `exchange.Exchange`."""
+        """Pause the caller's body: the target takes no more for now."""
         if not isinstance(self._request.body, bytes) and not self._is_over:
             self._request.body.pause_body()
             if not self._is_sent:
@@ -295,7 +295,7 @@ class Relay(Exchange):
                 self._set_deadline(self._limits.request_seconds - self._waited_seconds)
 
     def resume_sending(self) -> None:
-        """See `exchange.Exchange`."""
+        """Go on with the caller's body: the target takes more again."""
         if not isinstance(self._request.body, bytes) and not self._is_over:
             if self._waits_since is not None and not self._is_sent:
                 self._waited_seconds += self._loop.time() - self._waits_since
@@ -304,7 +304,7 @@ class Relay(Exchange):
             self._request.body.resume_body()
 
     def on_head(self, head: ResponseHead) -> None:
-        """See `exchange.Exchange`."""
+        """Take the head of the target's answer. Refuses an answer that declares too large a body."""
         self._head = head
         declared = head.framing.declared_bytes
         if head.framing.end is BodyEnd.LENGTH and declared is not None:
@@ -314,7 +314,7 @@ class Relay(Exchange):
                 self._refuse(self._no_space(declared))
 
     def on_body(self, data: bytes) -> None:
-        """See `exchange.Exchange`."""
+        """Take a part of the answer's body."""
         if not self._is_over:
             self._take_part(data)
 
@@ -339,13 +339,13 @@ class Relay(Exchange):
             self._spool.append(data)
 
     def _may_wait(self, size_bytes: int) -> bool:
-        """Whether so much, the first part of a body, may stay in memory without a spool: all of it, or a little."""
+        """Return True if the first part of a body may stay in memory without a spool: it is the whole, or little."""
         assert self._head is not None  # noqa: S101 - no body without a head
         is_little = size_bytes <= FIRST_PART_SIZE_BYTES or size_bytes == self._head.framing.declared_bytes
         return self._first_part is None and is_little and size_bytes <= self._limits.memory_size_bytes
 
     def on_end(self) -> None:
-        """See `exchange.Exchange`."""
+        """Hand the whole answer over."""
         if self._is_over:
             return
         self._connection = None
@@ -367,7 +367,7 @@ class Relay(Exchange):
             body.resume_body()
 
     def on_failure(self, failure: TargetFailure) -> None:
-        """See `exchange.Exchange`."""
+        """Try again where nothing was answered and the method is idempotent; else refuse the call."""
         if self._is_over:
             return
         if failure.untouched and not self._is_started and self._request.method in IDEMPOTENT:
@@ -411,7 +411,7 @@ class Relay(Exchange):
                 self._owner.on_refusal(error)
 
     def time_out(self) -> None:
-        """See `deadlines.Bound`."""
+        """Refuse the call: its deadline has passed."""
         if self._reading_back is not None:
             self._refuse(ApiError(Code.UNAVAILABLE, "the target's response could not be kept on disk in time"))
             return
@@ -419,7 +419,7 @@ class Relay(Exchange):
         self._refuse(ApiError(Code.UPSTREAM_TIMEOUT, f"the target did not {what} in time"))
 
     def give_up(self) -> None:
-        """See `deadlines.Bound`."""
+        """Refuse the call: the gateway stops."""
         self._refuse(ApiError(Code.UNAVAILABLE, "the gateway stopped before the target's answer was whole"))
 
     def _too_large(self, size_bytes: int) -> None:

@@ -23,7 +23,7 @@ _ANSWERED_SIZE_BYTES: Final = 64 * 1024  # of what TLS answers by itself, for a 
 
 
 class SecureSpeaker(Protocol):
-    """Who speaks over TLS: an `asyncio.Protocol` to which the network's transport is given for all but writing."""
+    """Speaker over TLS: an `asyncio.Protocol` that is given the network's transport for all but writing."""
 
     def write_through(self, write: Callable[[bytes], None]) -> None:
         """Write by `write` from now on."""
@@ -38,22 +38,22 @@ class SecureSpeaker(Protocol):
         """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`. Follows the handshake."""
+        """Take the transport. Follows the handshake."""
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
+        """Take decrypted bytes."""
 
     def eof_received(self) -> bool | None:
-        """See `asyncio.Protocol`. TLS's own end."""
+        """Take note of TLS's own end."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`. Where TLS had not ended there is always an `exc`."""
+        """Take note that the connection is lost. If TLS had not ended there is always an `exc`."""
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
+        """Write no more for now."""
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
+        """Go on writing."""
 
 
 class Secured(asyncio.Protocol):
@@ -93,12 +93,12 @@ class Secured(asyncio.Protocol):
     # What the network calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
+        """Begin the handshake."""
         self._network = cast("asyncio.Transport", transport)
         self._shake_hands()
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
+        """Decrypt what came, and hand it on."""
         if self._begun:
             data, self._begun = self._begun + data, b""
         if self._left_bytes or not self._is_established or _end_of_record(data, 0) != len(data):
@@ -116,12 +116,12 @@ class Secured(asyncio.Protocol):
             self._speaker.data_received(text)
 
     def eof_received(self) -> None:
-        """See `asyncio.Protocol`. Before TLS's own end somebody on the way may have cut the rest (RFC 9112, 9.8)."""
+        """Fail: before TLS's own end somebody on the way may have cut the rest (RFC 9112, 9.8)."""
         if self._is_established:
             self._break(ssl.SSLEOFError("the connection ended without TLS's end"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
+        """Read what came before a reset, then tell the speaker."""
         if self._is_established:
             if exc is not None:
                 for data in rest_of(self._network.get_extra_info("socket").fileno()):
@@ -133,12 +133,12 @@ class Secured(asyncio.Protocol):
             self.established.exception()
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
+        """Hold the speaker back: the network takes no more for now."""
         self._is_held, self._answered_bytes = True, 0
         self._speaker.pause_writing()
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
+        """Let the speaker go on writing."""
         self._is_held = False
         self._speaker.resume_writing()
 
@@ -183,7 +183,7 @@ class Secured(asyncio.Protocol):
                 yield
 
     def _hand_on(self, texts: list[bytes], fault: ssl.SSLError | None, *, is_over: bool) -> None:
-        """What was read; then what stops the reading: a `fault`, or TLS's end."""
+        """Hand on the decrypted bytes, then what stops the reading: a `fault`, or TLS's end."""
         is_begun = bool(self._begun or self._left_bytes)
         if is_begun is not self._is_in_record:
             self._is_in_record = is_begun
@@ -241,7 +241,10 @@ def _records_of(text: bytes) -> Iterator[memoryview]:
 
 
 def _end_of_record(data: bytes, at: int) -> int:
-    """Where the record ends that begins there; 0 where its head is not all there, and all of what is no record."""
+    """Return the end of the record that begins at `at`; 0 if not all of its head is there.
+
+    Bytes that are no record count as one record, to the end of all of them.
+    """
     if len(data) - at < _RECORD_HEAD_BYTES:
         return 0
     size_bytes = data[at + 3] << 8 | data[at + 4]

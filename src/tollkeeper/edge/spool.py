@@ -32,7 +32,7 @@ class ShareUsedUpError(OSError):
 
 
 class SpoolRoom:
-    """What all spools of a process share: threads, memory, and a folder, as far as its disk has space."""
+    """Room that all spools of a process share: threads, memory, and a folder, as far as its disk has space."""
 
     def __init__(self, folder: Path | None = None, *, memory_bytes: int = MEMORY_SIZE_BYTES) -> None:
         self.folder = folder

@@ -13,7 +13,7 @@ from tollkeeper.edge.relay import AnswerOwner, Connections, ForwardLimits, Relay
 
 
 class StreamOwner(Protocol):
-    """Who asked. The last call is `on_end` or `on_refusal`, once, unless the relay is closed first."""
+    """Owner of the answer. The last call is `on_end` or `on_refusal`, once, unless the relay is closed first."""
 
     def on_head(self, head: ResponseHead) -> None:
         """The answer begins."""
@@ -46,7 +46,7 @@ class StreamedRelay(Relay):
         self._resume_reading()
 
     def on_head(self, head: ResponseHead) -> None:
-        """See `exchange.Exchange`."""
+        """Pass the head of the answer on."""
         super().on_head(head)
         if not self._is_over:
             self._stream.on_head(head)
@@ -59,7 +59,7 @@ class StreamedRelay(Relay):
             self._stream.on_part(data)
 
     def on_end(self) -> None:
-        """See `exchange.Exchange`."""
+        """End the answer."""
         if self._is_over:
             return
         self._connections.deadlines.clear(self)

@@ -37,7 +37,10 @@ log = structlog.get_logger("tollkeeper.edge")
 
 
 class TargetKey(NamedTuple):
-    """What two exchanges must share to share a connection. `address` was checked; `server_name` is the URL's host."""
+    """Facts that two exchanges must share to share a connection.
+
+    `address` was checked; `server_name` is the URL's host.
+    """
 
     scheme: str
     address: str
@@ -134,11 +137,11 @@ class TargetConnection(asyncio.Protocol):
         self._write(request)
 
     def carries(self, exchange: Exchange) -> bool:
-        """Whether `exchange` is still on this connection."""
+        """Return True if `exchange` is still on this connection."""
         return self._exchange is exchange
 
     def is_closing(self) -> bool:
-        """Whether nothing can be written any more."""
+        """Return True if nothing can be written any more."""
         return self.transport.is_closing()
 
     def write(self, data: bytes) -> None:
@@ -234,24 +237,27 @@ class TargetConnection(asyncio.Protocol):
     # What the transport calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
+        """Take the transport."""
         self.transport = cast("asyncio.Transport", transport)
         self._write = self.transport.write
         self.socket_number = transport.get_extra_info("socket").fileno()
 
     def write_through(self, write: Callable[[bytes], None]) -> None:
-        """See `secure.SecureSpeaker`."""
+        """Write by `write` from now on: the bytes go through TLS."""
         self._write = write
         self._is_plain = False
 
     def in_record(self, *, is_begun: bool) -> None:
-        """See `secure.SecureSpeaker`. What nobody asked for spoils the connection however little of it is there."""
+        """Take note that a record has begun or is whole.
+
+        Bytes that nobody asked for spoil the connection, however few.
+        """
         self._is_in_record = is_begun
         if is_begun and self._exchange is None and self._has_served:
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
+        """Read a part of the answer. Bytes that no exchange waits for end the connection."""
         parser = self._parser
         if self._exchange is None or parser is None:
             if self._left_bytes and self._exchange is not None:
@@ -322,7 +328,7 @@ class TargetConnection(asyncio.Protocol):
                 self._guard(self._exchange.on_body, data)
 
     def rest(self) -> None:
-        """See `secure.SecureSpeaker`."""
+        """Give other connections their turn before this one is read on."""
         rest(self.transport, self._is_paused)
 
     def _is_paused(self) -> bool:
@@ -356,14 +362,17 @@ class TargetConnection(asyncio.Protocol):
                 return
 
     def eof_received(self) -> None:
-        """See `asyncio.Protocol`. The transport closes itself."""
+        """End the answer: as whole if the end of the connection is its end, else as cut off.
+
+        The transport closes itself.
+        """
         if self._framing is not None and self._framing.end is BodyEnd.CLOSE:
             self._finish()
         else:
             self._end_early()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
+        """Read what came before a reset, and end the exchange."""
         if exc is not None and self._exchange is not None and self._is_plain:
             for data in rest_of(self.socket_number):
                 self.data_received(data)
@@ -372,12 +381,12 @@ class TargetConnection(asyncio.Protocol):
         self._parser = None  # it knows this connection: without a cycle both go at once
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
+        """Tell the exchange to send no more for now."""
         if self._exchange is not None:
             self._guard(self._exchange.pause_sending)
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
+        """Tell the exchange to go on sending."""
         if self._exchange is not None:
             self._guard(self._exchange.resume_sending)
 

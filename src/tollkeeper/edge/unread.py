@@ -1,4 +1,4 @@
-"""What has come on a connection and was not read: the system is asked.
+"""Unread bytes of a connection, read from the system itself.
 
 The loop knows what came when it last looked; while it waits for a commit more may come.
 """
@@ -31,9 +31,10 @@ class Unread:
 
 
 def rest_of(socket_number: int) -> Iterator[bytes]:
-    """What came before a reset on a connection that is lost by it, a mebibyte at most; for `connection_lost` alone.
+    """Yield what came before a reset on a connection that is lost by it, a mebibyte at most.
 
-    Whoever answers early and closes over what it has not read resets; a write finds that before the answer is read.
+    For `connection_lost` alone. A peer that answers early and closes over what it has not read resets the connection. A
+    write finds the reset before the answer is read.
     """
     left_bytes = _REST_SIZE_BYTES
     with suppress(OSError):
