@@ -280,6 +280,20 @@ async def test_one_call_that_a_node_refuses_by_a_status_of_the_batch_makes_no_ba
     await rpc.close()
 
 
+async def test_what_a_contract_says_where_it_reverts_is_no_word_of_the_node(serve: Any) -> None:
+    def answer(_request: web.Request, body: Any) -> web.Response:
+        error = {"code": -32000, "message": "execution reverted: rate limit exceeded"}
+        return web.json_response({"id": body["id"], "error": error})
+
+    node = await serve(answer)
+    rpc = Rpc([node.origin])
+    with pytest.raises(RpcError, match="execution reverted"):
+        await rpc.call("eth_call", {})
+    assert len(node.requests) == 1
+    assert rpc.nodes.all[0].failures == 0
+    await rpc.close()
+
+
 async def test_a_redirect_is_kept_until_the_node_does_not_answer_there(serve: Any) -> None:
     there = await serve(lambda _request, body: answered(body))
     is_here = False

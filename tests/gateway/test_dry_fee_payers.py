@@ -24,6 +24,9 @@ async def test_who_answers_a_402_after_a_refusal_for_want_of_fees_is_served_by_a
         refused = await market.pay(gate, await market.payment(wanted))
         assert (refused.status, error_of(refused)["code"]) == (503, "UNAVAILABLE")
         assert "fee payer has no money" in error_of(refused)["message"]
+        (problem,) = (await market.buyer.ask("GET", f"{market.url}/readyz")).json()["problems"]
+        assert dry in problem
+        assert "has no gas money" in problem
         async with asyncio.timeout(app.REFRESH_SECONDS / 2):
             while wanted["extra"]["feePayer"] == dry:
                 await asyncio.sleep(0.05)

@@ -104,6 +104,8 @@ def is_limit(answer: Answer) -> bool:
     """Does a node say by this that it serves no more of our calls for now?"""
     if not isinstance(answer, RpcError) or _RANGE_WORDS.search(answer.message) is not None:
         return False
+    if "revert" in answer.message.lower():  # what a contract says
+        return False
     return answer.code in _LIMIT_CODES or (answer.data is None and _LIMIT_WORDS.search(answer.message) is not None)
 
 
