@@ -173,3 +173,13 @@ async def test_an_unknown_version_is_a_reason_whatever_members_it_has(
     settled = await hub.post("/settle", body)
     assert (settled.status, settled.body["success"], settled.reason) == (200, False, "invalid_x402_version")
     assert (settled.body["transaction"], settled.body["amount"]) == ("", "10000")
+
+
+@pytest.mark.parametrize("members", [{}, {"payment": {}}, {"paymentPayload": "0x", "paymentRequirements": []}])
+async def test_an_unknown_version_is_a_reason_where_the_members_that_we_know_are_missing(
+    hub: HubUnderTest, members: dict[str, Any]
+) -> None:
+    verified = await hub.post("/verify", {"x402Version": 3, **members})
+    assert (verified.status, verified.reason) == (200, "invalid_x402_version")
+    settled = await hub.post("/settle", {"x402Version": 3, **members})
+    assert (settled.status, settled.body["success"], settled.reason) == (200, False, "invalid_x402_version")

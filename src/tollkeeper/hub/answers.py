@@ -72,8 +72,7 @@ def pending_body(asked: Asked, error: ApiError) -> dict[str, Any]:
 
 def refused_unread(body: dict[str, Any], failed: Check) -> dict[str, Any]:
     """Write the answer to a settlement of a kind that is not ours: of its request only what can be shown is read."""
-    payment, requirements = body["paymentPayload"], body.get("paymentRequirements")
-    named = requirements if isinstance(requirements, dict) else {}
+    payment, named = (_object(body.get(name)) for name in ("paymentPayload", "paymentRequirements"))
     network = payment.get("network") or named.get("network")
     amount = named.get("maxAmountRequired") or named.get("amount")
     return {
@@ -85,3 +84,7 @@ def refused_unread(body: dict[str, Any], failed: Check) -> dict[str, Any]:
         "payer": None,
         "errorReason": failed.reason.value,
     }
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -296,9 +296,10 @@ def _readable(body: dict[str, Any], assets: Mapping[str, EvmAsset | SolanaAsset]
     try:
         return _of_our_kind(body, assets)
     except ApiError:
+        version = body.get("x402Version")
+        if type(version) is int and version not in _VERSIONS:  # whose members nobody knows
+            return Check("x402Version", ok=False, reason=Reason.X402_VERSION, expected=_VERSIONS, actual=version)
         asked, paid = parse_versions(body)
-        if asked not in _VERSIONS:
-            return Check("x402Version", ok=False, reason=Reason.X402_VERSION, expected=_VERSIONS, actual=asked)
         if asked == paid:
             raise
         return Check("x402Version", ok=False, reason=Reason.X402_VERSION, expected=asked, actual=paid)
