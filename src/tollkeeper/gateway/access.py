@@ -160,7 +160,7 @@ class Arriving(Asking):
     # writing thread keeps it, unless it is kept for long enough (`asking._require_file`); so it is again for the link.
 
     def _spend(self, presented: Presented, buyer: Buyer) -> None:
-        if self.opened.gate.file is not None:
+        if self.opened.gate.file is not None or presented.accepted is not None:
             self.enter(Stage.BUYING)
             self.in_task(self._buy_after(None, presented, buyer))
             return
@@ -234,8 +234,7 @@ class Arriving(Asking):
         await self._require_file()
         while True:
             if result is None:
-                buyer.wish = self._wish(presented)
-                result = await self._charged(shared.purchases.spend(presented.key, buyer.wish, clock_ms()))
+                result = await self._ask(presented, buyer)
             if result.outcome is Spend.SPENT:
                 return self.opened, calls.purchase_of(result)
             if result.outcome is Spend.UNKNOWN and (proven := await self._prove(presented, deadline)) is not None:
@@ -258,6 +257,13 @@ class Arriving(Asking):
             else:
                 await self._wait_or_refuse(result, deadline, presented)
             result = None
+
+    async def _ask(self, presented: Presented, buyer: Buyer) -> SpendResult:
+        """Spend a credit that this payment bought. Of a new one, as stock clients show, only a look is taken."""
+        buyer.wish = self._wish(presented)
+        if presented.accepted is not None and not await self.shared.buying.proofs.is_known(presented.key):
+            return SpendResult(Spend.UNKNOWN)
+        return await self._charged(self.shared.purchases.spend(presented.key, buyer.wish, clock_ms()))
 
     # Waits for a node, or for our hub's word of one (10 s), for its commit, and, until `deadline`, for purchases under
     # way that leave a credit to it (`payer_proofs`).

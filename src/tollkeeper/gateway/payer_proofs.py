@@ -112,6 +112,10 @@ class PayerProofs:
             return None  # whoever buys with it is told why not
         return Proof(presented, place_of(opened, presented.key), terms)
 
+    async def is_known(self, key: PaymentKey) -> bool:
+        """Was the payment claimed or shown before, here or at another gate?"""
+        return await self._shown.has(key)
+
     async def is_held(self, proof: Proof) -> bool:
         """Does its payer hold a credit there?"""
         return await self._shown.holds(proof.place, self._clock_ms())

@@ -102,6 +102,11 @@ class ShownPayments:
         self._database = database
         self._sealing = sealing
 
+    async def has(self, key: PaymentKey) -> bool:
+        """Tell whether the payment was claimed or shown before."""
+        known = _Q.purchase_by_payment(network=key.network, asset=key.asset, payer=key.payer, nonce=key.nonce)
+        return bool(await self._database.read_short(known))
+
     async def holds(self, place: Place, now_ms: int) -> bool:
         """Tell whether the payer holds a credit there."""
         return bool(await self._database.read_short(place.held(now_ms)))
