@@ -393,6 +393,23 @@ async def test_a_gateway_asks_a_node_of_its_own_where_it_has_one(
         assert left(await payer.call()) == "3"
 
 
+@pytest.mark.parametrize("sees", [True, False])
+async def test_a_contract_wallet_is_asked_at_a_node_of_the_gateway_s_own_and_buys_without_one(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, *, sees: bool
+) -> None:
+    settings: Json = {} if sees else {"networks": {}}
+    async with opened(tmp_path, embedded_chain, target, **settings) as shop:
+        contract = shop.chain.plant_smart_wallet(shop.buyer.wallet.address)
+        shop.chain.mint(contract, 1_000_000)
+        payer, of_contract = await shop.client(), {"from": checksum_address(contract)}
+        offer, owner = await payer.offer(), wallet_of(shop.buyer)
+        stranger = Wallet("0x" + derive_wallets().second_buyer.private_key.hex())
+        answers = [await payer.pay(shown(offer, authorized(offer, owner, **of_contract))) for _ in range(2)]
+        assert [left(answer) for answer in answers] == ["4", "3" if sees else "4"]
+        assert (await payer.pay(shown(offer, authorized(offer, stranger, **of_contract)))).status == 402
+        assert shop.sales() == (1 if sees else 2)
+
+
 async def test_a_node_that_cannot_be_asked_charges_nothing(shop: Shop) -> None:
     payer = await shop.client()
     assert left(await payer.call()) == "4"
