@@ -1,4 +1,4 @@
-"""What every answer of ours has in common: envelope, error body, request id, bearer and body reading (spec 4, 5, 7).
+"""Parts common to all our answers: envelope, error body, request id, bearer and body reading (spec 4, 5, 7).
 
 `Shell` is the outermost ASGI layer of gateway and hub: one request id, the headers of contract 1 on every answer, the
 head's size limit, and the one place where a refusal (`ApiError`) or a fault (anything else) becomes specification 7's
@@ -72,7 +72,7 @@ def new_request_id() -> str:
 
 
 def new_request_id_at(now_ms: int) -> str:
-    """As `new_request_id`, for whoever knows what time it is."""
+    """Return a new request id as `new_request_id` does, for a caller that knows the time."""
     try:
         return _request_id_start(now_ms) + _unused_ends.pop()
     except IndexError:
@@ -86,7 +86,7 @@ def _request_id_start(now_ms: int) -> str:
 
 
 def _first_of_new_ends() -> str:
-    """Of two threads that find none both bring new ones."""
+    """Make new ends and return the first. Two threads that find none both make new ones."""
     ends = os.urandom(_END_BYTES * _ENDS_AT_ONCE).hex(" ", _END_BYTES).split()
     end = ends.pop()
     _unused_ends.extend(ends)
@@ -125,7 +125,7 @@ def etag_of(content: bytes) -> str:
 
 
 def is_known(tag: str, if_none_match: str) -> bool:
-    """Whether the caller has what this `ETag` of ours names (RFC 9110 13.1.2)."""
+    """Return True if the caller has what this `ETag` of ours names (RFC 9110 13.1.2)."""
     known = {one.strip().removeprefix("W/") for one in if_none_match.split(",")}
     return tag.removeprefix("W/") in known or "*" in known
 
@@ -259,7 +259,7 @@ def _from_litestar(error: HTTPException) -> ApiError:
 
 
 def correlation_of(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """What a caller named its request by, to be repeated with the answer; nothing for what is no such name."""
+    """Return the name that a caller gave its request, to repeat it with the answer; nothing if it is no valid name."""
     named = [(name, value) for name, value in headers if name == CORRELATION_ID]
     return named if len(named) == 1 and _CORRELATION.fullmatch(named[0][1]) else []
 
@@ -318,7 +318,7 @@ def header_pairs(headers: Mapping[str, str]) -> Headers:
 
 
 def own_headers(request_id: str, asked: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """What every answer carries (contract 1), to a request with the headers `asked`."""
+    """Return the headers of every answer (contract 1), to a request with the headers `asked`."""
     return [(b"x402-version", b"1"), (b"x-request-id", request_id.encode()), *correlation_of(asked)]
 
 
@@ -331,7 +331,7 @@ async def send_refusal(
 
 
 def _answer_to(error: Exception, request_id: str, path: str) -> ApiError:
-    """What a request is told that ended so; what is no refusal is logged."""
+    """Return the answer to a request that failed with `error`. An error that is no refusal is logged."""
     if isinstance(error, ApiError):
         return error
     _LOG.exception("unhandled", request_id=request_id, path=path)

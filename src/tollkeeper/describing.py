@@ -72,13 +72,16 @@ def route(operation: Operation, **options: Any) -> Callable[[Callable[..., Any]]
 
 
 def _methods(operation: Operation) -> list[str]:
-    """What is read is answered to HEAD as to GET (RFC 9110 9.3.2): the listener leaves the body out."""
+    """Return the methods of an operation.
+
+    HEAD is answered where GET is (RFC 9110 9.3.2): the listener leaves the body out.
+    """
     method = operation.method.upper()
     return [method, "HEAD"] if method == "GET" else [method]
 
 
 def operations_of(handlers: Iterable[HTTPRouteHandler]) -> list[Operation]:
-    """What the handlers were registered as. Raises: KeyError for one that has no description."""
+    """Return the descriptions that the handlers were registered by. Raises: KeyError for one that has none."""
     return [handler.opt[_OPERATION] for handler in handlers]
 
 

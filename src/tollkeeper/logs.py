@@ -110,9 +110,9 @@ def printable_event(_logger: object, _method: str, event: MutableMapping[str, An
 
 
 class Lines(logging.StreamHandler[TextIO]):
-    """Where every line goes. Those of requests may wait for FLUSH_SECONDS, but none is overtaken by another line.
+    """Output of all lines. Lines of requests may wait for FLUSH_SECONDS, but no other line overtakes them.
 
-    What waits is written at the process's end too; only a process that is killed loses it.
+    Lines that wait are written at the process's end too; only a process that is killed loses them.
     """
 
     def __init__(self, stream: TextIO, *, is_json: bool) -> None:
@@ -140,12 +140,12 @@ class Lines(logging.StreamHandler[TextIO]):
         return True
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler`."""
+        """Write the lines that wait, then this record."""
         self._write()
         super().emit(record)
 
     def flush(self) -> None:
-        """See `logging.Handler`."""
+        """Write the lines that wait."""
         self.acquire()
         try:
             self._write()

@@ -32,7 +32,7 @@ _REFRESH_PURPOSE: Final = b"tollkeeper refresh tokens"
 
 @dataclass(frozen=True, slots=True)
 class TokenPair:
-    """What a refresh gives."""
+    """Tokens that a refresh gives."""
 
     access_token: str
     refresh_token: str
@@ -40,7 +40,7 @@ class TokenPair:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What a login gives."""
+    """Tokens and user that a login gives."""
 
     tokens: TokenPair
     user: store.User

@@ -1,4 +1,4 @@
-"""What the login endpoints take and answer (specification 4.2, contract 2), the same at gateway and hub."""
+"""Descriptions of the login endpoints (specification 4.2, contract 2), the same at gateway and hub."""
 
 from __future__ import annotations
 

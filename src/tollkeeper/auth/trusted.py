@@ -64,7 +64,10 @@ class TrustedIssuers:
         return issuer in self._issuers
 
     async def claims_in_force(self, token: str, issuer: str) -> tokens.AccessClaims:
-        """What a token of `issuer` says, if it and its session are in force. Raises: INVALID_TOKEN, UNAVAILABLE."""
+        """Return the claims of `issuer`'s token if it and its session are in force.
+
+        Raises: INVALID_TOKEN, UNAVAILABLE.
+        """
         try:
             claims = await self._read(token, issuer, self._keys.get(issuer), _KEYS_REMEMBERED_MS)
         except ApiError as error:

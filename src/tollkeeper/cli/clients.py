@@ -163,9 +163,10 @@ def pay_command(  # noqa: PLR0913 - one for each option
 
 
 async def _until_ended(paying: Coroutine[Any, Any, Called]) -> Called:
-    """What was signed is told whoever ends the command; what it was started to outlive (`nohup`) it does.
+    """Run the payment, and tell what was signed even if somebody ends the command.
 
-    Raises: KeyboardInterrupt where it was ended.
+    A signal that the command was started to outlive (`nohup`) does not end it. Raises: KeyboardInterrupt if it was
+    ended.
     """
     import asyncio
     import signal

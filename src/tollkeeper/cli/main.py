@@ -27,7 +27,7 @@ _NUMBERS: Final = {"--port": range(65_536), "--workers": range(1, WORKERS_MAX + 
 
 
 def main() -> None:
-    """What `tollkeeper` runs."""
+    """Run the command `tollkeeper`."""
     collect_rarely()
     plain = read_plain(sys.argv[1:])
     if plain is not None:

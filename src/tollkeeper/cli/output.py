@@ -1,7 +1,7 @@
-"""What every command has in common: exit codes, how something is said, how a refusal is.
+"""Output of every command: exit codes, messages, refusals.
 
-Whatever a command prints goes through here: what servers sent may be in it, and reaches a terminal without control
-characters.
+Everything that a command prints goes through here: what servers sent may be in it, and reaches a terminal without
+control characters.
 """
 
 from __future__ import annotations

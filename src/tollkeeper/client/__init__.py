@@ -1,1 +1,1 @@
-"""What owners and buyers do from their own machines: ordinary HTTP requests to a running gateway."""
+"""Clients of owners and buyers, on their own machines: ordinary HTTP requests to a running gateway."""

@@ -101,7 +101,7 @@ class Called:
 
     @property
     def told(self) -> list[tuple[str, str]]:
-        """What the buyer wants to know beside the body: what was paid, what is left, how to spend it."""
+        """Facts for the buyer beside the body: what was paid, what is left, how to spend it."""
         receipt = self.receipt
         paid = [(name, str(receipt[name])) for name in ("transaction", "network", "payer") if receipt.get(name)]
         if paid and self._decoded("payment-response").get("amount") == "0":
@@ -151,7 +151,10 @@ def _handed(wish: Wish) -> dict[str, str]:
 async def _until_known(
     session: aiohttp.ClientSession, wish: Wish, proof: dict[str, str], tell: Callable[[str], None]
 ) -> Called:
-    """As `_call_paid`; whose payment's outcome is not known then is told how to go on. Raises: RefusedError."""
+    """Call as `_call_paid` does. If the payment's outcome is not known then, tell the buyer how to go on.
+
+    Raises: RefusedError.
+    """
     try:
         called = await _call_paid(session, wish, proof, tell)
     except RefusedError as error:
@@ -165,7 +168,7 @@ async def _until_known(
 
 
 def _to_send_again(proof: Mapping[str, str]) -> str:
-    """What the buyer of a payment of unknown outcome is to do, with all that shows that it is his."""
+    """Return advice for the buyer of a payment of unknown outcome, with all that proves the payment is his."""
     shown = "\n".join(f"{name}: {value}" for name, value in proof.items())
     return f"Whether it was paid is not known: send this same payment again, do not sign a new one\n{shown}"
 

@@ -1,7 +1,7 @@
-"""What a 402 offers a buyer, and how a payment that takes an offer is shown, in both versions (contract 4.1, 10.1).
+"""Offers of a 402 to a buyer, and how a payment that takes an offer is sent, in both versions (contract 4.1, 10.1).
 
-Version 2's offers come first: they are in the header `PAYMENT-REQUIRED`, version 1's in the body. Whether an offer is
-acceptable is decided by who signs.
+Version 2's offers come first: they are in the header `PAYMENT-REQUIRED`, version 1's in the body. The signer decides
+whether an offer is acceptable.
 """
 
 from __future__ import annotations

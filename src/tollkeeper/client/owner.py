@@ -1,4 +1,4 @@
-"""What an owner's own machine does at a gateway: log a wallet in, make a PayGate of a target or a file, replace a file.
+"""Tasks of an owner's machine at a gateway: log a wallet in, make a PayGate of a target or a file, replace a file.
 
 An HTTP client and nothing more: it asks what anybody could ask with curl, and shows how far an upload has come.
 """
@@ -110,7 +110,10 @@ async def _find_own(session: aiohttp.ClientSession, gateway_url: str, token: str
 
 @asynccontextmanager
 async def _shown_on_a_bar(path: Path) -> AsyncIterator[Callable[[int], None]]:
-    """What is told how much of the file was sent shows it on standard error, where that is a terminal."""
+    """Yield a function that takes how much of the file was sent.
+
+    It shows it on standard error if that is a terminal.
+    """
     bar = Progress(*Progress.get_default_columns(), DownloadColumn(), console=Console(stderr=True))
     bar.disable = not bar.console.is_terminal
     with bar:
@@ -164,7 +167,7 @@ async def _send_form(  # noqa: PLR0917 - what a request is made of
 
 
 def _type_of(path: Path) -> str:
-    """As browsers do, by the name; what is packed is told by no type of what is in it."""
+    """Return the content type by the name, as browsers do. A packed file gets no type of what is in it."""
     kind, packed = mimetypes.guess_type(path.name)
     return DEFAULT_TYPE if kind is None or packed is not None else kind
 

@@ -1,6 +1,6 @@
-"""What a buyer signs of a 402's requirements, on either family (specification 2.3; contract 4.1).
+"""Signing of a 402's requirements by a buyer, on either family (specification 2.3; contract 4.1).
 
-Clocks, nonces and blockhashes are given. Whether the requirements are acceptable is decided by who calls.
+Clocks, nonces and blockhashes are given. The caller decides whether the requirements are acceptable.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def check_terms(requirements: Mapping[str, Any], payer: str) -> None:
 
 
 def authorization_for(requirements: Mapping[str, Any], payer: str, nonce: bytes, now_seconds: int) -> Authorization:
-    """What version 1 requirements on EVM ask the payer to sign."""
+    """Return the authorization that version 1 requirements on EVM ask the payer to sign."""
     return Authorization(
         payer=payer,
         pay_to=parse_address(requirements["payTo"]),
@@ -97,7 +97,7 @@ def _spelled(authorization: Authorization) -> Authorization:
 
 
 def solana_terms(requirements: Mapping[str, Any]) -> Terms:
-    """What version 1 requirements on Solana ask the payer to sign."""
+    """Return the terms that version 1 requirements on Solana ask the payer to sign."""
     return Terms(
         fee_payer=requirements["extra"]["feePayer"],
         pay_to=requirements["payTo"],

@@ -16,7 +16,7 @@ _WAIT_SECONDS: Final = 60
 
 
 class RefusedError(Exception):
-    """What was asked was refused, or could not be asked; the text says why."""
+    """Refusal of a request, or failure to send it; the text says why."""
 
 
 def open_session(wait_seconds: float = _WAIT_SECONDS) -> aiohttp.ClientSession:

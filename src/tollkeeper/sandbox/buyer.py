@@ -128,7 +128,7 @@ class Buyer:
         return await log_in(self._open, base_url, key or self.wallet.key)
 
     async def balance_micro(self, rpc_url: str, token: str, holder: str) -> int:
-        """What an address holds of the token, in micro-units, as the node says. Raises: ValueError."""
+        """Return the address's balance of the token, in micro-units, as the node says. Raises: ValueError."""
         call = {"to": token, "data": "0x" + balance_of_calldata(holder).hex()}
         request = {"jsonrpc": "2.0", "id": 1, "method": "eth_call", "params": [call, "latest"]}
         answer = (await self.ask("POST", rpc_url, body=request)).json()

@@ -1,8 +1,8 @@
-"""What the sandbox's chain asks of an EVM: one interface, two engines behind it.
+"""Interface of an EVM for the sandbox's chain, with two engines behind it.
 
 An engine holds the world's state and executes one message at a time under the rules of the Cancun fork, with gas used
-as on a real chain (every transaction starts cold). It knows no blocks, signatures, pool or fees: those are the
-chain's (`evm_chain`). The gas price that contracts see is 0 in both engines, since the chain charges the fee itself.
+as on a real chain (every transaction starts cold). It knows no blocks, signatures, pool or fees: those are the chain's
+(`evm_chain`). The gas price that contracts see is 0 in both engines, since the chain charges the fee itself.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class BlockContext:
-    """What a contract can see of the block it runs in."""
+    """Facts about its block that a contract can read."""
 
     number: int
     timestamp_seconds: int
@@ -81,7 +81,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an execution did. `reason` names a halt as nodes do; `gas_refunded` is already taken off `gas_used`."""
+    """Effects of an execution. `reason` names a halt as nodes do; `gas_refunded` is already taken off `gas_used`."""
 
     result: Result
     output: bytes
@@ -100,7 +100,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> EngineName:
-        """Which engine this is."""
+        """Name of this engine."""
 
     def account(self, address: str) -> Account:
         """An account's state; the empty one where there is none."""

@@ -65,7 +65,9 @@ class Pool:
         return mined_nonce
 
     def ready(self, nonce_of: Callable[[str], int], base_fee_per_gas: int) -> Iterator[SignedTransaction]:
-        """What the next block can take: each sender's unbroken run of nonces that pays the base fee, first come first.
+        """Yield the transactions that the next block can take, first come first.
+
+        They are each sender's unbroken run of nonces that pays the base fee.
 
         Do not change the pool while reading this; take a list first.
         """

@@ -53,7 +53,7 @@ class PyEvmEngine:
 
     @property
     def name(self) -> EngineName:
-        """Which engine this is."""
+        """Name of this engine."""
         return EngineName.PYEVM
 
     def account(self, address: str) -> Account:

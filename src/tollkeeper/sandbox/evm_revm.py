@@ -67,7 +67,7 @@ class RevmEngine:
 
     @property
     def name(self) -> EngineName:
-        """Which engine this is."""
+        """Name of this engine."""
         return EngineName.REVM
 
     def account(self, address: str) -> Account:

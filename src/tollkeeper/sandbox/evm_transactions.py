@@ -43,7 +43,7 @@ class SignedTransaction:
     s: int
 
     def price_per_gas(self, base_fee_per_gas: int) -> int:
-        """What one gas costs the sender in a block with that base fee."""
+        """Return the price of one gas for the sender in a block with that base fee."""
         return min(self.max_fee_per_gas, base_fee_per_gas + self.max_priority_fee_per_gas)
 
     @property

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Node(Protocol):
-    """What can be started and stopped in an event loop."""
+    """Node that can be started and stopped in an event loop."""
 
     async def start(self) -> str:
         """Serve. Returns the URL. Raises: OSError where the port is taken."""

@@ -32,7 +32,7 @@ class SolanaBuyer:
     rpc_url: str
 
     async def node(self, method: str, *params: object) -> Any:  # noqa: ANN401 - JSON
-        """What the node answers. Raises: ValueError where it refuses."""
+        """Ask the node. Raises: ValueError if it refuses."""
         request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}
         answer = (await self.client.ask("POST", self.rpc_url, body=request)).json()
         if "result" not in answer:
@@ -55,10 +55,10 @@ class SolanaBuyer:
         return offer.shown(solana_payload_for(offer.requirements, terms, self.wallet.seed, blockhash, nonce))
 
     async def balance_micro(self, owner: str, mint: str) -> int:
-        """What a wallet holds of the token, in micro-units."""
+        """Return the wallet's balance of the token, in micro-units."""
         found = await self.node("getTokenAccountBalance", associated_token_account(owner, mint))
         return int(found["value"]["amount"])
 
     async def lamports(self, owners: list[str]) -> int:
-        """What these accounts hold together."""
+        """Return the sum of these accounts' lamports."""
         return sum([int((await self.node("getBalance", owner))["value"]) for owner in owners])

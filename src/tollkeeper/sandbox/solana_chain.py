@@ -78,7 +78,7 @@ class Executed:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What executing a transaction would give now."""
+    """Result of executing a transaction now."""
 
     error: Any
     logs: list[str]
@@ -230,7 +230,10 @@ class EmbeddedSolanaChain:
         return self._svm.minimum_balance_for_rent_exemption(size_bytes)
 
     def simulate(self, raw: bytes, *, replaces_blockhash: bool, checks_signatures: bool) -> Simulated:
-        """What executing a transaction would give. Raises: TransactionRefused for what is unreadable or unsigned."""
+        """Return the result that executing a transaction would have.
+
+        Raises: TransactionRefused if it is unreadable or unsigned.
+        """
         transaction = _parsed(raw)
         if checks_signatures:
             _check_signatures(transaction)
@@ -319,7 +322,7 @@ class EmbeddedSolanaChain:
         self._svm.set_account(Pubkey.from_string(address), Account(self.rent(len(data)), data, owner, executable=False))
 
     def _listed_blockhashes(self) -> Account:
-        """As a cluster lists them: the newest first, each with what a signature costs."""
+        """List the recent blockhashes as a cluster does: the newest first, each with the price of a signature."""
         newest = [Pubkey.from_string(one) for one in reversed(self._recent)][:RECENT_SLOTS]
         price = LAMPORTS_PER_SIGNATURE.to_bytes(8, "little")
         data = len(newest).to_bytes(8, "little") + b"".join(bytes(one) + price for one in newest)

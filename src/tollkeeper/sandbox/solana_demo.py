@@ -28,7 +28,7 @@ MINT: Final = SOLANA.usdc.address
 
 @dataclass(slots=True)
 class OnSolana:
-    """What these steps share beside the story. `unpaid` is the gate's 402; `is_ours`: our own client buys."""
+    """State that these steps share beside the story. `unpaid` is the gate's 402; `is_ours`: our own client buys."""
 
     story: Story
     buyer: SolanaBuyer
@@ -40,7 +40,7 @@ class OnSolana:
     transaction: str = ""
 
     async def balances(self) -> tuple[int, int]:
-        """What buyer and owner hold, in micro-units."""
+        """Return the buyer's and the owner's balances, in micro-units."""
         wallets = self.story.sandbox.solana_wallets
         return (
             await self.buyer.balance_micro(wallets.buyer.address, MINT),
@@ -48,7 +48,7 @@ class OnSolana:
         )
 
     async def hub_lamports(self) -> int:
-        """What the hub's fee payers hold together."""
+        """Return the sum of the lamports of the hub's fee payers."""
         return await self.buyer.lamports([one.address for one in self.story.sandbox.solana_wallets.fee_payers])
 
 

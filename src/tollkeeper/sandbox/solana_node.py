@@ -155,7 +155,7 @@ class SolanaNode:
     def _answer(
         self, socket: web.WebSocketResponse, request: dict[str, Any], subscriptions: dict[int, asyncio.Task[None]]
     ) -> tuple[Any, Coroutine[Any, Any, None] | None]:
-        """What is answered, and what to watch from now on. Raises: RpcError."""
+        """Return the answer, and what to watch from now on. Raises: RpcError."""
         method, params = request["method"], request.get("params") or []
         subscription = len(subscriptions) + 1
         if method == "slotSubscribe":

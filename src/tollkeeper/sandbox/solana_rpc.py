@@ -226,7 +226,7 @@ def _of_transactions(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json
 
 
 def _of_tests(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
-    """What no cluster has."""
+    """Return the methods for tests, which no cluster has."""
 
     def advance(slots: int = RECENT_SLOTS + 1) -> int:
         if slots > _ADVANCED_MAX:  # nobody is answered meanwhile

@@ -59,7 +59,7 @@ _DRAIN_SECONDS: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What can be chosen.
+    """Options of a sandbox.
 
     `port` 0 takes a free one, `engine` None the fastest that is there, `data_dir` None a temporary directory,
     `relayer_key` None the public test wallet's.
@@ -93,11 +93,11 @@ class Sandbox:
 
     @property
     def pay_to(self) -> str:
-        """Who is paid unless a gate names somebody else (EIP-55)."""
+        """Address that is paid unless a gate names another one (EIP-55)."""
         return checksum_address(self.wallets.owner.address)
 
     def as_json(self) -> dict[str, Any]:
-        """What a program needs to know."""
+        """Return what a program needs to know, as JSON."""
         return {
             "gatewayUrl": self.gateway_url,
             "hubUrl": self.hub_url,

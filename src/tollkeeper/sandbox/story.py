@@ -1,4 +1,4 @@
-"""What the steps of the demo share: who plays, where everything is, and what was said so far."""
+"""State that the steps of the demo share: the players, the places, and what was said so far."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ CITY: Final = "Oslo"
 
 @dataclass(slots=True)
 class Story:
-    """What the steps share. `url` is the gate's, with a query; `unpaid` its 402, whose body is the `challenge`.
+    """State that the steps share. `url` is the gate's, with a query; `unpaid` its 402, whose body is the `challenge`.
 
-    `payment`: the header that bought, where we know it.
+    `payment`: the header that bought, if we know it.
     """
 
     narrator: Narrator
@@ -38,7 +38,7 @@ class Story:
     transaction: str = ""
 
     async def balances(self) -> tuple[int, int]:
-        """What buyer and owner hold, in micro-units."""
+        """Return the buyer's and the owner's balances, in micro-units."""
         sandbox, wallets = self.sandbox, self.sandbox.wallets
         return (
             await self.buyer.balance_micro(sandbox.rpc_url, sandbox.token, wallets.buyer.address),

@@ -30,7 +30,7 @@ class TestWallet:
 
     @property
     def key(self) -> WalletKey:
-        """What its owner signs with."""
+        """Key that the wallet's owner signs with."""
         return WalletKey(Family.EVM, self.private_key)
 
     @property
@@ -74,7 +74,7 @@ class SolanaWallet:
 
     @property
     def key(self) -> WalletKey:
-        """What its owner signs with."""
+        """Key that the wallet's owner signs with."""
         return WalletKey(Family.SOLANA, self.seed)
 
     @property

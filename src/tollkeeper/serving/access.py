@@ -105,7 +105,7 @@ class _LoggedCalls:
         self._is_written = _is_written(logging.INFO)
 
     def ended(self, call: InboundCall) -> None:
-        """See `CallHandler`."""
+        """Count a call that has ended, and write its log line."""
         self._counts.count(call.status, call.duration_us)
         if self._spans is not None:
             self._spans.add_call(call)

@@ -37,9 +37,9 @@ _NOT_SET = "(not set)"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a check found. `errors` keep a process from starting, a network from being used, or gates from being saved.
+    """Findings of a check. `errors` keep a process from starting, a network from being used, or gates from being saved.
 
-    `warnings` do not. `unchecked`: what remains for the operator to look at.
+    `warnings` do not. `unchecked`: facts that remain for the operator to check.
     """
 
     values: tuple[tuple[str, str], ...]
@@ -163,7 +163,7 @@ def _steps(settings: Settings) -> str:
 
 
 def _fee_payers(settings: Settings) -> list[tuple[str, str]]:
-    """Who pays on the networks that are on, or would on any, so that the operator can fund them."""
+    """Return the payers on the networks that are on, or would be on any, so that the operator can fund them."""
     told = []
     for family in dict.fromkeys(one.network.family for one in settings.networks.values()) or FAMILIES:
         row = FAMILIES[family]
@@ -205,7 +205,7 @@ def _ids(ring: KeyRing | None) -> str:
 
 
 def _database_findings(settings: Settings) -> tuple[list[Finding], list[Finding]]:
-    """Of a database that lacks migrations nothing is read: a start applies them."""
+    """Check the database. Nothing is read of one that lacks migrations: a start applies them."""
     try:
         if problem := unusable(sqlite_path(settings.database_url).parent):
             return [Finding("database_url", problem)], []

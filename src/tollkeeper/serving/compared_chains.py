@@ -1,4 +1,4 @@
-"""What comparing the books asks of a chain, of either family: its newest block, payments in blocks, sightings."""
+"""Chains as the comparison of the books reads them, of either family: newest block, payments in blocks, sightings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ComparedChain(Protocol):
         """At least those that `senders` sent to `recipients`, and those to `sold_to` whoever sent them."""
 
     async def look(self, wanted: Sequence[Expected]) -> list[Sighting]:
-        """What the chain shows of these transactions."""
+        """Return what the chain shows of these transactions."""
 
     async def close(self) -> None:
         """Ends the connections."""

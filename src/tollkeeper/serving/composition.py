@@ -99,7 +99,7 @@ async def compose(
 
 
 def _spans(parts: AsyncExitStack, settings: Settings) -> Spans | None:
-    """Where spans go, until the parts end; None where nobody collects them."""
+    """Return the recorder of spans, which works until the parts end; None if no collector is configured."""
     if not settings.exports_spans:
         return None
     spans = Spans()
@@ -265,7 +265,10 @@ def _public_keys(ring: KeyRing) -> Mapping[str, bytes]:
 
 
 def settle_request_signer(ring: KeyRing, hub_url: str) -> RequestSigner:
-    """What signs a gateway's requests to that hub with the ring's current key (RFC 9421, ed25519; contract 4.3, 6)."""
+    """Return the signer of a gateway's requests to that hub, with the ring's current key.
+
+    RFC 9421, ed25519; contract 4.3, 6.
+    """
     authority = authority_of(hub_url)
     key = SigningKey(ring.current, Algorithm.ED25519, ring.keys[ring.current])
 
@@ -293,7 +296,7 @@ def settle_request_signer(ring: KeyRing, hub_url: str) -> RequestSigner:
 
 
 def _given(value: T | None) -> T:
-    """What the settings of this role always have (`load_settings` refuses them without)."""
+    """Return a setting that this role always has (`load_settings` refuses settings without it)."""
     if value is None:
         msg = "settings of another role were composed"
         raise ValueError(msg)

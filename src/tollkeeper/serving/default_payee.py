@@ -29,7 +29,10 @@ _NOBODYS: Final = "it is nobody's who could be paid: a token, a program, or an a
 
 
 def judge_default_payee(settings: Settings, *, asks: bool = True) -> tuple[list[Finding], list[Finding]]:
-    """What is wrong with it, and what is unwise: errors and warnings. `asks`: nodes too, for which it waits seconds."""
+    """Return what is wrong with it, and what is unwise: errors and warnings.
+
+    `asks`: ask nodes too, which takes seconds.
+    """
     address = settings.default_payment_address
     if address is None:
         return [], []

@@ -63,7 +63,7 @@ async def deploy(settings: Settings, name: str, key_file: Path | None, *, is_pla
 
 
 def _payer(settings: Settings, key_file: Path | None) -> Signer:
-    """Whose account pays. Raises: ValueError where none is named, or one of the hub's."""
+    """Return the signer that pays. Raises: ValueError if none is named, or if it is one of the hub's."""
     if key_file is None:
         msg = (
             "name a key of its own with --key-file, whose account has gas money; `openssl rand -hex 32` makes one, and "

@@ -33,7 +33,10 @@ _LOG = structlog.get_logger("tollkeeper.serving")
 
 
 def token_key(key: bytes) -> bytes:
-    """What makes credit tokens and links while `key` seals: made from it, so that no key has two uses."""
+    """Derive the key of credit tokens and links while `key` seals.
+
+    It is a key of its own, so that no key has two uses.
+    """
     return hmac.digest(key, _TOKEN_KEY_PURPOSE, hashlib.sha256)
 
 

@@ -1,4 +1,4 @@
-"""Which store the settings name for the files that are sold, and whether it can be used, for `config check`."""
+"""Stores that the settings name for the files that are sold, and whether they can be used, for `config check`."""
 
 from __future__ import annotations
 
@@ -99,5 +99,5 @@ def _cannot_be_used(place: Path | Bucket, problem: str, later: str = _LATER) -> 
 
 
 def shown_place(place: Path | Bucket) -> str:
-    """As the setting says it."""
+    """Return the place as the setting spells it."""
     return str(place) if isinstance(place, Path) else f"s3://{place.name}/{place.prefix}"

@@ -47,7 +47,7 @@ class ListenError(StartError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a listener is."""
+    """Address of a listener."""
 
     host: str
     port: int

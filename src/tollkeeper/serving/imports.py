@@ -1,4 +1,4 @@
-"""What a process does before it imports the thousand modules that it is made of, to start sooner and smaller."""
+"""Preparations of a process before it imports its thousand modules, to start sooner and smaller."""
 
 from __future__ import annotations
 

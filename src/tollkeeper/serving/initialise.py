@@ -42,7 +42,7 @@ class InitError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the user chose. `data_dir` None: beside the configuration, unless that is in /etc."""
+    """Choices of the user. `data_dir` None: beside the configuration, unless that is in /etc."""
 
     role: Role
     network: Network
@@ -57,7 +57,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Initialised:
-    """What was made, where data will be, and who is to be funded: the accounts that pay for settlements, if any do."""
+    """Result: the file made, the place of data, and the accounts to fund, which pay for settlements, if any do."""
 
     config_path: Path
     data_dir: Path

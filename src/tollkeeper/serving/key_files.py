@@ -29,7 +29,7 @@ class KeyFiles:
 
     @property
     def retired_path(self) -> Path:
-        """Where keys go that leave the ring."""
+        """File that takes the keys that leave the ring."""
         return self._paths[0].with_name(self._paths[0].name + ".retired")
 
     @property
@@ -49,7 +49,7 @@ class KeyFiles:
             os.close(descriptor)
 
     def ring(self) -> KeyRing:
-        """What they hold. Raises: ValueError."""
+        """Read the key ring from the files. Raises: ValueError."""
         return parse_key_ring("\n".join(map(read_secret_file, self._paths)))
 
     def revoked(self) -> frozenset[str]:

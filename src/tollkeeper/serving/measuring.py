@@ -41,7 +41,7 @@ class _Collected:
         self._metrics = list(metrics)
 
     def collect(self) -> Iterator[Metric]:
-        """See `prometheus_client.registry.Collector`."""
+        """Return the metrics."""
         return iter(self._metrics)
 
 
@@ -53,7 +53,7 @@ def exposition(metrics: Iterable[Metric]) -> bytes:
 
 @dataclass(slots=True)
 class Measured:
-    """What of a process is measured; its parts are filled in as they are made."""
+    """Measured parts of a process; they are filled in as they are made."""
 
     counts: RequestCounts = field(default_factory=RequestCounts)
     gateway: Gateway | None = None

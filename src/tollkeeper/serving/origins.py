@@ -1,4 +1,4 @@
-"""Which web pages may use `/api` (contract 3.2): those of our own origin and those that the settings name.
+"""Web pages that may use `/api` (contract 3.2): those of our own origin and those that the settings name.
 
 A page elsewhere is refused outright, not just kept from reading the answer: without a preflight its request would have
 been carried out, and where gates may be made without a login, a page could make them on its reader's machine. The Host

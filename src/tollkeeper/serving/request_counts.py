@@ -1,4 +1,4 @@
-"""What a process has answered: requests by kind and status, and how long they took (contract 2, metrics).
+"""Counts of a process's answers: requests by kind and status, and how long they took (contract 2, metrics).
 
 Counted on the way of every answer, so nothing here does more than add one to two numbers. A status is one of 600 and a
 latency one of 64 powers of two: the labels are bounded, and no gate has one.
@@ -44,7 +44,7 @@ class Kind:
 
 
 class RequestCounts:
-    """Of one process. Kinds: `gate` (calls of PayGates) and `other` (everything else)."""
+    """Counts of one process. Kinds: `gate` (calls of PayGates) and `other` (everything else)."""
 
     def __init__(self) -> None:
         self.gate = Kind()

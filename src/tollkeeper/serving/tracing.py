@@ -24,7 +24,7 @@ _CLOSE_MILLISECONDS: Final = 2000
 
 
 class Spans:
-    """Where spans go. `aclose` sends what is left."""
+    """Exporter of spans. `aclose` sends what is left."""
 
     def __init__(self) -> None:
         # Loaded here: it costs every start that does not use it.

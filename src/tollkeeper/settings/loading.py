@@ -1,4 +1,4 @@
-"""Which settings there are, what each means and what it is when nobody sets it (contract 1, 3.2, 4.4, 5.2, 6)."""
+"""Loading of all settings: the meaning and the default of each (contract 1, 3.2, 4.4, 5.2, 6)."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _depths(sources: Sources) -> DepthSettings:
 
 
 def _metrics_address(sources: Sources) -> tuple[str, int] | None:
-    """Where metrics are served; an empty setting turns them off."""
+    """Return the address at which metrics are served; an empty setting turns them off."""
     address = sources.take("metrics_address", text_of.parse_address_and_port, DEFAULT_METRICS_ADDRESS)
     return None if sources.is_empty("metrics_address") else address
 
@@ -195,7 +195,7 @@ def _require_one_worker(sources: Sources) -> None:
 
 
 def _confirm_nodes(sources: Sources, networks: Mapping[str, NetworkSettings]) -> int:
-    """Of every network that has nodes; 0: two where another one can be reached."""
+    """Return how many nodes of each network that has nodes must agree; 0: two, if another one can be reached."""
     needed = sources.take("confirm_nodes", text_of.whole_number(0, 10), 0)
     for name, settings in networks.items():
         if settings.rpc_urls and len(settings.rpc_urls) < needed:
@@ -261,7 +261,7 @@ def _keys(sources: Sources, role: Role) -> tuple[KeyRing | None, KeyRing | None,
 
 
 def _public_url(sources: Sources, host: str, port: int) -> PublicUrl:
-    """Where the world reaches us; known without being told only where it is this machine alone."""
+    """Return the URL at which the world reaches us. It need not be set only if it is this machine alone."""
     local = PublicUrl(text_of.local_url(host, port), host)
     if sources.text("public_url") is None and not local.is_loopback:
         sources.report("public_url", "it is not set", "give the URL by which clients reach this process")
@@ -317,7 +317,7 @@ def _networks(sources: Sources, role: Role) -> dict[str, NetworkSettings]:
 
 
 def _enabling(network: str, role: Role) -> str:
-    """What enables it: a gateway may have a node, and needs none."""
+    """Return advice on how to enable the network: a gateway may have a node, and needs none."""
     return ("write a section" if role is Role.GATEWAY else "set rpc_url of") + f" [networks.{network}]"
 
 

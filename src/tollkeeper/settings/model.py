@@ -1,4 +1,4 @@
-"""What the settings of a process are, once they were found right (contract 1, 3.2, 4.4, 5.2)."""
+"""Settings of a process, after they were found right (contract 1, 3.2, 4.4, 5.2)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Peers: TypeAlias = IPv4Network | IPv6Network
 
 
 class Role(StrEnum):
-    """Which parts this process runs (contract 1)."""
+    """Roles of a process: the parts that it runs (contract 1)."""
 
     SERVE = "serve"
     GATEWAY = "gateway"
@@ -69,7 +69,7 @@ class NetworkSettings:
 
 @dataclass(frozen=True, slots=True)
 class GasCaps:
-    """What one settlement and an hour on one network may cost the hub (contract 5.2). Wei, and gas."""
+    """Caps on what one settlement, and an hour on one network, may cost the hub (contract 5.2). Wei, and gas."""
 
     max_fee_per_gas_wei: int = 50_000_000_000
     gas_limit: int = 150_000
@@ -108,7 +108,10 @@ class Batching:
 
 @dataclass(frozen=True, slots=True)
 class ExposureCaps:
-    """What one payer, and all payers of one gate, may owe under `assumeValid` (contract 4.4): payments, micro-units."""
+    """Caps on the debt of one payer, and of all payers of one gate, under `assumeValid` (contract 4.4).
+
+    In payments, and in micro-units.
+    """
 
     payments: int = 20
     value_micro: int = 20_000_000
@@ -118,7 +121,7 @@ class ExposureCaps:
 
 @dataclass(frozen=True, slots=True)
 class FileSettings:
-    """Where contents of file PayGates are kept, what stays free there (a directory), how long a link is good."""
+    """Place for the contents of file PayGates, the space to leave free there (a directory), a link's lifetime."""
 
     place: Path | Bucket
     min_free_bytes: int = 1024 * 1024 * 1024

@@ -1,9 +1,9 @@
-"""Where the texts of settings come from: options, environment, configuration file, key files (security A-26).
+"""Sources of settings' texts: options, environment, configuration file, key files (security A-26).
 
 A setting `x` is `TOLLKEEPER_X` in the environment or `x` in `tollkeeper.toml`; a command's option wins over the
 environment, the environment over the file. Everything that is wrong is noted, and an unknown name is wrong. Secrets
-come from files that nobody else can read, or from the environment, never from the configuration file. What this module
-does not do: know which settings there are.
+come from files that nobody else can read, or from the environment, never from the configuration file. This module does
+not know which settings there are.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Sources:
         return given.text or None if given is not None else None
 
     def is_empty(self, name: str) -> bool:
-        """Whether a setting is given as nothing."""
+        """Return True if a setting is given as nothing."""
         given = self._given.get(name)
         return given is not None and not given.text
 
@@ -120,7 +120,10 @@ class Sources:
         return None
 
     def secret(self, name: str, parse: Callable[[str], T], needed_for: str | None) -> T | None:
-        """What the variable `name` or the files that `name`_file names hold; reported where it is needed and absent."""
+        """Return what the variable `name`, or the files that `name`_file names, hold.
+
+        A secret needed and absent is reported.
+        """
         inline, path_text = self.text(name), self.text(f"{name}_file")
         if inline is not None and self._given[name].from_file:
             self.report(name, "a secret does not belong into the configuration file", f"use {name}_file")

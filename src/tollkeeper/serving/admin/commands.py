@@ -1,4 +1,4 @@
-"""What a gateway's server does for an operator: honour a payment, and end the tokens of a key that leaked."""
+"""Orders that a gateway's server carries out for an operator: honour a payment, and end the tokens of a leaked key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def commands_of(settings: Settings, database: Database, keys: EncryptionKeys) -> Carry:
-    """What carries out an order, named by its `order`, on this database."""
+    """Return the function that carries out an order, named by its `order`, on this database."""
     honouring = _honouring(settings, database, keys)
 
     async def honour(order: dict[str, Any]) -> dict[str, Any]:
