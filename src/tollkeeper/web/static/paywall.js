@@ -286,8 +286,11 @@ function showWallets() {
 
 async function begin() {
   show("pay");
+  show("no-script", false);
   gate.offers.forEach((one, place) => $("network").append(new Option(one.label, place)));
   $("network").addEventListener("change", showWallets);
+  const { query } = $("form").elements;
+  if (query) query.value = location.search.slice(1);
   $("form").addEventListener("submit", (event) => event.preventDefault());
   $("again").addEventListener("click", () => run(() => call(request())));
   for (const family of new Set(gate.offers.map((one) => one.family))) {
