@@ -265,7 +265,9 @@ async def test_a_connection_that_breaks_leaves_the_payment_to_be_sent_again(
         page = await shown.page()
         await pressed(page, url)
         await until(lambda: apart.hub.settles, 30)
-        await page.evaluate("window.stop()")
+        with capture_logs() as logs:
+            await page.evaluate("window.stop()")
+            await until(lambda: "client_gone" in [one["event"] for one in logs], 30)
         await expect(page.get_by_role("alert")).to_contain_text("Your payment is kept in this browser")
         settled.set()
         await page.get_by_role("button", name="Ask again").click()

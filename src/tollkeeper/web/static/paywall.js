@@ -123,12 +123,11 @@ async function call(wanted) {
     const token = answer.headers.get("x-credit-token");
     if (token) keep({ token });
     if (answer.type === "opaqueredirect" || answer.headers.has("x-credits-remaining")) return served(answer);
-    const { error, errorDetail, accepts } = await answer.json().catch(() => ({}));
-    const problem = errorDetail ?? (error?.code ? error : { message: `The gateway answered with status ${answer.status}.` });
-    if (answer.status === 402 && accepts && !errorDetail && typeof error === "string") {
-      if (isPaid) drop();
-      return false;
-    }
+    const { error, errorDetail } = await answer.json().catch(() => ({}));
+    const isUnpaid = answer.status === 402 && !errorDetail && !error?.code;
+    if (isUnpaid && !isPaid) return false;
+    const other = isUnpaid ? { code: "CREDITS_EXHAUSTED" } : { message: `The gateway answered with status ${answer.status}.` };
+    const problem = errorDetail ?? (error?.code ? error : other);
     const isPending = problem.code === "SETTLEMENT_PENDING";
     if (answer.status === 503 && isPaid && (isPending || tries < 6)) {
       say(isPending ? "The payment is being settled, and this takes longer than usual. Wait, and do not pay again. You may reload this page."
@@ -162,7 +161,7 @@ async function served(answer) {
   const receipt = header ? JSON.parse(atob(header)) : {};
   const left = answer.headers.get("x-credits-remaining");
   keep({ pending: false, left: Number(left ?? (kept.left ?? 1) - 1), total: Number(answer.headers.get("x-credits-total") ?? kept.total), receipt });
-  if (gate.binding === "wallet") keep({ payment: undefined });
+  if (gate.binding === "wallet" || !kept.left) keep({ payment: undefined, token: undefined });
   step("result");
   say("Loading the result.");
   await render($("body"), answer, gate).catch(() => {
