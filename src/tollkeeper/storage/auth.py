@@ -51,7 +51,7 @@ class Session:
 
 
 class Refreshed(Enum):
-    """What became of a refresh token that was presented."""
+    """Outcomes of presenting a refresh token."""
 
     ROTATED = auto()
     REPEATED = auto()  # just now, and its successor is still unused

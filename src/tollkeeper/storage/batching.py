@@ -93,7 +93,7 @@ class BatchThread(Generic[J]):
         self.lending.expect(loop)
 
     def take_turn(self) -> bool:
-        """Whether the thread has nothing to do and will do nothing until `end_turn`."""
+        """Return True if the thread has nothing to do and will do nothing until `end_turn`."""
         with self._gate:
             return not self._unfinished and not self._is_closing and self.turn.acquire(blocking=False)
 
@@ -169,7 +169,7 @@ class BatchThread(Generic[J]):
 
 
 def answer_to(future: asyncio.Future[Any]) -> Callable[[Outcome], None]:
-    """What tells a future its outcome."""
+    """Return a function that tells a future its outcome."""
 
     def answer(outcome: Outcome) -> None:
         if future.done():  # its caller was cancelled; the unit stands

@@ -1,9 +1,9 @@
-"""What claims are held to: how much may be under way on a network, and what its signer may spend (contract 5.2).
+"""Bounds of claims: settlements under way on a network, and the money that its signer may spend (contract 5.2).
 
-Under way is what is claimed and not seen mined. It is counted in the commit that claims, so of any number of claims in
-any number of processes each sees those before it; what is mined, or fails, makes room by that alone. Who may have how
-much of the room is decided in `hub`. Nor may a signer promise more fees than it can pay: a simulation judges each
-transaction by itself (security A-24).
+A settlement is under way if it is claimed and not seen mined. The count is made in the commit that claims, so of any
+number of claims in any number of processes each sees those before it; a settlement that is mined, or fails, makes room
+by that alone. `hub` decides who may have how much of the room. Nor may a signer promise more fees than it can pay: a
+simulation judges each transaction by itself (security A-24).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _QUERIES: Final = load_queries("claim_bounds.sql")
 
 @dataclass(frozen=True, slots=True)
 class Funds:
-    """What a signer may spend, and what one of its transactions costs at most.
+    """Money that a signer may spend, and the most that one of its transactions costs.
 
-    What it signed before `since_ms` cannot be executed any more, or has been.
+    Transactions that it signed before `since_ms` cannot be executed any more, or have been.
     """
 
     signer: str
@@ -49,7 +49,7 @@ class ClaimBounds:
 
 @dataclass(slots=True)
 class Leeway:
-    """What one unit may still begin. `promised`: what is under way costs the signer at most."""
+    """Room that one unit has to begin settlements. `promised`: the most that those under way cost the signer."""
 
     bounds: ClaimBounds
     under_way: int
@@ -70,7 +70,7 @@ class Leeway:
 
 
 def leeway(bounds: ClaimBounds) -> Unit[Leeway]:
-    """What is left of them. What exactly is promised is looked up where the signer could not pay the most for each."""
+    """Return the room left. The exact promises are looked up only if the signer could not pay the most for each."""
     rows = yield _QUERIES.count_under_way(network=bounds.network)
     under_way, funds = rows[0]["settlements"], bounds.funds
     if funds is None:

@@ -50,10 +50,10 @@ _QUERIES: Final = load_queries("settlements.sql")
 
 @dataclass(frozen=True, slots=True)
 class NewSettlement:
-    """What a claim writes. `payment` and `requirements` are canonical JSON texts, `signer` will settle it.
+    """Settlement that a claim writes. `payment` and `requirements` are canonical JSON texts, `signer` will settle it.
 
-    `holder` is the process that carries it forward; `alias` is another name of the payment's, where it has one.
-    `tenant`: for whom it is settled.
+    `holder` is the process that carries it forward; `alias` is another name of the payment, if it has one. `tenant`:
+    for whom it is settled.
     """
 
     id: str
@@ -91,7 +91,7 @@ class Wish:
 
 
 class Claimed(Enum):
-    """What became of a wish."""
+    """Outcomes of a claim."""
 
     WON = auto()  # claimed and signed by this unit
     LOST = auto()  # somebody else was first: their row

@@ -32,7 +32,7 @@ class CreationKey:
 
     @property
     def place(self) -> bytes:
-        """Where its answer is sealed to."""
+        """Place that the answer is sealed to."""
         return place("creations", creation_row(self.scope, self.key), "answer")
 
 

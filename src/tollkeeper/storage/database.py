@@ -1,8 +1,8 @@
-"""What a store may ask of a database: units of work that are durable when they return (architecture 6, F13-F15).
+"""Interface of a database: units of work that are durable when they return (architecture 6, F13-F15).
 
 A unit is a generator that yields statements, is sent their rows and returns a result. It never awaits and knows no
-driver, so an engine drives it in its writing thread, and a test drives it with a list. What this module does not do:
-speak to any database.
+driver, so an engine drives it in its writing thread, and a test drives it with a list. This module speaks to no
+database.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ConstraintError(StatementError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one job: its result, or the exception that left it."""
+    """Outcome of one job: its result, or the exception that left it."""
 
     result: Any = None
     error: BaseException | None = None
@@ -86,13 +86,13 @@ class Database(Protocol):
         """
 
     async def read_short(self, statement: Statement) -> list[Row]:
-        """As `read`, for a look-up of a few rows by their key: the loop may be blocked for it."""
+        """Read as `read` does, a few rows by their key: the loop may be blocked for it."""
 
     async def read_long(self, statement: Statement, tenant: str) -> list[Row]:
-        """As `read`, for lists and sums that grow with what was sold or asked: no other reader waits for it.
+        """Read as `read` does, lists and sums that grow with what was sold or asked: no other reader waits for it.
 
-        `tenant`: who asks. Others' lists wait for one of his at a time. Raises: StorageError also where it takes longer
-        than ten seconds.
+        `tenant`: who asks. The lists of other tenants wait for one of this tenant's at a time. Raises: StorageError
+        also if it takes longer than ten seconds.
         """
 
     async def run(self, unit: Unit[T]) -> T:
@@ -105,9 +105,9 @@ class Database(Protocol):
         """
 
     async def run_short(self, unit: Unit[T]) -> T:
-        """As `run`, for a unit of a few statements that a caller waits for.
+        """Run as `run` does, a unit of a few statements that a caller waits for.
 
-        Those of one turn of the event loop may be one commit, and the loop may be blocked for it, as by `post`.
+        Units of one turn of the event loop may be one commit, and the loop may be blocked for it, as by `post`.
         """
 
     def post(self, job: Job, answer: Callable[[Outcome], None]) -> None:

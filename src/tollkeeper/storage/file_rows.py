@@ -1,8 +1,8 @@
-"""Which object of the store of files a PayGate sells, which no more, which is being written (contract 3.3, 4.8).
+"""Rows of objects in the store of files: sold by a PayGate, sold no more, or being written (contract 3.3, 4.8).
 
-A content that was replaced, or whose gate was deleted, keeps its row until every link to it is over, and no call of
-its gate is due any more: then it is cut. One that is being written has a row too, which says whose it is: it ends as
-sold, in the commit that names its gate, or as cut. What is cut is never sold and may be deleted.
+A content that was replaced, or whose gate was deleted, keeps its row until every link to it is over, and no call of its
+gate is due any more: then it is cut. A content that is being written has a row too, which names its owner: it ends as
+sold, in the commit that names its gate, or as cut. A content that is cut is never sold and may be deleted.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def give_up_files(gate_id: int, now_ms: int) -> Unit[None]:
 
 
 def file_of_row(paygate: Row) -> StoredFile | None:
-    """What a PayGate's row, with its file's columns, sells; None for a target, and where the content is not kept."""
+    """Return the file that a PayGate's row sells; None for a target, and if the content is not kept."""
     if paygate["file_sha256"] is None:
         return None
     return StoredFile(
@@ -142,7 +142,7 @@ def forget_upload(file_id: str) -> Unit[None]:
 
 
 async def is_orphan(database: Database, file_id: str) -> bool:
-    """Whether no row names the object, not even one of an upload."""
+    """Return True if no row names the object, not even one of an upload."""
     return bool(await database.read(_Q.orphan(id=file_id)))
 
 

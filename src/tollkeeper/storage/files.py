@@ -1,8 +1,8 @@
-"""Where the contents of file PayGates lie: what every store does, and the one in a local directory (contract 4.8).
+"""Stores of the contents of file PayGates: the interface, and the store in a local directory (contract 4.8).
 
 An object is there under its id only when it is whole and on the disk; it is sold only when a row in the database names
 it. So whatever a crash or a cut upload leaves is unfinished or an orphan, and `listed` shows both. Contents are never
-held in memory; what blocks runs in a thread.
+held in memory; blocking calls run in a thread.
 """
 
 from __future__ import annotations
@@ -110,11 +110,11 @@ class LocalFiles:
 
     @property
     def directories(self) -> tuple[Path, Path]:
-        """Where whole and unfinished objects are, once there are any."""
+        """Directories of whole and of unfinished objects, once there are any."""
         return self._objects, self._incoming
 
     async def begin(self, file_id: str, expected_bytes: int | None) -> Upload:
-        """See `FileStore`."""
+        """Begin an object."""
         return await asyncio.to_thread(self._begin, file_id, expected_bytes)
 
     def _begin(self, file_id: str, expected_bytes: int | None) -> _LocalUpload:
@@ -134,7 +134,7 @@ class LocalFiles:
             raise FileStoreFullError(msg)
 
     async def require(self, file_id: str, size_bytes: int) -> None:
-        """See `FileStore`."""
+        """Check that the object is there, and of this size."""
         await asyncio.to_thread(self._require, file_id, size_bytes)
 
     def _require(self, file_id: str, size_bytes: int) -> None:
@@ -147,7 +147,7 @@ class LocalFiles:
             raise FileStoreError(OF_ANOTHER_SIZE)
 
     async def read(self, file_id: str, start: int, end: int) -> AsyncIterator[bytes]:
-        """See `FileStore`."""
+        """Yield the bytes from `start` up to and without `end`."""
         try:
             file = await asyncio.to_thread((self._objects / file_id).open, "rb", 0)
         except OSError as error:
@@ -165,7 +165,7 @@ class LocalFiles:
                 yield data
 
     async def delete(self, file_id: str) -> None:
-        """See `FileStore`."""
+        """Delete the object, whole or unfinished."""
         await asyncio.to_thread(self._delete, file_id)
 
     def _delete(self, file_id: str) -> None:
@@ -176,7 +176,7 @@ class LocalFiles:
             raise _failure(error) from error
 
     async def listed(self) -> AsyncIterator[Listed]:
-        """See `FileStore`."""
+        """Yield everything in the directories."""
         try:
             everything = await asyncio.to_thread(self._list)
         except OSError as error:
@@ -195,12 +195,12 @@ class LocalFiles:
         return found
 
     async def check(self) -> None:
-        """See `FileStore`."""
+        """Check that objects can be written now."""
         probe = await self.begin(f"check-{os.getpid()}-{time.time_ns()}", None)
         await probe.abort()
 
     async def owner(self, database: str) -> str:
-        """See `FileStore`."""
+        """Return the database that owns the objects: the first that asked."""
         return await asyncio.to_thread(self._owner, database)
 
     def _owner(self, database: str) -> str:
@@ -227,7 +227,7 @@ class _LocalUpload:
         self._size_bytes = 0
 
     async def write(self, data: bytes) -> None:
-        """See `Upload`."""
+        """Write the next bytes."""
         await asyncio.to_thread(self._write, data)
 
     def _write(self, data: bytes) -> None:
@@ -242,7 +242,7 @@ class _LocalUpload:
         self._size_bytes += len(data)
 
     async def finish(self) -> Written:
-        """See `Upload`."""
+        """Finish the object: it is there, whole and on the disk."""
         await asyncio.to_thread(self._finish)
         return Written(self._whole.name, self._size_bytes, self._hash.hexdigest())
 
@@ -260,7 +260,7 @@ class _LocalUpload:
             raise _failure(error) from error
 
     async def abort(self) -> None:
-        """See `Upload`."""
+        """Give the upload up, and delete what was written."""
         await asyncio.to_thread(self._abort)
 
     def _abort(self) -> None:

@@ -67,11 +67,11 @@ class S3Files:
             raise FileStoreError(str(error).partition("\n")[0]) from error
 
     async def begin(self, file_id: str, expected_bytes: int | None) -> Upload:  # noqa: ARG002 - no store says what is free
-        """See `FileStore`."""
+        """Begin an object."""
         return _S3Upload(self, file_id)
 
     async def require(self, file_id: str, size_bytes: int) -> None:
-        """See `FileStore`. Of its first part and its last."""
+        """Check that the object's first part and its last are there, and of the right size."""
         last, rest_bytes = divmod(max(size_bytes, 1) - 1, PART_SIZE_BYTES)
         expected = {0: PART_SIZE_BYTES} | {last: min(rest_bytes + 1, size_bytes)}
         for number, part_bytes in expected.items():
@@ -81,7 +81,7 @@ class S3Files:
                 raise FileStoreError(OF_ANOTHER_SIZE)
 
     async def read(self, file_id: str, start: int, end: int) -> AsyncIterator[bytes]:
-        """See `FileStore`. Who takes it more slowly than the store lets one request last is read to by several."""
+        """Yield the bytes. A reader slower than the store lets one request last is read to by several requests."""
         place = start
         while place < end:
             number, skipped = divmod(place, PART_SIZE_BYTES)
@@ -120,7 +120,7 @@ class S3Files:
         return found
 
     async def delete(self, file_id: str) -> None:
-        """See `FileStore`."""
+        """Delete the object's parts."""
         await self.delete_parts(list(await self.parts(file_id)))
 
     async def delete_parts(self, names: Sequence[str]) -> None:
@@ -130,7 +130,10 @@ class S3Files:
                 await obstore.delete_async(self._store, names[place : place + _DELETED_AT_ONCE])
 
     async def listed(self) -> AsyncIterator[Listed]:
-        """See `FileStore`. An object is as young as its youngest part: the others of a slow upload may be old."""
+        """Yield everything in the store.
+
+        An object is as young as its youngest part: other parts of a slow upload may be old.
+        """
         changed: dict[str, int] = {}
         with _asking("listed"):
             async for page in obstore.list(self._store):
@@ -142,7 +145,10 @@ class S3Files:
             yield Listed(file_id, changed_ms)
 
     async def check(self) -> None:
-        """See `FileStore`. Each right that a bucket may withhold is used once: to write, list, read and delete."""
+        """Check that the bucket can be used.
+
+        Each right that it may withhold is used once: to write, list, read and delete.
+        """
         probe = await self.begin(f"check-{secrets.token_hex(16)}", None)
         try:
             await probe.write(_PROBE)
@@ -157,7 +163,7 @@ class S3Files:
         await probe.abort()
 
     async def owner(self, database: str) -> str:
-        """See `FileStore`."""
+        """Return the database that owns the objects: the first that asked."""
         with suppress(FileMissingError), _asking("read"):
             found = await obstore.get_async(self._store, OWNER_NAME)
             return bytes(await found.bytes_async()).decode("utf-8", "replace")
@@ -179,7 +185,7 @@ class _S3Upload:
         self._leaving: asyncio.Task[None] | None = None
 
     async def write(self, data: bytes) -> None:
-        """See `Upload`."""
+        """Write the next bytes."""
         await asyncio.to_thread(self._hash.update, data)
         while self._filling_bytes + len(data) >= PART_SIZE_BYTES:
             missing = PART_SIZE_BYTES - self._filling_bytes
@@ -206,7 +212,7 @@ class _S3Upload:
             await asyncio.shield(self._leaving)
 
     async def finish(self) -> Written:
-        """See `Upload`. Looks whether all parts are there: another may have deleted some of a very slow upload."""
+        """Finish the object. Checks that all parts are there: another process may delete some of a very slow upload."""
         if self._filling or not self._sent:
             await self._send()
         await self._left()
@@ -216,7 +222,7 @@ class _S3Upload:
         return Written(self._file_id, sum(self._sent.values()), self._hash.hexdigest())
 
     async def abort(self) -> None:
-        """See `Upload`."""
+        """Give the upload up, and delete the parts that were sent."""
         self._filling.clear()
         with suppress(FileStoreError):
             await self._left()

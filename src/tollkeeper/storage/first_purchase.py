@@ -68,7 +68,7 @@ class Unclaimed(Enum):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """What came of it. `purchase` is the winner's own, or the one that is there."""
+    """Outcome of a claim. `purchase` is the winner's own, or the one that is there."""
 
     won: Claim | None
     lost: Unclaimed | None = None
@@ -127,7 +127,7 @@ class ClaimPurchase(msgspec.Struct, frozen=True, kw_only=True):
         return _Q.claim_payment(gate_id=self.gate_id, is_paid=0, **self._identity(), **columns)
 
     def _purchase(self, row: Row) -> Purchase:
-        """What was written: of a new purchase the database knows nothing but its number that is not known here."""
+        """Return what was written: of a new purchase only its number comes from the database."""
         if self.is_retry:
             return purchase_from(row, **_NO_CREDITS)
         key, claimed = self.key, self.row
@@ -242,7 +242,7 @@ class GrantPurchase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Booked(NamedTuple):
-    """What a grant came to: how many credits, and when they end, if they do."""
+    """Result of a grant: how many credits, and when they end, if they do."""
 
     granted: int
     expires_ms: int | None

@@ -22,7 +22,7 @@ _QUERIES: Final = load_queries("settlements.sql")
 
 @dataclass(frozen=True, slots=True)
 class HistoryQuery:
-    """Whose rows: those whose signer and/or recipient is `wallet`, of one network or ("") of all."""
+    """Query for rows whose signer and/or recipient is `wallet`, of one network or ("") of all."""
 
     wallet: str
     as_signer: bool = True
@@ -41,7 +41,7 @@ async def list_history(
 
 
 def history_row(settlement: Settlement, iso: Callable[[int], str]) -> HistoryRow:
-    """What the history item of a row is made of (contract 7). `iso` writes times."""
+    """Return the row that a history item is made of (contract 7). `iso` writes times."""
     payment = json.loads(settlement.payment)
     requirements = json.loads(settlement.requirements)
     own = FAMILIES[family_of(settlement.key.payer)].history_terms(payment["payload"], settlement.key.nonce)

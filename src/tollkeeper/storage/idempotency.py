@@ -30,13 +30,13 @@ class IdempotencyKey:
 
     @property
     def name(self) -> str:
-        """As it is stored."""
+        """Name of the key as it is stored."""
         return f"{self.owner} {self.key}"
 
 
 @dataclass(frozen=True, slots=True)
 class KnownKey:
-    """What a key shows: the outcome of an attempt, or the answer recorded with it."""
+    """Record of a key: the outcome of an attempt, or the answer recorded with it."""
 
     fingerprint: str
     settlement_id: str | None
@@ -45,7 +45,7 @@ class KnownKey:
 
 
 async def find_key(database: Database, key: IdempotencyKey) -> KnownKey | None:
-    """What an idempotency key is bound to."""
+    """Find the record that an idempotency key is bound to."""
     rows = await database.read_short(_QUERIES.find_key(key=key.name))
     if not rows:
         return None

@@ -54,7 +54,7 @@ _OF_ONE_SALE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the settings of a process bound: trusted debts of one payer, and of all payers of one gate (I13)."""
+    """Bounds in a process's settings: trusted debts of one payer, and of all payers of one gate (I13)."""
 
     payments: int
     value_micro: int
@@ -64,7 +64,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a check found: at most LISTED_MAX differences of each kind; every broken sale, with the first rule."""
+    """Findings of a check: at most LISTED_MAX differences of each kind; every broken sale, with the first rule."""
 
     differences: list[Difference]
     sales: dict[str, str]

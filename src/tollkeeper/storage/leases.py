@@ -1,8 +1,8 @@
-"""Which hub processes are alive and what each of them alone may do, as rows (security F20).
+"""Leases of hub processes as rows: which are alive, and what each of them alone may do (security F20).
 
-A process says again and again that it is alive. What it holds, rows of settlements and named leases, may be taken over
-once it does not: the token of a lease, like the fence of a row, grows with each change of hands, and every write of a
-holder names the token that it was given, so that one who comes back too late writes nothing.
+A process says again and again that it is alive. The settlement rows and named leases that it holds may be taken over
+once it does not. The token of a lease, like the fence of a row, grows with each change of hands. Every write of a
+holder names the token that it was given, so that a holder who comes back too late writes nothing.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class _KnownSpend(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """What is one commit. `columns` say of the known ones what the database must know."""
+    """Batch of one commit. `columns` hold, of the known ones, what the database must know."""
 
     others: list[_Waiting]
     known: list[_KnownSpend]
@@ -321,7 +321,7 @@ class Ledger:
             _tell(callback, refusal)
 
     def _ask_anew(self, spend: _KnownSpend) -> None:
-        """As one that names its purchase, and of which nothing else is known."""
+        """Ask again by a spend that names its purchase, and of which nothing else is known."""
         bought = spend.purchase
         self._bought.pop(PaymentKey(bought.network, bought.asset, bought.payer, bought.nonce), None)
         self._waiting.append((HeldSpend(None, bought.id, spend.wish), spend.callback))
@@ -348,7 +348,7 @@ def _tell(callback: _Answer, result: SpendResult | ApiError) -> None:
 
 
 def _refusal_of(error: BaseException) -> ApiError:
-    """What the caller is told: a database that cannot is a 503, a fault of ours a 500."""
+    """Return the caller's refusal: 503 for a database that fails, 500 for a fault of ours."""
     if isinstance(error, ApiError):
         return error
     logger.error("a spend failed", exc_info=error)

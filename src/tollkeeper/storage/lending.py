@@ -21,7 +21,7 @@ _OPENING_SECONDS: Final = 0.00005  # what a sleeping thread needs to wake and ta
 
 
 class Lending:
-    """What one thread and the loops that wait for it know of each other."""
+    """State shared by one thread and the loops that wait for it."""
 
     def __init__(self, longest_seconds: float) -> None:
         self._longest_seconds = longest_seconds

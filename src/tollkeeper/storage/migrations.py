@@ -46,7 +46,7 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a database remembers of a migration."""
+    """Record of an applied migration in a database."""
 
     version: int
     name: str

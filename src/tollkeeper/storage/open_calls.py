@@ -1,9 +1,9 @@
-"""Which calls of one ledger have no end yet, and how others ended: until both are in the database (contract 4.3).
+"""Open calls of one ledger, and the ends of other calls, until both are in the database (contract 4.3).
 
 A call's end is written with the spends that come next. Calls that spent as `spending.spend_known` does are in the
-journal, of which every row has many: this is told the row's number. Once in a while it is noted in the database which
-calls are open, and from which row on there may be more: no more than that is read of the journal if this process dies.
-What this module does not do: ask the database.
+journal, of which every row has many calls: this module is told the row's number. Once in a while it notes in the
+database which calls are open, and from which row on there may be more. If this process dies, no more of the journal
+than that is read. This module does not ask the database.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class OpenCalls:
         return self._row_of.get(call_id)
 
     def end(self, call_id: str, status: int) -> None:
-        """See `Ledger.end`."""
+        """Note that a call has ended, with its status."""
         if call_id in self._unserved or call_id in self._owed:
             return  # what gives its credit back writes its end, too
         if call_id in self._row_of:  # there are no more than were open
@@ -72,7 +72,7 @@ class OpenCalls:
             self._dropped += 1
 
     def take_dropped(self) -> int:
-        """See `Ledger.take_dropped`."""
+        """Return how many calls were dropped since the last time."""
         dropped, self._dropped = self._dropped, 0
         return dropped
 
@@ -100,7 +100,7 @@ class OpenCalls:
                 its.setdefault(status, []).extend(calls)
 
     def to_note(self) -> dict[str, Open]:
-        """What is to be noted with what `take_ended` gave, by this one's name; nothing where that was done of late."""
+        """Return what to note beside `take_ended`'s calls, by this ledger's name; nothing if it was done of late."""
         every = max(_NOTED_EVERY, len(self._row_of) // _OPEN_PER_ROW)
         since = min(self.newest + 1, self._unserved_since) if self._unserved else self.newest + 1
         if self._noted is not None and since < self._noted + every:
@@ -108,9 +108,9 @@ class OpenCalls:
         return {self.name: Open(since, [*self._row_of])}
 
     def refused(self, call_id: str, since: int | None = None) -> None:
-        """See `Ledger.refused`; if it took a credit, then in a row from `since` on, or from the next one on.
+        """Note that a refused call may have taken a credit, in a journal row from `since` on, or from the next one on.
 
-        Where its row is known that one counts.
+        If its row is known, that row counts.
         """
         if len(self._unserved) + len(self._owed) >= ENDED_MAX:
             return
@@ -123,7 +123,7 @@ class OpenCalls:
 
     @property
     def owes(self) -> bool:
-        """Whether any may have taken a credit that is to be given back."""
+        """True if any call may have taken a credit that is to be given back."""
         return bool(self._unserved or self._owed)
 
     def some_unserved(self) -> tuple[dict[str, int | None], int]:
@@ -132,14 +132,14 @@ class OpenCalls:
         return dict(itertools.islice(waiting, ENDED_AT_ONCE)), self._unserved_since
 
     def given_back(self, calls: Iterable[str]) -> None:
-        """What these took, if anything, their purchases have again; and they have their ends."""
+        """Forget these calls: what they took, if anything, their purchases have again, and they have their ends."""
         for call_id in calls:
             self._unserved.pop(call_id, None)
             self._owed.pop(call_id, None)
             self._row_of.pop(call_id, None)
 
     def not_given_back(self, call_id: str, status: int) -> None:
-        """What it took stays taken, and it ends with this status: in the journal and as a row, where none is known."""
+        """End a call that keeps its credit, with this status: in the journal, and as a row if none is known."""
         if self._owed.pop(call_id, None) is None:
             self._unserved.pop(call_id, None)
             self._end_single(call_id, status)

@@ -1,4 +1,4 @@
-"""Which engine a database URL means; opening it, telling its version, telling what its schema lacks."""
+"""Opening of the database that a URL names; its version, and what its schema lacks."""
 
 from __future__ import annotations
 

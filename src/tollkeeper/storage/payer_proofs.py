@@ -31,7 +31,7 @@ NO_HEADER: Final = bytes(32)
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a payer's credits count for each other: what one wallet buys at one gate on one network."""
+    """Place where a payer's credits count for each other: one wallet at one gate on one network."""
 
     payer: str
     gate_id: int

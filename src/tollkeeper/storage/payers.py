@@ -1,9 +1,9 @@
-"""What a payer may have us sign: never more than it holds, and little once it failed at our cost (security A-24).
+"""Limits of what a payer may have us sign: never more than it holds, little once it failed at our cost (security A-24).
 
-A simulation judges one payment by itself. What else of the payer's is under way will be mined before it, so the balance
-that was read must cover all of it; else each but the first would cost gas and move nothing. Who takes the money away
-after the simulation, or whose wallet changes its mind, is remembered for an hour, on the disk and by all processes.
-Which answer that becomes is decided in `hub`.
+A simulation judges one payment by itself. The payer's other payments under way will be mined before it, so the balance
+that was read must cover all of them; else each but the first would cost gas and move nothing. A payer who takes the
+money away after the simulation, or whose wallet changes its mind, is remembered for an hour, on the disk and by all
+processes. `hub` decides which answer that becomes.
 """
 
 from __future__ import annotations

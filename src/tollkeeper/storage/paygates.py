@@ -341,7 +341,7 @@ class PayGates:
         return all_outstanding
 
     async def counters(self, gate_id: int) -> Counters:
-        """What the gate has done, as far as it has been written."""
+        """Return the gate's counters, as far as they have been written."""
         rows = await self._database.read(_Q.counters_of_gate(gate_id=gate_id))
         if not rows:
             return Counters()
@@ -350,7 +350,7 @@ class PayGates:
         return Counters(**{**counted, "revenue_micro": high * 10**18 + counted["revenue_micro"]})
 
     async def trust(self, gate: PayGate) -> Trust:
-        """What the gate sold on trust and is not confirmed, and what it sold and was not paid after all."""
+        """Return the gate's sales on trust: those not confirmed, and those that were not paid after all."""
         rows = await self._database.read_long(_Q.trust_of_gate(gate_id=gate.id), gate.tenant)
         found = {row["state"]: (row["purchases"], in_whole(row["value_high"], row["value_low"])) for row in rows}
         return Trust(*found.get("LIVE", (0, 0)), *found.get("VOID", (0, 0)))

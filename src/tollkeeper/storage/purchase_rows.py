@@ -71,7 +71,7 @@ class SpendRequest(msgspec.Struct, frozen=True):
 
 
 class SpendResult(msgspec.Struct, frozen=True):
-    """What came of it, and the purchase as it stands afterwards; None when the payment was never seen."""
+    """Outcome of a spend, and the purchase as it stands afterwards; None if the payment was never seen."""
 
     outcome: Spend
     purchase: Purchase | None = None

@@ -70,7 +70,7 @@ _Q = load_queries("gateway.sql")
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """What came of a claim; `purchase` is the winner's own.
+    """Outcome of a claim; `purchase` is the winner's own.
 
     `was_honoured`: it was TAKEN by this very order to honour it, given before.
     """
@@ -82,9 +82,9 @@ class ClaimResult:
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """What of a payment is kept with its claim: its value, its end (Unix seconds), the hash of its header.
+    """Parts of a payment kept with its claim: its value, its end (Unix seconds), the hash of its header.
 
-    On Solana blocks and not clocks end a payment: None.
+    The end is None on Solana, where blocks and not clocks end a payment.
     """
 
     value_micro: int
@@ -116,9 +116,10 @@ class Purchases:
     def spend_soon(
         self, key: PaymentKey, wish: SpendRequest, now_ms: int, callback: Callable[[SpendResult | ApiError], None]
     ) -> None:
-        """As `spend`, in a batch with every other that waits; `callback` gets the outcome, never before this returns.
+        """Spend as `spend` does, in a batch with every other spend that waits.
 
-        It is given StorageError (503) where the outcome is unknown or the database takes nothing.
+        `callback` gets the outcome, never before this returns. It is given StorageError (503) if the outcome is unknown
+        or the database takes nothing.
         """
         self.ledger.spend(HeldSpend(key, None, wish), now_ms, callback)
 
@@ -427,7 +428,7 @@ class Purchases:
             return b""
 
     async def pay_to(self, purchase: Purchase) -> str:
-        """Who is paid by the purchase's terms. Raises: SealError."""
+        """Return the recipient by the purchase's terms. Raises: SealError."""
         row = (await self._database.read(_Q.purchase_by_id(id=purchase.id)))[0]
         return self._sealing.unseal(row["pay_to"], place("purchases", purchase.id, "pay_to")).decode()
 

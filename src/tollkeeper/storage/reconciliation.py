@@ -1,4 +1,4 @@
-"""What the books say of payments, as they are compared with the chain, and how far they were (security I6 to I8)."""
+"""Payments in the books, for the comparison with the chain, and how far the books were compared (security I6 to I8)."""
 
 from __future__ import annotations
 

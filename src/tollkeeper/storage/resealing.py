@@ -56,7 +56,7 @@ SEALED_TABLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What became of a page: how many values were moved, and the last row's keys; None where it was the last page."""
+    """Result of a page: how many values were moved, and the last row's keys; None if it was the last page."""
 
     moved: int
     last: Mapping[str, Value] | None
@@ -161,7 +161,7 @@ def retired_ids(snapshot: Snapshot) -> list[str]:
 
 
 async def retired_token_keys(database: Database, sealing: Sealing) -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """What made the credit tokens of retired keys, by key id, and the ids of those of which it does not open.
+    """Return the retired keys of credit tokens, by key id, and the ids of the keys that could not be opened.
 
     Raises: StorageError.
     """

@@ -1,6 +1,6 @@
-"""What the stores of one process seal with: a ring of keys, and where nonces come from (contract 3.1).
+"""Sealing of one process's stores: a ring of keys, and a source of nonces (contract 3.1).
 
-What this module does not do: encrypt (`core.sealing`).
+This module does not encrypt (`core.sealing` does).
 """
 
 from __future__ import annotations

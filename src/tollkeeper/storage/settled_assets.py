@@ -1,7 +1,7 @@
-"""What the facilitator settled on each network when that was last heard of (contract 4.3).
+"""Assets that the facilitator settled on each network when that was last heard of (contract 4.3).
 
-A payment on a network that is away for a while, or at a start whose facilitator is, may hold credits. It is read by
-these. What this module does not do: say what can be paid with now.
+A payment on a network that is away for a while, or at a start whose facilitator is, may hold credits. Such a payment is
+read by these assets. They do not say what can be paid with now.
 """
 
 from __future__ import annotations

@@ -233,7 +233,10 @@ async def has_orphans(database: Database, holder: str, now_ms: int) -> bool:
 
 
 async def list_broken(database: Database, holder: str, among: Sequence[Settlement], now_ms: int) -> dict[str, str]:
-    """Which of these unfinished rows of `holder`'s break an invariant by themselves now: its name by the row's id."""
+    """List which of these unfinished rows of `holder`'s break an invariant by themselves now.
+
+    Returns the invariant's name by the row's id.
+    """
     times = [row.updated_ms for row in among]
     statement = _QUERIES.list_broken(
         holder=holder,

@@ -94,7 +94,7 @@ class SpendBatch(msgspec.Struct, frozen=True):
     is_alone: bool = False
 
     def unit(self) -> Unit[Spent]:
-        """See `end_calls`, `spend_known`, `spend_all`."""
+        """Write the ends of calls, then the known spends, then all others."""
         if self.ended:
             yield from end_calls(self.ended, self.now_ms)
         spent = Spent([])
@@ -203,7 +203,7 @@ def spend_known(known: KnownSpends, now_ms: int, *, is_alone: bool = False) -> U
 
 
 def _are_used(known: KnownSpends) -> Unit[bool]:
-    """Whether one of these calls is there."""
+    """Return True if one of these calls has been used."""
     for call_id in known.calls:
         if (yield _Q.purchase_of_call(id=call_id)):
             return True
@@ -269,7 +269,10 @@ def spend_one(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
 
 
 def look_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Statement:
-    """Which purchase a wallet's call is spent from. It reads all that the wallet ever bought."""
+    """Return the query for the purchase that a wallet's call is spent from.
+
+    It reads all that the wallet ever bought.
+    """
     since_ms = now_ms - PARKED_SHOWN_MS
     return _Q.oldest_of_payer(payer=payer, gate_id=wish.gate_id, now_ms=now_ms, parked_since_ms=since_ms)
 

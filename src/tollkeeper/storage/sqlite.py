@@ -138,12 +138,15 @@ class SqliteDatabase:
         self._lost = self._failure = _LOST
 
     async def read(self, statement: Statement) -> list[Row]:
-        """See `Database.read`."""
+        """Read on the reading thread."""
         rows: list[Row] = await self._reading.submit(statement)
         return rows
 
     async def read_long(self, statement: Statement, tenant: str) -> list[Row]:
-        """See `Database.read_long`. Whoever gives up leaves his place to nobody before his statement has ended."""
+        """Read a list on its own thread.
+
+        The turn of a caller who gives up is free only once his statement has ended.
+        """
         await self._lists.take(tenant)
         future: asyncio.Future[list[Row]] = asyncio.get_running_loop().create_future()
         tell = answer_to(future)
@@ -160,7 +163,7 @@ class SqliteDatabase:
         return await future
 
     async def read_short(self, statement: Statement) -> list[Row]:
-        """See `Database.read_short`: here, for a look-up takes less than the way to the thread and back."""
+        """Read here: a look-up takes less than the way to the thread and back."""
         if self._is_closed:
             raise StorageError("the database is closed")
         outcome = self._read(self._looker, statement)
@@ -170,12 +173,12 @@ class SqliteDatabase:
         return rows
 
     async def run(self, unit: Unit[T]) -> T:
-        """See `Database.run`."""
+        """Run the unit on the writing thread."""
         result: T = await self._writing.submit(unit)
         return result
 
     async def run_short(self, unit: Unit[T]) -> T:
-        """See `Database.run_short`. Commits here unless the thread has work, which units join, or the disk is slow."""
+        """Run the unit, and commit here, unless the thread has work, which units join, or the disk is slow."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         if loop not in self._short:
@@ -202,7 +205,7 @@ class SqliteDatabase:
                 answer(Outcome(error=error))
 
     def post(self, job: Job, answer: Callable[[Outcome], None]) -> None:
-        """See `Database.post`. Commits here unless the thread has work, which the unit then joins."""
+        """Run the job's unit, and commit here, unless the thread has work, which the unit then joins."""
         unit = job.unit()
         outcomes = self._try_here([unit])
         if outcomes is None:
@@ -225,7 +228,7 @@ class SqliteDatabase:
         return outcomes
 
     async def close(self) -> None:
-        """See `Database.close`."""
+        """Close all connections once begun work has ended. Lists are broken off: they may take too long."""
         if not self._is_closed:
             self._is_closed = True  # which breaks off lists: one may take longer than whoever stops us waits
             self._looker.close()
@@ -263,7 +266,7 @@ class SqliteDatabase:
         return self._commit(units, lending=self._writing.lending)
 
     def _has_begun_in_time(self) -> bool:
-        """As `_has_begun`, by the thread, which waits for another program. Raises: StorageError."""
+        """Begin as `_has_begun` does, by the thread, which waits for another program. Raises: StorageError."""
         patient_until = time.monotonic() + BUSY_TIMEOUT_SECONDS
         while not self._has_begun():
             if time.monotonic() >= patient_until:
@@ -298,7 +301,7 @@ class SqliteDatabase:
         logger.warning("the database takes writes again: its disk holds all that was committed")
 
     def _has_begun(self) -> bool:
-        """Whether a transaction was begun; not while another program writes. Raises: StorageError."""
+        """Return True if a transaction was begun; not while another program writes. Raises: StorageError."""
         try:
             self._writer.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
@@ -325,7 +328,7 @@ class SqliteDatabase:
         return outcomes
 
     def _commit_alone(self, unit: Unit[Any]) -> Outcome:
-        """As `_commit`, for one unit: it is the transaction, so it needs no savepoint. Raises: StorageError."""
+        """Commit as `_commit` does, one unit: it is the transaction, so it needs no savepoint. Raises: StorageError."""
         try:
             try:
                 outcome = Outcome(self._play(unit))
@@ -430,7 +433,7 @@ class SqliteDatabase:
         return [self._list(statement) for statement in statements]
 
     def _list(self, statement: Statement) -> Outcome:
-        """As `_read`, of what `close` does not wait for, and nobody for longer than some seconds."""
+        """Read a list as `_read` does. `close` does not wait for it, and nobody waits longer than some seconds."""
         if self._is_held_up and not self._is_closed:
             self._let_fold()
         if self._is_closed:

@@ -83,7 +83,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def is_of_the_disk(error: sqlite3.Error) -> bool:
-    """Whether the disk is full or failed, and nothing is known against the file."""
+    """Return True if the disk is full or failed, and nothing is known against the file."""
     return primary_code(error) in _DISK_CODES
 
 

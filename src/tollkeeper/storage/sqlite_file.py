@@ -147,13 +147,13 @@ def looking(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
-    """What no file has like before once somebody wrote to it."""
+    """Return a stamp that no file keeps once somebody wrote to it."""
     seen = path.stat()
     return seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 def _has_content(path: Path) -> bool:
-    """Whether there is a database file. Raises: StorageError for a file that is none."""
+    """Return True if there is a database file. Raises: StorageError for a file that is none."""
     try:
         with path.open("rb") as file:
             header = file.read(len(_HEADER))

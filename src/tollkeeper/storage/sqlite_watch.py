@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class FileWatch:
-    """Of one open database, whose `on_lost` is told once, by the watch's own thread."""
+    """Watch of one open database, whose `on_lost` is told once, by the watch's own thread."""
 
     def __init__(self, path: Path) -> None:
         """Made while SQLite has the file open. Closed after it: to close a file of one's own drops SQLite's locks."""

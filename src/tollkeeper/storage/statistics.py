@@ -49,10 +49,10 @@ class LoggedRequest(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What was counted since the last writing: requests by (gate, hour, outcome), calls by (gate, hour, bucket).
+    """Counts since the last writing: requests by (gate, hour, outcome), calls by (gate, hour, bucket).
 
-    `counters`: challenges, calls and failures by gate. `requests`: the next rows of the log, mostly one at least, not
-    all of them of what is counted here. `not_logged`: how many of it have no row and get none, by (gate, hour).
+    `counters`: challenges, calls and failures by gate. `requests`: the next rows of the log; most often at least one,
+    and not all of the requests counted here. `not_logged`: how many requests have no row and get none, by (gate, hour).
     """
 
     counters: Mapping[int, tuple[int, int, int]]
@@ -62,7 +62,7 @@ class Counted:
     not_logged: Mapping[tuple[int, int], int]
 
     def by_gate(self) -> list[Counted]:
-        """What was counted of each gate, without rows of the log."""
+        """Return the counts of each gate, without rows of the log."""
         gates = {*self.counters, *(key[0] for of in (self.outcomes, self.latencies, self.not_logged) for key in of)}
         return [
             Counted(
@@ -109,7 +109,7 @@ class Statistics:
         await run(_add(counted, is_again=is_again))
 
     async def read(self, whose: Whose, span: Span) -> dict[int, Sums]:
-        """What happened in each bucket of the span in which something did, by the bucket's start."""
+        """Return the sums of each bucket of the span in which something happened, by the bucket's start."""
         bounds = {"from_ms": span.from_ms, "to_ms": span.to_ms}
         if whose.gate_id is not None:
             outcomes = _Q.outcomes_of_gate(gate_id=whose.gate_id, **bounds)
@@ -134,13 +134,13 @@ class Statistics:
         return buckets
 
     async def totals(self) -> Totals:
-        """What was sold and what is under way, over all gates."""
+        """Return the sales and the purchases under way, over all gates."""
         sold = (await self._database.read(_Q.sold_in_all()))[0]["purchases"]
         rows = await self._database.read(_Q.unfinished_purchases())
         return Totals(sold, {"CLAIMED": 0, "PARKED": 0} | {row["state"]: row["purchases"] for row in rows})
 
     async def outstanding(self, whose: Whose, now_ms: int) -> Outstanding:
-        """What buyers hold now."""
+        """Return the credits that buyers hold now."""
         if whose.gate_id is not None:
             statement = _Q.outstanding_of_gate(gate_id=whose.gate_id, now_ms=now_ms)
         else:

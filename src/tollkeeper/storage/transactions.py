@@ -56,7 +56,7 @@ class GasBudget:
 
 @dataclass(slots=True)
 class GasLeft:
-    """What is left of a budget within one unit, and what that unit takes of it, by `is_trusted` and by tenant.
+    """Gas left of a budget within one unit, and what that unit takes of it, by `is_trusted` and by tenant.
 
     `of_tenants`: what the tenants of this unit have had within the hour.
     """
@@ -96,7 +96,7 @@ class GasLeft:
 
 
 def gas_left(budget: GasBudget, tenants: Iterable[str] = ()) -> Unit[GasLeft]:
-    """What the last sixty minutes left of the budget, and what these tenants had of it."""
+    """Return what the last sixty minutes left of the budget, and what these tenants had of it."""
     after = budget.now_ms // _MINUTE_MS - _WINDOW_MINUTES
     rows = yield _QUERIES.read_gas(network=budget.network, after_minute=after)
     spent = {row["is_trusted"]: row["gas"] for row in rows}
@@ -194,7 +194,7 @@ def store_filler(lease: Lease, filler: RawTransaction, budget: GasBudget, *, gas
 
 
 def _counted(slot: tuple[str, str, int], budget: GasBudget) -> Unit[tuple[int, bool]]:
-    """What the hour's budget holds of a nonce, and whether a trusted gateway asked for what is settled under it."""
+    """Return what the hour's budget holds of a nonce, and whether a trusted gateway asked for its settlement."""
     network, signer, nonce = slot
     after_ms = (budget.now_ms // _MINUTE_MS - _WINDOW_MINUTES + 1) * _MINUTE_MS
     (found,) = yield _QUERIES.read_counted(network=network, signer=signer, signer_nonce=nonce, after_ms=after_ms)

@@ -18,7 +18,7 @@ _MINUTE_MS: Final = 60_000
 
 
 def take_back_gas(settlement_id: str, attempt: int) -> Unit[None]:
-    """What the transactions of that attempt took of the hour's budget is left again."""
+    """Give back to the hour's budget the gas that was counted for the transactions of that attempt."""
     rows = yield _QUERIES.transactions_of_settlement(settlement_id=settlement_id, attempt=attempt)
     for row in rows:
         trusted = row["gas_trusted"]

@@ -56,7 +56,7 @@ def _payload(message: bytes, signature: bytes) -> SolanaPayload:
 
 
 def _message(terms: Terms, payer: bytes, blockhash: str, memo: bytes) -> bytes:
-    """What its payer signs.
+    """Return the message that its payer signs.
 
     Raises: ValueError for an address or amount that is none, and where a wallet would pay itself.
     """
