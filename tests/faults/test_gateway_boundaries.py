@@ -333,8 +333,9 @@ STARTING: Final = (
     "recall",
     "/supported",
     "follow_sooner",
+    "cut_left_files",
     "cut_uploads",
-    "files_to_delete",
+    "mark_of_database",
     "void_rest",
     "forget",
     "_forget_sums",
@@ -385,7 +386,7 @@ BESIDES: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
         log_in,
         ("log_in", "rotate_refresh_token", "read_session", "read_user", "end_session"),
     ),
-    "upload": (upload, ("begin_upload", "find", "create", "cut_upload", "find_file")),
+    "upload": (upload, ("begin_upload", "find", "create", "cut_upload", "keep_until", "find_file")),
     "count": (count, ("add",)),
 }
 
