@@ -79,9 +79,16 @@ def _call(method: str) -> Operation:
         description=_CALL_DESCRIPTION,
         parameters=(
             in_path("slug", SLUG),
-            header("PAYMENT-SIGNATURE", "Base64 of the x402 payment: of version 2, as today's clients send it."),
+            header(
+                "PAYMENT-SIGNATURE",
+                "Base64 of the x402 payment: of version 2, as today's clients send it. Where its payer holds credits here, it "
+                "spends one and is not settled.",
+            ),
             header("X-Payment", "The same of version 1. In either header a payment of either version is taken."),
             header("X-Credit-Token", "In place of the payment that bought."),
+            header(
+                "X-Credits", "buy: more is bought, though a payment of version 2 would spend a credit that is held."
+            ),
             header("X-Payment-Network", "On which network the 402 shall ask.", {**NETWORK_ASKED}),
         ),
         request={} if method in {"GET", "HEAD", "OPTIONS"} else {"*/*": {}},
