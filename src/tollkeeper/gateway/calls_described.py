@@ -81,8 +81,8 @@ def _call(method: str) -> Operation:
             in_path("slug", SLUG),
             header(
                 "PAYMENT-SIGNATURE",
-                "Base64 of the x402 payment: of version 2, as today's clients send it. Where its payer holds credits here, it "
-                "spends one and is not settled.",
+                "Base64 of the x402 payment: of version 2, as today's clients send it. Where its payer holds credits, "
+                "it spends one and is not settled.",
             ),
             header("X-Payment", "The same of version 1. In either header a payment of either version is taken."),
             header("X-Credit-Token", "In place of the payment that bought."),
