@@ -74,7 +74,7 @@ class Account:
         return "eip155:*", [checksum_address(address) for address in self.signers.addresses]
 
     def kind(self, now_seconds: int) -> dict[str, Any]:  # noqa: ARG002 - the same at any time
-        """What `/supported` says of this network beside its name. To be asked of an open network only."""
+        """Return what `/supported` says of this network beside its name. The network must be open."""
         asset = self._asset
         usdc = asset.network.usdc
         shown = {
@@ -139,7 +139,7 @@ class Account:
         return await self.chain.ready(payload)
 
     def transfer_checks(self, asked: TransferAsked) -> Iterator[Check]:
-        """What needs no node, in order: allow-listed asset, what the caller says of the transfer.
+        """Yield the checks that need no node, in order: allow-listed asset, what the caller says of the transfer.
 
         Raises: INVALID_AMOUNT for a transfer of nothing, which would cost gas all the same.
         """
@@ -168,7 +168,7 @@ class Account:
         )
 
     async def live_checks(self, asked: Asked, now_seconds: int) -> list[Check]:
-        """What the chain says of a payment that kept the other rules: nothing where it is not signed.
+        """Return the chain's checks of a payment that kept the other rules; none if it is not signed.
 
         Raises: UNAVAILABLE.
         """
@@ -194,7 +194,7 @@ class Account:
         return await self.chain.authorizations.unused(key.payer, key.nonce)
 
     async def fees(self, base_fee_wei: int) -> Fees:
-        """What a settlement pays for its gas now, where a signer has the money for one more.
+        """Return what a settlement pays for its gas now, if a signer has the money for one more.
 
         Raises: UNAVAILABLE, RpcUnavailable.
         """
@@ -219,13 +219,13 @@ class Account:
 
     @property
     def obstacles(self) -> list[str]:
-        """What keeps payments from being taken, or told, as the operator meant them to be."""
+        """Obstacles that keep payments from being taken, or reported, as the operator meant them to be."""
         if self.chain.asset is None:
             return []
         return [*node_obstacles(self.chain), *self.company.obstacles]
 
     async def ready(self, payload: EvmPayload) -> EvmPayload:
-        """What is to be carried out, as it is to be carried out now. Raises: RpcUnavailable."""
+        """Return the payload as it is to be carried out now. Raises: RpcUnavailable."""
         return await self.chain.ready(payload)
 
     async def look_around(self) -> None:

@@ -1,4 +1,4 @@
-"""What `/verify`, `/settle` and `/transfer` answer (specification 4.4; contract 5.1, 10.2): facts in, a body out."""
+"""Answers of `/verify`, `/settle` and `/transfer` (specification 4.4; contract 5.1, 10.2): facts in, a body out."""
 
 from __future__ import annotations
 

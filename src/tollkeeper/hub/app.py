@@ -129,7 +129,7 @@ class Hub:
         await self.membership.close()
 
     def shortages(self) -> list[str]:
-        """What an operator should know, though the hub works: signers without money, settlements set aside."""
+        """Return what an operator should know, though the hub works: signers without money, settlements set aside."""
         told = [
             f"{name}: the signer {relayer.signer.address} has no gas money"
             for name, account in self.accounts.items()
@@ -170,7 +170,7 @@ class Hub:
         return found
 
     def status_url(self, key: PaymentKey) -> str:
-        """Where anybody can follow a payment."""
+        """Return the URL at which anybody can follow a payment."""
         return self.public_url + key.status_path
 
 

@@ -1,4 +1,4 @@
-"""Who asks the hub for something, and for whom: whose share of its gas and of its nodes' answers that takes.
+"""Tenants that ask the hub for something: each takes its share of the hub's gas and of its nodes' answers.
 
 A tenant is a gate's owner, as the trusted gateway that signed the request says; a trusted gateway that does not say; or
 the address of anybody else. Their shares are `core.shares`'. What a request may do is not decided here.
@@ -50,7 +50,7 @@ class Askers:
         data: bytes,
         purchase_data: Mapping[str, Any] | None = None,
     ) -> GatewaySignature:
-        """What the request's signature is worth. Raises: INVALID_SIGNATURE."""
+        """Judge the request's signature. Raises: INVALID_SIGNATURE."""
         await self._trusted_keys.know(headers, purchase_data)
         now_seconds = self._clock_ms() // 1000
         return read_gateway_signature(scope, headers, data, self._trusted_keys, self._place, now_seconds)

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class Caller:
-    """Of one request. `until_ms`: so long it waits (Unix time); None: for ever. `ask`: has its connection ended?"""
+    """Caller of one request.
+
+    `until_ms`: the Unix time until which it waits; None: for ever. `ask`: has its connection ended?
+    """
 
     __slots__ = ("_ask", "_has_left", "_until_ms")
 
@@ -44,10 +47,10 @@ class Caller:
 
 
 def caller_of(scope: HTTPScope, options: SettleOptions, signature: GatewaySignature, arrived_ms: int) -> Caller:
-    """Who made a request. Our own listener knows whether it has left; within the program nobody does.
+    """Return who made a request. Our own listener knows whether the caller has left; within the program nobody does.
 
-    Who may have left is taken for one who did: it is told that nothing was started, and where it is there all the same
-    it asks again. Reverse proxies speak HTTP/1.0, and close their connection when their own caller leaves.
+    A caller that may have left is taken for one that did: it is told that nothing was started, and asks again if it is
+    there all the same. Reverse proxies speak HTTP/1.0, and close their connection when their own caller leaves.
     """
     until_ms = None if signature.is_trusted else arrived_ms + options.patience_seconds * 1000
     return Caller(until_ms, scope["state"].get("may_have_left") if options.idempotency_key is None else None)

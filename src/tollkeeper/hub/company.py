@@ -1,11 +1,11 @@
-"""What a settlement's transaction calls, and which settlements share one (contract 5.2).
+"""Calls that settlements' transactions make, and which settlements share one transaction (contract 5.2).
 
-One that goes alone calls the token, or for a payer whose wallet is not deployed yet Multicall3, which calls a factory
-that the operator listed and then the token (ERC-6492). A network's carrier is looked up when the network is opened
-and again and again after that: a contract is used while its code is the right one. Accounts that have code go alone,
-and whether they have is asked right before signing: to judge their signature the token calls them, and what they burn
-is taken from everybody in the transaction where the contract does not bound it. When settlements go together is
-`gathering`'s.
+A settlement that goes alone calls the token. If its payer's wallet is not deployed yet it calls Multicall3, which calls
+a factory that the operator listed and then the token (ERC-6492). A network's carrier is looked up when the network is
+opened and again and again after that: a contract is used while its code is the right one. Accounts that have code go
+alone, and whether they have code is asked right before signing: to judge their signature the token calls them, and the
+gas that they burn is taken from everybody in the transaction where the contract does not bound it. `gathering` decides
+when settlements go together.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOG = structlog.get_logger("tollkeeper.hub")
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What a transaction calls, with how much gas at most."""
+    """Call of a transaction, with the most gas that it may use."""
 
     to: str
     data: bytes
@@ -54,9 +54,9 @@ class Called:
 
 
 class Company:
-    """Of one network. `carrier` is None while its settlements go alone.
+    """Planner of one network's transactions. `carrier` is None while its settlements go alone.
 
-    `factories`: those that are listed, each with why it cannot be called ("" where it can).
+    `factories`: those that are listed, each with why it cannot be called ("" if it can).
     """
 
     def __init__(self, config: EvmConfig) -> None:
@@ -119,7 +119,7 @@ class Company:
         return self.carrier is not None and may_be_batched(_signed(payload))
 
     async def plain(self, chain: EvmChain, payloads: Sequence[EvmPayload]) -> list[bool]:
-        """Of which payers it is sure now that they have no code."""
+        """Return for each payer if it is sure now that it has no code."""
         payers = list(dict.fromkeys(payload.authorization.payer for payload in payloads))
         try:
             codes = await read_codes(chain.rpc.ask, payers)
@@ -141,7 +141,7 @@ class Company:
         return Called(carrier.address, data, batch_gas(carrier.via, len(payloads)))
 
     def gas_of_each(self, carrier: Carrier | None, payloads: Sequence[EvmPayload]) -> int:
-        """What each of these in one transaction counts in the hour's budget."""
+        """Return how much gas each of these in one transaction counts in the hour's budget."""
         count = len(payloads)
         if count == 1 or carrier is None:
             return self._config.gas_of(deploys=is_counterfactual_signature(payloads[0].signature))

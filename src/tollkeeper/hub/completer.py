@@ -214,7 +214,10 @@ class Completer:
         await self._apply(findings)
 
     async def _look(self, account: Account, rows: list[Settlement]) -> list[tuple[Settlement, Sighting]]:
-        """What is seen of each; where one cannot be looked for it is found and set aside. Raises: RpcUnavailable."""
+        """Return what is seen of each row.
+
+        A row that cannot be looked for is found and set aside. Raises: RpcUnavailable.
+        """
         chain = account.chain
         try:
             sightings = await chain.look([expected_transfer(row, chain.config.depths) for row in rows])
@@ -232,7 +235,7 @@ class Completer:
     async def _judge(
         self, account: Account, row: Settlement, sighting: Sighting, view: LaneView, limit: asyncio.Semaphore
     ) -> Finding | None:
-        """What became of one row; None where nothing did, or it had to be set aside."""
+        """Return what became of one row; None if nothing did, or if the row had to be set aside."""
         pipeline = self.settlements.pipeline
         try:
             if sighting.verdict is Verdict.ABSENT and self._needs_a_closer_look(row, view):

@@ -1,9 +1,9 @@
-"""Whose balance is worth a question: payers who have more than one payment under way (contract 5.2; security A-24).
+"""Payers with more than one payment under way: their balance is worth a question (contract 5.2; security A-24).
 
-That a simulation passes says that the payer holds enough for this payment, and right after a verification the node was
-asked for the balance itself already. Only what else of the payer's is under way makes the number needed. Where nothing
-is known to be, it is not asked for, and the claim's commit, which knows, says so if that was wrong: then it is asked
-for, and for a while with each simulation of this payer's.
+A simulation that passes shows that the payer holds enough for this payment, and right after a verification the node was
+asked for the balance itself already. The number is needed only for the payer's other payments under way. If none is
+known, the balance is not asked for. The claim's commit knows them all, and says so if that was wrong: then the balance
+is asked for, and for a while with each simulation of this payer's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Payer: TypeAlias = "tuple[str, str, str]"
 
 
 class Crowds:
-    """Of one process."""
+    """Payers of one process with several payments under way."""
 
     def __init__(self) -> None:
         self._carried: Counter[_Payer] = Counter()

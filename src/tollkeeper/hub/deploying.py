@@ -42,7 +42,7 @@ class DeploymentError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Where the batcher is. `transaction` is "" where it was there before; `is_usual`: hubs look there unasked."""
+    """Place of the batcher. `transaction` is "" if it was there before; `is_usual`: hubs look there unasked."""
 
     address: str
     transaction: str
@@ -107,7 +107,7 @@ async def deploy_batcher(rpc: Rpc, signer: Signer, policy: DeploymentPolicy, *, 
 
 
 def created_address(creator: str, nonce: int) -> str:
-    """Where a contract comes to be that this account creates with this nonce: lower-case hex."""
+    """Return the address of the contract that this account creates with this nonce: lower-case hex."""
     return "0x" + keccak256(rlp_encode([bytes.fromhex(creator[2:]), nonce]))[12:].hex()
 
 

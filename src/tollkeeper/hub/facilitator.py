@@ -199,7 +199,7 @@ class Facilitator:
         return asked._replace(payment=payment), None if signed.ok else signed
 
     def _account(self, payment: Payment) -> AnyAccount:
-        """Of a payment whose form was checked."""
+        """Return the account for a payment whose form was checked."""
         return self._accounts[ALIASES.get(payment.network, payment.network)]
 
     def supported_body(self) -> dict[str, Any]:

@@ -52,13 +52,13 @@ class HubNetwork:
 
     @property
     def family(self) -> Family:
-        """Which row it is of."""
+        """Family of the account's network."""
         return self.config.network.family
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What all accounts of a hub share. `trusted_keys`: of whom a stranger's share of the gas is not asked."""
+    """Parts that all accounts of a hub share. `trusted_keys`: gateways exempt from the strangers' share of the gas."""
 
     metrics: HubMetrics
     trusted_keys: TrustedKeys
@@ -135,7 +135,7 @@ _ROWS: Final[Mapping[Family, HubRow]] = MappingProxyType(
 
 
 def signers_of(family: Family, keys: Iterable[bytes]) -> list[AnySigner]:
-    """What signs on the family's networks for a hub with these keys, in their order."""
+    """Return the signers on the family's networks for a hub with these keys, in their order."""
     return [signer for key in keys for signer in _ROWS[family].signers(key)]
 
 
@@ -160,15 +160,15 @@ class Settling:
         self._by_family = {family: row.settlements(*parts) for family, row in _ROWS.items()}
 
     async def settle(self, order: Order) -> Outcome:
-        """As `Settlements.settle` of the order's family."""
+        """Settle by `Settlements.settle` of the order's family."""
         return await self._by_family[order.account.chain.network.family].settle(order)
 
     async def before(self, account: AnyAccount, payment: Payment, reason: Reason) -> Before | None:
-        """As `Settlements.before` of the account's family."""
+        """Answer by `Settlements.before` of the account's family."""
         return await self._by_family[account.chain.network.family].before(account, payment, reason)
 
     def completers(self, accounts: Mapping[str, AnyAccount], parts: Sequence[Any]) -> dict[Family, Completer]:
-        """What finishes settlements, of each family that has accounts; `parts` are those of `Completer` behind them."""
+        """Return the completer of each family that has accounts; `parts` are those of `Completer` behind them."""
         database, *others = parts
         found = {}
         for family, settlements in self._by_family.items():

@@ -1,4 +1,4 @@
-"""What settling may cost on one network in an hour (contract 5.2; security A-24).
+"""Budget of what settling may cost on one network in an hour (contract 5.2; security A-24).
 
 The hub has no rate limit, so its gas is bounded here. Strangers who settle for themselves may use half of the hour's
 budget where the hub has trusted gateways; the other half is left for the sales of these, so that nobody can stop them
@@ -42,7 +42,7 @@ class Gas:
         self._telling = Telling(clock_ms)
 
     def budget(self) -> GasBudget:
-        """What a claim is held to now."""
+        """Return the budget that a claim is held to now."""
         share = self._per_hour // 2 if len(self._trusted_gateways) else self._per_hour
         return GasBudget(self._network, self._per_hour, share, self._clock_ms())
 

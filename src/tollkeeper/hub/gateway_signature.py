@@ -38,7 +38,7 @@ COVERED: Final = ("@method", "@authority", "@path", "content-digest", "idempoten
 
 
 class TrustedKeys(dict[str, "Mapping[str, VerifyingKey]"]):
-    """Of each gateway that we trust, by its public URL: its public keys by key id. Two may use one key id."""
+    """Public keys by key id, of each trusted gateway by its public URL. Two gateways may use one key id."""
 
     ask: Callable[[object], Awaitable[None]] | None = None  # reads them anew; None where they never change
 
@@ -58,14 +58,14 @@ class TrustedKeys(dict[str, "Mapping[str, VerifyingKey]"]):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the hub is reached: what a gateway's signature covers of its URL."""
+    """Place of the hub: the parts of its URL that a gateway's signature covers."""
 
     authority: str
     path: str
 
     @classmethod
     def of(cls, url: str) -> Place:
-        """Of the hub's public URL."""
+        """Read the place from the hub's public URL."""
         return cls(authority_of(url), urlsplit(url).path)
 
     def authorities(self, host: str) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ def read_gateway_signature(
     place: Place,
     now_seconds: int,
 ) -> GatewaySignature:
-    """What the request's signature is worth. Raises: INVALID_SIGNATURE."""
+    """Judge the request's signature. Raises: INVALID_SIGNATURE."""
     signed = _signed(headers)
     if signed is None:
         return GatewaySignature()
@@ -154,9 +154,9 @@ def _require_one_of_urls(
     named: Mapping[str, VerifyingKey],
     place: Place,
 ) -> frozenset[str]:
-    """Who of them signed the URL that it called: ours, with or without what a mount or proxy cut off its path.
+    """Return the gateways that signed the URL that they called, which must be ours.
 
-    Raises: SignatureRefused where none of them did.
+    It may have, or lack, what a mount or proxy cut off its path. Raises: SignatureRefused if none of them did.
     """
     local = local_path(scope)
     root = scope.get("root_path", "")

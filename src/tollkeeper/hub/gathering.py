@@ -1,8 +1,8 @@
-"""Who settles alone and who waits for company (contract 5.2).
+"""Gathering of settlements: some go alone, others wait for company (contract 5.2).
 
 While few settlements are under way nobody waits: each goes alone and at once. From a queue depth on, those that come
-within a moment of each other go together, as many as a batch holds; the first of them waits at most that moment. What
-going means, and for whom there is no company, is the caller's affair.
+within a moment of each other go together, as many as a batch holds; the first of them waits at most that moment. The
+caller decides how they are sent, and which must go alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WAIT_SECONDS: Final = 0.8 * WAIT_MAX_SECONDS
 
 
 class Gathering(Generic[T, R]):
-    """Of one network. Its members wait in one event loop."""
+    """Gathering on one network. Its members wait in one event loop."""
 
     def __init__(
         self,
@@ -99,5 +99,5 @@ class Gathering(Generic[T, R]):
 
 
 def _for_all(error: BaseException) -> Exception:
-    """What each of the members is told."""
+    """Return the error that each of the members is told."""
     return error if isinstance(error, Exception) else RuntimeError("settling was ended")

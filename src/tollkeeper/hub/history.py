@@ -1,4 +1,4 @@
-"""What wallets and the public may see of settlements: history and payment status (specification 4.3; contract 2, 7).
+"""History and payment status of settlements for wallets and the public (specification 4.3; contract 2, 7).
 
 History is JSON, and CSV where `Accept` prefers it.
 """
@@ -116,7 +116,7 @@ def status_routes(database: Database) -> list[HTTPRouteHandler]:
 
 
 def _in_lower_case(name: str) -> str:
-    """Where it is hex, whose case says nothing, as a Solana address's and signature's does."""
+    """Return hex in lower case, as its case says nothing. The case of a Solana address or signature is kept."""
     return name.lower() if _HEX.fullmatch(name) else name
 
 

@@ -72,9 +72,10 @@ class LaneView:
 
 @dataclass(slots=True)
 class LaneKeeper:
-    """Of all networks of one hub process.
+    """Keeper of the lanes of all networks of one hub process.
 
-    `stuck_seconds`: how old a transaction is before it may be replaced; `unmined_seconds`: one that pays enough.
+    `stuck_seconds`: the age at which a transaction may be replaced; `unmined_seconds`: the same for one that pays
+    enough.
     """
 
     database: Database
@@ -306,9 +307,9 @@ class LaneKeeper:
 
 
 def _newest(stored: list[Stored]) -> dict[int, Stored]:
-    """What is to be sent under each nonce, of transactions in the order of nonce and age.
+    """Return what is to be sent under each nonce, of transactions in the order of nonce and age.
 
-    No request carries what a lane's keeper stored in place of another.
+    No request carries a transaction that a lane's keeper stored in place of another.
     """
     newest: dict[int, Stored] = {}
     for one in stored:

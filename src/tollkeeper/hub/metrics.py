@@ -1,4 +1,4 @@
-"""What the hub counts for its operator, in a registry of its own (contract 2; security F7, F8, F23)."""
+"""Metrics of the hub for its operator, in a registry of its own (contract 2; security F7, F8, F23)."""
 
 from __future__ import annotations
 

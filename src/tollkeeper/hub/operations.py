@@ -1,4 +1,4 @@
-"""What the hub takes and answers (specification 4.3, 4.4; contract 5, 7). Logins are described in `auth.operations`."""
+"""Descriptions of the hub's endpoints (specification 4.3, 4.4; contract 5, 7). `auth.operations` describes logins."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
 
 
 def _asked(optional: Schema | None = None) -> Schema:
-    """What verify and settle take; where the versions are not ours, or not one, the rest may look like anything."""
+    """Return the schema of verify and settle. If the versions are not ours, or not one, the rest may have any form."""
     more = optional or {}
     versions: Schema = {
         "x402Version": {"type": "integer"},

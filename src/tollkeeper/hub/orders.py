@@ -1,4 +1,4 @@
-"""What the hub is asked to settle, and what it answers (contract 5.1, 5.2)."""
+"""Orders to the hub to settle, and their outcomes (contract 5.1, 5.2)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,10 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the caller is told: success, or why not. `transaction` is the hash of whatever transaction this is about."""
+    """Outcome that the caller is told: success, or why not.
+
+    `transaction` is the hash of the transaction it is about.
+    """
 
     success: bool
     transaction: str = ""
@@ -91,7 +94,7 @@ class Outcome:
     settlement_id: str | None = None
 
     def recorded(self) -> dict[str, Any]:
-        """As it is kept with an idempotency key."""
+        """Return the outcome as it is kept with an idempotency key."""
         return {
             "success": self.success,
             "reason": self.reason,

@@ -38,7 +38,7 @@ SEND_SECONDS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Where `advance` left the row, and whether its success was handed out to the one who asked for it."""
+    """Row as `advance` left it, and whether its success was handed out to the caller who asked for it."""
 
     settlement: Settlement
     handed_out: bool = False

@@ -19,9 +19,9 @@ LOW_SETTLEMENTS: Final = 100
 
 @dataclass(slots=True)
 class Purse:
-    """What was seen of it last; `affordable` is None before anything was.
+    """Gas money as it was seen last; `affordable` is None before it was seen.
 
-    `unit`: what its network counts money in; `reserve`: so much of it the network lets nobody spend.
+    `unit`: what its network counts money in; `reserve`: how much the network lets nobody spend.
     """
 
     network: str
@@ -45,11 +45,14 @@ class Purse:
             _LOG.warning("signer_low_on_gas", **about, settlements=affordable)
 
     def spendable(self, balance: int) -> int:
-        """What may be spent of this balance."""
+        """Return how much of this balance may be spent."""
         return max(0, balance - self.reserve)
 
     def funds(self, cost_max: int) -> Funds | None:
-        """What the signer may promise in all, in gas at the fees of the moment, as `cost_max` is; None as above."""
+        """Return what the signer may promise in all, in gas at the fees of the moment, as `cost_max` is.
+
+        None if the balance was not seen yet.
+        """
         if self.affordable is None:
             return None
         return Funds(self.address, self.affordable * self.gas_limit, cost_max, 0)

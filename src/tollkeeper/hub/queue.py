@@ -48,7 +48,7 @@ class Queue:
         self._telling = Telling(clock_ms)
 
     def bounds(self, funds: Funds | None = None) -> ClaimBounds:
-        """What a claim is held to now."""
+        """Return the bounds that a claim is held to now."""
         share = self._settlements_max // 2 if len(self._trusted_gateways) else self._settlements_max
         return ClaimBounds(self._network, self._settlements_max, share, self._payer_max, funds)
 

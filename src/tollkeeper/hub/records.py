@@ -1,8 +1,8 @@
-"""What is on record of payments that were asked about before, and waiting for what it will be (contract 5.2).
+"""Records of payments that were asked about before, and waiting for their outcomes (contract 5.2).
 
-What was begun is told to who began it, whatever the hub would say of the same request by now: a network may be disabled
-or taken out of the settings, a factory be listed no more, a wallet have other owners, while the transaction is on its
-way. To call that a refusal would make a buyer pay again. Nothing is begun or judged here.
+The caller that began a settlement is told its outcome, whatever the hub would say of the same request by now: a network
+may be disabled or taken out of the settings, a factory be listed no more, a wallet have other owners, while the
+transaction is on its way. To call that a refusal would make a buyer pay again. Nothing is begun or judged here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _REFUSALS_MAX: Final = 10_000
 
 
 class Records:
-    """Of one hub's database, of all families."""
+    """Records of one hub's database, of all families."""
 
     def __init__(
         self, database: Database, clock_ms: Callable[[], int], status_url: Callable[[PaymentKey], str]
@@ -55,9 +55,11 @@ class Records:
         return await find_payment(self._database, key.network, key.payer, key.nonce, key.asset) is not None
 
     async def of_key(self, options: SettleOptions, deadline: float, *, is_signed: bool = True) -> Outcome | None:
-        """What a key that was seen before shows; None for a new one, or none. Raises: CONFLICT, SETTLEMENT_PENDING.
+        """Return the outcome of a key that was seen before; None for a new one, or none.
 
-        Where nobody knows whether the payer signed (not `is_signed`), another request tells nothing of the payer's key.
+        Raises: CONFLICT, SETTLEMENT_PENDING.
+
+        If nobody knows whether the payer signed (not `is_signed`), another request tells nothing of the payer's key.
         """
         key = options.idempotency
         known = None if key is None else await find_key(self._database, key)
@@ -86,7 +88,7 @@ class Records:
     async def of_same(
         self, payment: Payment, requirements_hash: str, options: SettleOptions, deadline: float, caller: Caller
     ) -> Outcome | None:
-        """What the very same request of before came to, also without a key; None where nothing of it may yet succeed.
+        """Return the outcome of the very same earlier request, also without a key; None if it cannot succeed any more.
 
         Raises: CONFLICT, SETTLEMENT_PENDING.
         """
@@ -203,7 +205,7 @@ class Records:
 
 
 class _Refusals:
-    """What strangers were refused lately, by the very request and its key: in memory, so that nothing grows by it.
+    """Refusals to strangers of late, by the very request and its key: in memory, so that nothing grows by it.
 
     A copy of the request that comes behind its answer must not be settled: its sender was told that it was not. It may
     come for as long as a gateway's signature lets it be begun.

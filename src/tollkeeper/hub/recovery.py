@@ -99,7 +99,7 @@ def seen(sighting: Sighting, now_ms: int) -> Move:
 
 
 class Recovery:
-    """Of one hub."""
+    """Recovery of one hub's settlements."""
 
     def __init__(
         self, database: Database, clock_ms: Callable[[], int], metrics: HubMetrics, second_try: SecondTry
@@ -110,7 +110,7 @@ class Recovery:
         self._metrics = metrics
 
     async def find_out(self, account: Account, row: Settlement) -> Finding:
-        """What the chain shows of the row, by all of its transactions.
+        """Return what the chain shows of the row, by all of its transactions.
 
         Raises: RpcUnavailable, Unexplained, StorageError, Contradiction.
         """
@@ -207,7 +207,7 @@ class Recovery:
 
 
 async def _judge(account: Account, row: Settlement, raws: list[RawTransaction], view: View) -> _Judged:
-    """What follows from what these nodes show of the authorization; `raws` are those of all attempts.
+    """Conclude from what these nodes show of the authorization; `raws` are the transactions of all attempts.
 
     Raises: RpcUnavailable, Unexplained.
     """

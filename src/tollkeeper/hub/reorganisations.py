@@ -29,7 +29,7 @@ _BLOCKS_ASKED: Final = 50
 
 
 class ReorganisationWatch:
-    """Of all networks of one hub process; one process at a time watches a network."""
+    """Watch of all networks of one hub process; one process at a time watches a network."""
 
     def __init__(
         self, database: Database, clock_ms: Callable[[], int], membership: Membership, metrics: HubMetrics

@@ -141,7 +141,7 @@ def _integer(body: dict[str, Any], name: str, path: str) -> int:
 
 
 def read_plain(data: bytes) -> Asked | None:
-    """What a request in plain spelling asks; None where its body has to be parsed."""
+    """Read a request in plain spelling; None if its body has to be parsed."""
     plain = read_plain_request(data)
     return None if plain is None else Asked(*plain)
 
@@ -165,7 +165,7 @@ def parse_options(
     purchase_data: dict[str, Any] | None = None,
     version: int = X402_VERSION,
 ) -> SettleOptions:
-    """What settle and transfer have in common; `about` is the rest of the request. Raises: INVALID_PARAMETER."""
+    """Read what settle and transfer have in common; `about` is the rest of the request. Raises: INVALID_PARAMETER."""
     confirm = _flag(body, "confirm")
     use_db_id = _flag(body, "useDbId")
     wait_seconds = _wait_seconds(headers, version, confirm=confirm)

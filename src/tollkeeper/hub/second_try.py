@@ -38,7 +38,7 @@ _LOG = structlog.get_logger("tollkeeper.hub")
 
 
 class SecondTry:
-    """Of one process."""
+    """Second tries of one process."""
 
     def __init__(self, signing: Signing) -> None:
         self._signing = signing

@@ -131,7 +131,7 @@ class Settlements:
                 continue
 
     async def before(self, account: Any, payment: Payment, reason: Reason) -> Before | None:  # noqa: ANN401 - of its family
-        """What became before of a payment that a node refuses for this reason; None where it was not carried out."""
+        """Return the earlier use of a payment that a node refuses for this reason; None if it was not carried out."""
         return Before(reason, await account.used_by(payment)) if reason is Reason.NONCE_USED else None
 
     async def _follow(self, order: Order, leading: asyncio.Future[Shared]) -> Outcome | None:
@@ -398,7 +398,7 @@ async def terms_now(
 
 
 async def _agreed_nonce(chain: EvmChain, signer: str) -> int:
-    """Where a lane begins that the database knows nothing of, or too little. Raises: RpcUnavailable.
+    """Return the first nonce of a lane of which the database knows nothing, or too little. Raises: RpcUnavailable.
 
     What nodes have in their pools may differ; what is mined may not.
     """

@@ -33,7 +33,7 @@ class PolicyError(ValueError):
 
 
 class Policy(Protocol):
-    """What an account may sign."""
+    """Policy of what an account may sign."""
 
     def check(self, transaction: Transaction) -> None:
         """Raises: PolicyError."""
@@ -41,7 +41,7 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SignerPolicy:
-    """What may be signed on one network. Fees are wei per gas; `own` is the signer, who may send itself nothing.
+    """Policy of signing on one network. Fees are wei per gas; `own` is the signer, who may send itself nothing.
 
     `gas_max` bounds a settlement that goes alone, `deploy_gas_max` what is added for one that deploys its payer's
     wallet by one of `factories`; a batch has exactly the gas that its items come to.

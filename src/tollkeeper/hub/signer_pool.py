@@ -59,7 +59,10 @@ class SignerPool:
         return any(relayer.can_pay(count) for relayer in self.relayers if relayer not in but)
 
     def pick(self, count: int = 1, but: Collection[Relayer] = ()) -> Relayer:
-        """Who signs next, for so many settlements, but for some. Raises: UNAVAILABLE where no signer has the money."""
+        """Choose the next signer of so many settlements, except `but`.
+
+        Raises: UNAVAILABLE if no signer has the money.
+        """
         in_all = len(self.relayers)
         in_turn = [self.relayers[(self._turn + step) % in_all] for step in range(in_all)]
         able = [relayer for relayer in in_turn if relayer.can_pay(count) and relayer not in but]

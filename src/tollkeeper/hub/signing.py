@@ -50,7 +50,7 @@ _LOG = structlog.get_logger("tollkeeper.hub")
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """What became of an order. Where it was won: `sent` ends with what the node said, for all that share it."""
+    """Result of an order. If it was won, `sent` ends with the node's answer, for all that share it."""
 
     claim: Claim
     relayer: Relayer
@@ -59,7 +59,10 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a transaction may pay per gas, and what the payer held, which these authorizations of its took part of."""
+    """Fees that a transaction may pay per gas, and the payer's balance.
+
+    Its authorizations in `used` took part of that.
+    """
 
     fees: Fees
     balance: int
@@ -77,7 +80,7 @@ class _Ready:
 
 
 class Signing:
-    """Of one process."""
+    """Signing of one process."""
 
     def __init__(self, database: Database, clock_ms: Callable[[], int], membership: Membership) -> None:
         self._database = database

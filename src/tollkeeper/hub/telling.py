@@ -11,7 +11,7 @@ _MINUTE_MS: Final = 60_000
 
 
 class Telling:
-    """What one part of the hub has told of."""
+    """Record of what one part of the hub has told of."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms

@@ -161,10 +161,10 @@ class Transfers:
     async def _instead_of(
         self, refused: ApiError, asked: TransferAsked, options: SettleOptions, deadline: float, caller: Caller
     ) -> Outcome | None:
-        """What became of the same request of before, which goes on, whatever is taken by now; else the refusal.
+        """Return the outcome of the same earlier request, which goes on, whatever is taken by now; else the refusal.
 
-        That is kept with its key: as for `/settle`, an earlier copy may come later. None for what can never be taken.
-        Raises: CONFLICT, SETTLEMENT_PENDING.
+        The refusal is kept with its key: as for `/settle`, an earlier copy may come later. None for what can never be
+        taken. Raises: CONFLICT, SETTLEMENT_PENDING.
         """
         records, hashed, reason = self._settlements.records, canonical_hash(asked.body()), _reason_of(refused)
         known = await records.of_same(asked.payment, hashed, options, deadline, caller)

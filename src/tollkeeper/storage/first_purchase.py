@@ -226,7 +226,7 @@ class GrantPurchase(msgspec.Struct, frozen=True, kw_only=True):
         return SpendResult(Spend.STALE if wish is None else Spend.SPENT, purchase)
 
     def _spent_behind(self, wish: SpendRequest) -> Unit[bool]:
-        """Whether a credit was taken for `wish`, of a claim that somebody else granted: by this unit before, or now.
+        """Return True if a credit of somebody else's grant was taken for `wish`, by this unit before, or now.
 
         The first credit is its claimer's, whatever became of the gate since (contract 2, 3.3).
         """

@@ -66,12 +66,12 @@ class SolanaAccount:
 
     @property
     def policy(self) -> FeePolicy:
-        """What a transaction may make our fee payers pay."""
+        """Bounds of what a transaction may make our fee payers pay."""
         return self.chain.config.policy(self.fee_payers.addresses)
 
     @property
     def asset(self) -> SolanaAsset:
-        """Of an open network."""
+        """Asset of an open network."""
         asset = self.chain.asset
         assert asset is not None  # noqa: S101 - the network is open
         return asset
@@ -82,7 +82,7 @@ class SolanaAccount:
         return "solana:*", list(self.fee_payers.addresses)
 
     def kind(self, now_seconds: int) -> dict[str, Any]:
-        """What `/supported` says of this network beside its name. To be asked of an open network only."""
+        """Return what `/supported` says of this network beside its name. The network must be open."""
         usdc = self.asset.network.usdc
         relayers = self.signers.relayers
         # What is left of one that runs low is for the 402s that name it.
@@ -112,9 +112,9 @@ class SolanaAccount:
         return payment, Check("signature", ok=True, reason=Reason.SVM_SIGNATURE, expected=payer)
 
     def transfer_checks(self, asked: TransferAsked) -> Iterator[Check]:
-        """What needs no node, in order: allow-listed mint, the whole transaction, what the caller says of it.
+        """Yield the checks that need no node: allow-listed mint, the whole transaction, what the caller says of it.
 
-        Raises: INVALID_AMOUNT for a transfer of nothing, which would cost a fee all the same.
+        They come in this order. Raises: INVALID_AMOUNT for a transfer of nothing, which would cost a fee all the same.
         """
         asset, payload = self.asset, asked.payment.transacted
         yield Check("asset", asked.asset == asset.address, Reason.REQUIREMENTS, asset.address, asked.asset)
@@ -143,10 +143,10 @@ class SolanaAccount:
         return await standing_of(self.chain, blockhash)
 
     async def live_checks(self, asked: Asked, now_seconds: int) -> list[Check]:  # noqa: ARG002 - blocks count, no clock
-        """What the chain says of a payment that kept the other rules. Raises: UNAVAILABLE.
+        """Return the chain's checks of a payment that kept the other rules. Raises: UNAVAILABLE.
 
-        Nothing of a transaction that we would not sign, as where every check is explained: what a node says of a fee
-        that is not ours, or that may be any, says nothing of our money.
+        There are none for a transaction that we would not sign, as where every check is explained: what a node says of
+        a fee that is not ours, or that may be any, says nothing of our money.
         """
         payload = asked.payment.transacted
         if not all(check.ok for check in transaction_checks(payload, self.asset, self.policy)):
@@ -169,11 +169,11 @@ class SolanaAccount:
 
     @property
     def obstacles(self) -> list[str]:
-        """What keeps outcomes from being told as the operator meant them to be."""
+        """Obstacles that keep outcomes from being reported as the operator meant them to be."""
         return [] if self.chain.asset is None else node_obstacles(self.chain)
 
     async def ready(self, payload: SolanaTransfer) -> SolanaTransfer:
-        """What is to be carried out: the transaction as it is."""
+        """Return what is to be carried out: the transaction as it is."""
         return payload
 
     async def look_around(self) -> None:

@@ -44,7 +44,7 @@ _LATE_MS: Final = 10_000
 
 
 class _Fate(Enum):
-    """What a node shows of a row that was told."""
+    """Fates of a row that was told, as a node shows them."""
 
     OPEN = auto()
     FINAL = auto()
@@ -53,10 +53,10 @@ class _Fate(Enum):
 
 @dataclass(slots=True)
 class _Watched:
-    """Of one network: rows that are not final yet, versions that are, and the time up to which rows were taken in.
+    """State of one network: rows that are not final yet, versions that are, the time up to which rows were taken in.
 
-    `untold`: since when (event loop time) the nodes do not tell what became of a row that should be final, and when
-    they are asked again.
+    `untold`: rows that should be final and of which the nodes do not tell what became. It holds since when (event loop
+    time), and when the nodes are asked again.
     """
 
     since_ms: int
@@ -84,7 +84,7 @@ class _Watched:
 
 
 class FinalityWatch:
-    """Of all networks of one hub process; one process at a time watches a network."""
+    """Watch of all networks of one hub process; one process at a time watches a network."""
 
     def __init__(
         self, database: Database, clock_ms: Callable[[], int], membership: Membership, metrics: HubMetrics
@@ -156,7 +156,7 @@ class FinalityWatch:
                 watched.forget(row)
 
     async def _reopen(self, network: str, rows: Sequence[Settlement]) -> None:
-        """What was confirmed on a fork that the cluster has left is pending again."""
+        """Make pending again what was confirmed on a fork that the cluster has left."""
         if not rows:
             return
         detail = "no longer on the chain"
@@ -166,7 +166,7 @@ class FinalityWatch:
 
 
 async def _fates(chain: SolanaChain, rows: Sequence[Settlement]) -> Sequence[_Fate | None]:
-    """What becomes of each; None where one node's word is not enough. Raises: RpcUnavailable."""
+    """Return the fate of each row; None where one node's word is not enough. Raises: RpcUnavailable."""
 
     async def judge(chain: SolanaChain) -> list[_Fate]:
         newest, sightings = await chain.see_final([row.transaction_hash for row in rows])

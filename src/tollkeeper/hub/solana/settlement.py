@@ -63,14 +63,17 @@ _FORGOTTEN_MS: Final = 3_600_000
 
 
 def lifetime_of(row: Settlement) -> Lifetime:
-    """Where the chain can hold the row's transaction. Raises: ValueError, KeyError, TypeError for no such row."""
+    """Return the bounds within which the chain can hold the row's transaction.
+
+    Raises: ValueError, KeyError, TypeError for no such row.
+    """
     payment = json.loads(row.payment)
     return Lifetime(int(payment[_FIRST_SLOT]), int(payment[_LAST_HEIGHT]))
 
 
 @dataclass(frozen=True, slots=True)
 class SolanaTerms:
-    """Where the chain can hold a transaction, and what its payer held; these payments have taken their part of it.
+    """Bounds of where the chain can hold a transaction, and its payer's balance. Payments in `used` took part of that.
 
     `balance` None: it was carried out already, so what is left covers it or not. `fee_money`: what the fee payer may
     spend, in lamports; None as before.
@@ -148,7 +151,7 @@ class SolanaRecovery(Recovery):
     """Finds out what became of a transaction that is not seen, or was seen to fail."""
 
     async def find_out(self, account: Any, row: Settlement) -> Finding:  # noqa: ANN401 - a SolanaAccount
-        """What the chain shows of the row; where it shows nothing, sends again what can still be executed.
+        """Return what the chain shows of the row; if it shows nothing, send again what can still be executed.
 
         Raises: RpcUnavailable, StorageError.
         """
@@ -235,9 +238,10 @@ class SolanaSettlements(Settlements):
         return without_money()
 
     async def _terms_now(self, order: Order, terms: Any, overdrawn: Overdrawn) -> Any:  # noqa: ANN401 - `SolanaTerms`
-        """As everywhere. What pays from another account takes nothing, nor does what can be executed no more.
+        """Return the terms with the balance that is left of the payer's account now.
 
-        Raises: as `terms_now`.
+        A payment from another account takes nothing of it, nor does one that can be executed no more. Raises: as
+        `terms_now`.
         """
         transfer: SolanaTransfer = order.payload
 
@@ -259,10 +263,11 @@ class SolanaSettlements(Settlements):
         return True
 
     async def before(self, account: Any, payment: Payment, reason: Reason) -> Before | None:  # noqa: ANN401 - a SolanaAccount
-        """As everywhere; what we settled is in our books, or else named by our signature.
+        """Return the earlier outcome of a payment: our books have what we settled, or else our signature names it.
 
-        That is looked for only where nothing can be done with it any more. Nothing is told of what its payer did not
-        sign: a fee payer of ours that is one no more is found before his signature is looked at. Raises: UNAVAILABLE.
+        The signature is looked for only if nothing can be done with the payment any more. Nothing is told of what its
+        payer did not sign: a former fee payer of ours is found before the payer's signature is looked at. Raises:
+        UNAVAILABLE.
         """
         if reason is Reason.SVM_FEE_PAYER and not _is_signed(account, payment):
             return None
@@ -284,9 +289,9 @@ class SolanaSettlements(Settlements):
         return Before(Reason.DUPLICATE, "") if reason is Reason.DUPLICATE else None
 
     async def _forgotten(self, order: Order, known: Settlement | None, reason: Reason) -> Outcome:
-        """As everywhere; only we can have carried it out, and our signature names the transaction.
+        """Settle a payment by what the chain shows of it: only we can have carried it out, and our signature names it.
 
-        It is settled by what the chain shows of it, once that is beyond doubt: whoever is refused for it pays twice.
+        This waits until that is beyond doubt: a buyer who is refused for it pays twice.
         """
         account: SolanaAccount = order.account
         signature, sighting = await self._own_transaction(account, order.payload)
