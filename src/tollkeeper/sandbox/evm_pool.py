@@ -65,9 +65,9 @@ class Pool:
         return mined_nonce
 
     def ready(self, nonce_of: Callable[[str], int], base_fee_per_gas: int) -> Iterator[SignedTransaction]:
-        """Yield what the next block can take, first come first: each sender's unbroken run of nonces with enough fee.
+        """Yield what the next block can take, first come first: each sender's unbroken run of nonces.
 
-        A nonce has enough fee if it pays the base fee. Do not change the pool while reading this; take a list first.
+        Every transaction of it pays the base fee. Do not change the pool while reading this; take a list first.
         """
         expected: dict[str, int] = {}
         held: dict[str, dict[int, SignedTransaction]] = {}

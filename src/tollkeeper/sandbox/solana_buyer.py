@@ -32,7 +32,7 @@ class SolanaBuyer:
     rpc_url: str
 
     async def node(self, method: str, *params: object) -> Any:  # noqa: ANN401 - JSON
-        """Ask the node. Raises: ValueError if it refuses."""
+        """Return the node's answer. Raises: ValueError if it refuses."""
         request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}
         answer = (await self.client.ask("POST", self.rpc_url, body=request)).json()
         if "result" not in answer:

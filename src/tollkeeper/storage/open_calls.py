@@ -72,7 +72,7 @@ class OpenCalls:
             self._dropped += 1
 
     def take_dropped(self) -> int:
-        """Return how many calls were dropped since the last time."""
+        """Return how many ends were dropped since this was asked last."""
         dropped, self._dropped = self._dropped, 0
         return dropped
 
@@ -108,9 +108,10 @@ class OpenCalls:
         return {self.name: Open(since, [*self._row_of])}
 
     def refused(self, call_id: str, since: int | None = None) -> None:
-        """Note that a refused call may have taken a credit, in a journal row from `since` on, or from the next one on.
+        """Note a call whose credit is to be given back, if it took one: see `Ledger.refused`.
 
-        If its row is known, that row counts.
+        If it took one, the journal has it in a row from `since` on, or from the next row on. If its row is known, that
+        row counts.
         """
         if len(self._unserved) + len(self._owed) >= ENDED_MAX:
             return
