@@ -28,9 +28,10 @@ async def work(database, caller):
         number = await database.run(pair(caller))
         os.write(1, f"{caller} {number}\\n".encode())
 
-async def main(path, size_limit):
+async def main(path, room_bytes):
     database = open_database(path)
-    if size_limit:
+    if room_bytes:
+        size_limit = os.stat(path + "-wal").st_size + room_bytes
         resource.setrlimit(resource.RLIMIT_FSIZE, (size_limit, resource.RLIM_INFINITY))
     try:
         await asyncio.gather(*(work(database, caller) for caller in range(16)))
@@ -103,7 +104,7 @@ async def test_a_killed_process_loses_no_answered_unit(tmp_path: Path, lines_bef
 
 async def test_after_a_failed_write_nothing_is_written_until_the_disk_takes_writes_again(tmp_path: Path) -> None:
     path = tmp_path / "db"
-    command = [sys.executable, "-c", WRITER, str(path), str(1472 * 1024)]  # more than the migrations write
+    command = [sys.executable, "-c", WRITER, str(path), str(64 * 1024)]  # beside what the migrations wrote
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     output, _ = await process.communicate()
     assert process.returncode == 0
