@@ -26,6 +26,7 @@ from tests.gateway.test_honouring import relay
 from tests.gateway.test_leaving import LeftShop, shop
 from tests.gateway.test_stopping import answer_of, books_of
 from tests.ports import free_port
+from tollkeeper.core.limits import DOWNLOAD_LIFETIME_SECONDS
 from tollkeeper.gateway import asking
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -33,6 +34,8 @@ from tollkeeper.settings import FileSettings, Role
 from tollkeeper.storage import paygates
 from tollkeeper.storage.files import LocalFiles
 from tollkeeper.storage.paygates import PayGates
+
+LINK_MS = DOWNLOAD_LIFETIME_SECONDS * 1000
 
 
 class Late:
@@ -153,7 +156,7 @@ async def test_a_gate_that_sold_much_is_gone_before_all_of_that_is_void(
         "state = 'FAILED', failure = 'reverted', follow_ms = 1",
     ],
 )
-async def test_a_deleted_gates_file_is_kept_while_a_call_of_it_is_due_and_a_day_longer(
+async def test_a_deleted_gates_file_is_kept_while_a_call_of_it_is_due_and_while_its_link_is_good(
     swept_as: str, tmp_path: Path, embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is known of its payment when the sweep comes: also where that may turn out to be made, or is held."""
@@ -179,17 +182,18 @@ async def test_a_deleted_gates_file_is_kept_while_a_call_of_it_is_due_and_a_day_
             await until_books_are(there, [("VOID", 1)])
         monkeypatch.undo()
         with closing(sqlite3.connect(database, timeout=20)) as books, books:
-            books.execute("UPDATE files SET replaced_ms = replaced_ms - ?", (2 * DAY_MS,))
+            books.execute("UPDATE files SET kept_until_ms = 0")
             books.execute(f"UPDATE purchases SET {swept_as}")  # noqa: S608 - ours
         assert len(await swept(database, store, 0)) == 1
         with closing(sqlite3.connect(database, timeout=20)) as books, books:
+            books.execute("UPDATE files SET kept_until_ms = 0")
             books.execute("UPDATE purchases SET state = 'VOID', failure = 'gate_deleted', follow_ms = NULL")
         async with selling():
             link = (await buyer.call(gate["accessUrl"], payment)).json()["downloadUrl"]
-        assert len(await swept(database, store, DAY_MS - 60_000)) == 1
+        assert len(await swept(database, store, LINK_MS - 60_000)) == 1
         async with selling(), http.get(link) as content:
             assert await content.read() == b"content"
-        assert await swept(database, store, DAY_MS + 60_000) == []
+        assert await swept(database, store, DAY_MS) == []  # one that was found due is looked at hourly
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
@@ -216,7 +220,7 @@ async def test_a_payment_that_failed_is_honoured_at_a_deleted_gate_only_while_it
             assert books_of(there) == [("FAILED", 0)]
             assert (await buyer.ask("DELETE", f"{url}/api/v1/paygates/{gate['id']}", headers=bearer)).status == 200
         with closing(sqlite3.connect(database, timeout=20)) as books, books:
-            books.execute("UPDATE files SET replaced_ms = replaced_ms - ?", (2 * DAY_MS,))
+            books.execute("UPDATE files SET kept_until_ms = 0")
             books.execute("UPDATE purchases SET follow_ms = ?", (1 if is_kept else None,))
         assert len(await swept(database, store, 0)) == is_kept
         async with selling():
