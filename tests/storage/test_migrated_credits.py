@@ -106,7 +106,8 @@ async def test_a_database_of_before_keeps_every_purchase_credit_call_and_entry(t
     numbers = [row.pop("number") for row in after[0]]
     assert len(set(numbers)) == 5
     assert [row.pop("is_used_up") for row in after[0]] == [0] * 5
-    assert {row.pop(column) for row in after[0] for column in ("untold_ms", "forgotten_ms", "shown_in")} == {None}
+    added = ("untold_ms", "forgotten_ms", "shown_in", "kept_until")
+    assert {row.pop(column) for row in after[0] for column in added} == {None}
     looks = [(row.pop("paid_ms"), row.pop("follow_ms")) for row in after[0]]
     assert looks == [(row["granted_ms"],) * 2 if _is_followed(row) else (None, None) for row in after[0]]
     assert after == before
