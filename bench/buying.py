@@ -27,8 +27,8 @@ from bench.references.running import official_facilitator, official_paid_server
 from bench.scene import scene
 from bench.variety import request
 from tollkeeper.client.payments import authorization_for, payment_for
-from tollkeeper.core.evm import checksum_address
-from tollkeeper.sandbox.genesis import TOKEN_NAME
+from tollkeeper.core.evm.encoding import checksum_address
+from tollkeeper.sandbox.evm.genesis import TOKEN_NAME
 from tollkeeper.sandbox.wallets import derive_wallets
 
 if TYPE_CHECKING:

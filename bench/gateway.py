@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from bench.measuring import cpu_seconds, pinned, say
 from bench.start import stopping, wait_until_healthy
 from tests.ports import free_port
-from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 

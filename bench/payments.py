@@ -9,11 +9,17 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.core.evm import Authorization, address_of_key, authorization_digest, checksum_address, sign_digest
+from tollkeeper.core.evm.encoding import (
+    Authorization,
+    address_of_key,
+    authorization_digest,
+    checksum_address,
+    sign_digest,
+)
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.verification import EvmAsset
-from tollkeeper.core.wire import EvmPayload, Payment, Requirements, payment_body, requirements_body
-from tollkeeper.sandbox.genesis import TOKEN_NAME
+from tollkeeper.core.x402.verification import EvmAsset
+from tollkeeper.core.x402.version1 import EvmPayload, Payment, Requirements, payment_body, requirements_body
+from tollkeeper.sandbox.evm.genesis import TOKEN_NAME
 from tollkeeper.sandbox.wallets import derive_wallets
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from bench.measuring import Result, cores, pinned, say
 from bench.references.running import official_express_server, official_paid_server
 from bench.scene import scene
 from bench.wrk import listed, varied
-from tollkeeper.core.evm import checksum_address
-from tollkeeper.sandbox.genesis import TOKEN_NAME
+from tollkeeper.core.evm.encoding import checksum_address
+from tollkeeper.sandbox.evm.genesis import TOKEN_NAME
 from tollkeeper.sandbox.wallets import derive_wallets
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from tests.chains.anvil import FIAT_TOKEN_NAME, deploy_fiat_token, fund_wallets,
 from tests.chains.batching import ADDRESSES, payers, plant, signed
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.rpc_client import RpcClient
-from tollkeeper.core.batches import Via, batch_gas, encode_batch
-from tollkeeper.core.evm import transfer_calldata
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.core.evm.batches import Via, batch_gas, encode_batch
+from tollkeeper.core.evm.encoding import transfer_calldata
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallets
 
 if TYPE_CHECKING:

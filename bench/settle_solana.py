@@ -18,7 +18,7 @@ from bench.measuring import Result, alternate, cores, cpu_seconds, pinned
 from bench.processes import serving
 from bench.references.running import official_solana_facilitator
 from bench.solana_payments import signed_payments
-from tollkeeper.core.base58 import decode_key
+from tollkeeper.core.solana.base58 import decode_key
 from tollkeeper.sandbox.wallets import derive_solana_wallet, derive_solana_wallets
 
 if TYPE_CHECKING:

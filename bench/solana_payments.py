@@ -7,9 +7,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.core import ed25519
-from tollkeeper.core.base58 import decode_key
 from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.solana import ed25519
+from tollkeeper.core.solana.base58 import decode_key
 from tollkeeper.core.solana.message import NO_SIGNATURE, encode_compact
 from tollkeeper.core.solana.programs import (
     COMPUTE_BUDGET_PROGRAM,

@@ -21,11 +21,11 @@ from bench.measuring import Result, alternate, cores, pinned
 from tollkeeper.api import parse_json_object
 from tollkeeper.core.solana import FeePolicy, SolanaAsset, read_transfer, transaction_checks
 from tollkeeper.core.solana import requirement_checks as solana_requirement_checks
-from tollkeeper.core.verification import form_checks, require, requirement_checks, signature_check, time_checks
-from tollkeeper.core.wire import EvmPayload, SolanaPayload
-from tollkeeper.hub.requests import parse_asked, read_plain
+from tollkeeper.core.x402.verification import form_checks, require, requirement_checks, signature_check, time_checks
+from tollkeeper.core.x402.version1 import EvmPayload, SolanaPayload
+from tollkeeper.hub.api.requests import parse_asked, read_plain
 from tollkeeper.sandbox.wallets import derive_solana_wallets
-from tollkeeper.serving.process import leave_to_the_collector_what_comes
+from tollkeeper.serving.process.run import leave_to_the_collector_what_comes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from bench.references.running import official_facilitator
 from tests.chains.anvil import FIAT_TOKEN_NAME, deploy_fiat_token, fund_wallets, run_anvil
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.rpc_client import RpcClient
-from tollkeeper.core.evm import address_of_key
+from tollkeeper.core.evm.encoding import address_of_key
 from tollkeeper.sandbox.wallets import derive_wallets
 
 if TYPE_CHECKING:

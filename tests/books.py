@@ -6,11 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from tollkeeper.api import clock_ms
-from tollkeeper.core.differences import Difference
-from tollkeeper.gateway.buying import DEFAULT_EXPOSURE
-from tollkeeper.storage.database import Statement, StorageError
-from tollkeeper.storage.invariants import Bounds, inspect
-from tollkeeper.storage.snapshot import open_snapshot
+from tollkeeper.core.settlement.difference import Difference
+from tollkeeper.gateway.purchase.service import DEFAULT_EXPOSURE
+from tollkeeper.storage.books.invariants import Bounds, inspect
+from tollkeeper.storage.engine.database import Statement, StorageError
+from tollkeeper.storage.engine.snapshot import open_snapshot
 
 BOUNDS = Bounds(
     DEFAULT_EXPOSURE.payer.purchases,

@@ -10,7 +10,7 @@ gc.set_threshold(100_000, 50, 100)
 
 # As the program does: a logged exception would be drawn with all that its frames hold, for seconds in which the loop
 # of a test stands still where the machine is busy.
-from tollkeeper.serving.imports import leave_rich_out  # noqa: E402 - it is the first of ours
+from tollkeeper.serving.process.imports import leave_rich_out  # noqa: E402 - it is the first of ours
 
 leave_rich_out()
 

@@ -111,13 +111,13 @@ def documents() -> dict[str, dict[str, Any]]:
     from dataclasses import replace  # noqa: PLC0415 - see above
 
     from tollkeeper.auth import operations as logins  # noqa: PLC0415 - see above
-    from tollkeeper.core.openapi import Operation, document  # noqa: PLC0415 - see above
-    from tollkeeper.core.schemas import SCHEMAS  # noqa: PLC0415 - see above
+    from tollkeeper.core.api.openapi import Operation, document  # noqa: PLC0415 - see above
+    from tollkeeper.core.api.schemas import SCHEMAS  # noqa: PLC0415 - see above
     from tollkeeper.describing import DOCS, OPENAPI  # noqa: PLC0415 - see above
     from tollkeeper.gateway import calls_described  # noqa: PLC0415 - see above
-    from tollkeeper.gateway import operations as of_gateway  # noqa: PLC0415 - see above
-    from tollkeeper.gateway import schemas as gateway_schemas  # noqa: PLC0415 - see above
-    from tollkeeper.hub import operations as of_hub  # noqa: PLC0415 - see above
+    from tollkeeper.gateway.management import operations as of_gateway  # noqa: PLC0415 - see above
+    from tollkeeper.gateway.management import schemas as gateway_schemas  # noqa: PLC0415 - see above
+    from tollkeeper.hub.api import operations as of_hub  # noqa: PLC0415 - see above
 
     def made_of(module: Any) -> list[Operation]:
         return [value for value in vars(module).values() if isinstance(value, Operation)]

@@ -15,9 +15,9 @@ import pytest
 from tests.chains.anvil import FIAT_TOKEN_NAME, deploy_fiat_token, fund_wallets, plant_test_token, run_anvil
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.rpc_client import RpcClient
-from tollkeeper.sandbox.evm_engine import EngineName
-from tollkeeper.sandbox.evm_node import EvmNode
-from tollkeeper.sandbox.genesis import TOKEN_NAME
+from tollkeeper.sandbox.evm.engine import EngineName
+from tollkeeper.sandbox.evm.genesis import TOKEN_NAME
+from tollkeeper.sandbox.evm.node import EvmNode
 from tollkeeper.sandbox.wallets import TestWallets, derive_wallets
 
 _OTHER_NAME = "Dollar of Another Name"

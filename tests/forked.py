@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, AnyStr, Final
 
 from tests.started import light_environment
-from tollkeeper.serving.imports import leave_rich_out
+from tollkeeper.serving.process.imports import leave_rich_out
 
 _ROOT: Final = Path(__file__).parents[1]
 _ORDER_BYTES_MAX: Final = 1 << 17
@@ -41,10 +41,10 @@ _ENVIRONMENT: Final = light_environment(os.environ)  # before the first test cha
 # What the programs begin with, and what they import only as they need it.
 _IMPORTED: Final = (
     "tollkeeper.cli.commands",
-    "tollkeeper.serving.checking",
-    "tollkeeper.serving.process",
-    "tollkeeper.serving.reconciling",
-    "tollkeeper.serving.key_rotation",
+    "tollkeeper.serving.config.check",
+    "tollkeeper.serving.process.run",
+    "tollkeeper.serving.books.reconciliation",
+    "tollkeeper.serving.keys.rotation",
     "tests.gateway.gateway_process",
     "tests.hub.hub_process",
 )

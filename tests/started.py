@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-from tollkeeper.serving.imports import collect_rarely, leave_rich_out
+from tollkeeper.serving.process.imports import collect_rarely, leave_rich_out
 
 # Whatever is reached here has a certificate of its own or none; all those of the public authorities, which are read
 # twice as `aiohttp` is imported, are a tenth of a start.

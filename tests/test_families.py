@@ -11,28 +11,31 @@ import tollkeeper
 SOURCES: Final = Path(tollkeeper.__file__).parent
 # A family's own packages and files. Whoever else outside the core names a family, asks what of a family something is,
 # or decides by a reason that only one family has, stands below, with why it may.
-OWN: Final = ("chains/evm.py", "chains/solana/", "gateway/evidence/solana.py", "hub/solana/")
+OWN: Final = ("chains/evm/chain.py", "chains/solana/", "gateway/evidence/solana.py", "hub/solana/")
 NAMES_A_FAMILY: Final = {
     "client/payments.py": "what is signed of either",
     "gateway/evidence/families.py": "the gateway's table",
-    "hub/families.py": "the hub's table",
+    "gateway/call/payer_proofs.py": "a credit is spent by version 1's payments on one family only",
+    "gateway/purchase/unsigned_payments.py": "only one family's payments are made for a wallet",
+    "hub/api/standing.py": "how a payment of either is named",
+    "hub/settlement/family.py": "the hub's table",
     "client/buying.py": "the table of what a buyer signs",
     "settings/loading.py": "the table of a network's settings",
     "serving/nodes.py": "the table of networks' nodes",
-    "serving/compared_chains.py": "the table of what compares the books with a chain",
+    "serving/books/compared_chains.py": "the table of what compares the books with a chain",
     "sandbox/wallets.py": "a test wallet of each",
 }
 # The same inside the core, whose rules are of a family: its own packages and files, and those that hold both sides.
-OWN_RULES: Final = ("core/evm.py", "core/solana/")
+OWN_RULES: Final = ("core/evm/encoding.py", "core/solana/")
 NAMES_A_FAMILY_IN_THE_CORE: Final = {
     "core/families.py": "the core's table",
     "core/networks.py": "which family a network is of",
-    "core/siwe.py": "what a login's text calls an account",
-    "core/tenders.py": "a payment of either as a gate sees it",
-    "core/verification.py": "the shape that a payload must have, the reasons of both",
-    "core/wallet_keys.py": "how a key is written and signs",
+    "core/keys/siwe.py": "what a login's text calls an account",
+    "core/x402/payment_offer.py": "a payment of either as a gate sees it",
+    "core/x402/verification.py": "the shape that a payload must have, the reasons of both",
+    "core/keys/wallet_keys.py": "how a key is written and signs",
     "core/wallets.py": "how an address is written",
-    "core/wire.py": "a payload of either",
+    "core/x402/version1.py": "a payload of either",
 }
 
 

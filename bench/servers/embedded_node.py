@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tollkeeper.sandbox.evm_node import EvmNode
-from tollkeeper.serving.http_server import run, until_signalled
+from tollkeeper.sandbox.evm.node import EvmNode
+from tollkeeper.serving.process.http_server import run, until_signalled
 
 if TYPE_CHECKING:
     import asyncio

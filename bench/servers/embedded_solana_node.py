@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 
-from tollkeeper.sandbox.solana_node import SLOT_SECONDS, SolanaNode
-from tollkeeper.serving.http_server import run, until_signalled
+from tollkeeper.sandbox.solana.node import SLOT_SECONDS, SolanaNode
+from tollkeeper.serving.process.http_server import run, until_signalled
 
 
 async def serve(stop: asyncio.Event) -> None:

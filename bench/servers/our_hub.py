@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tollkeeper.core.configuration import LogFormat, LogLevel
-from tollkeeper.core.keyring import Secret
+from tollkeeper.core.keys.keyring import Secret
 from tollkeeper.core.networks import Family
 from tollkeeper.logs import configure_logs
 from tollkeeper.sandbox.stack import sandbox_settings
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.composition import compose
-from tollkeeper.serving.http_server import HttpServer, listen, run, until_signalled
+from tollkeeper.serving.process.http_server import HttpServer, listen, run, until_signalled
 from tollkeeper.settings import Role
 from tollkeeper.settings.model import FeePayerCaps
 
 if TYPE_CHECKING:
-    from tollkeeper.serving.access import Application
+    from tollkeeper.serving.http.access_log import Application
 
 
 async def serve_application(app: Application, stop: asyncio.Event) -> None:

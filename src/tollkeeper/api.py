@@ -21,10 +21,10 @@ from litestar import Request, Response
 from litestar.enums import ScopeType
 from litestar.exceptions import HTTPException
 
-from tollkeeper.core.errors import ApiError, Code, ErrorType, invalid, missing
+from tollkeeper.core.api.errors import ApiError, Code, ErrorType, invalid, missing
+from tollkeeper.core.api.strict_json import parse_json
 from tollkeeper.core.limits import HISTORY_LIMIT_MAX, JSON_BODY_SIZE_BYTES, LIST_LIMIT_DEFAULT, OFFSET_MAX
 from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES as HEAD_MAX
-from tollkeeper.core.strict_json import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping

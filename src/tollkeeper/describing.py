@@ -18,16 +18,16 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.plugins.core import MsgspecDIPlugin
 
 from tollkeeper.api import etag_of, is_known
-from tollkeeper.core.openapi import Answer, Operation, document
-from tollkeeper.core.schemas import ANY_OBJECT, IF_NONE_MATCH, SCHEMAS, TEXT, UNCHANGED
+from tollkeeper.core.api.openapi import Operation, ResponseSpec, document
+from tollkeeper.core.api.schemas import ANY_OBJECT, IF_NONE_MATCH, SCHEMAS, TEXT, UNCHANGED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from litestar.plugins import PluginProtocol
 
-    from tollkeeper.core.errors import Code
-    from tollkeeper.core.openapi import Schema
+    from tollkeeper.core.api.errors import Code
+    from tollkeeper.core.api.openapi import Schema
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ OPENAPI: Final = Operation(
     tag="description",
     summary="This description",
     parameters=(IF_NONE_MATCH,),
-    answers={200: Answer("OpenAPI 3.1", {"application/json": ANY_OBJECT}), 304: UNCHANGED},
+    answers={200: ResponseSpec("OpenAPI 3.1", {"application/json": ANY_OBJECT}), 304: UNCHANGED},
 )
 DOCS: Final = Operation(
     id="docs",
@@ -48,7 +48,7 @@ DOCS: Final = Operation(
     tag="description",
     summary="This description as a page",
     parameters=(IF_NONE_MATCH,),
-    answers={200: Answer("HTML", {"text/html": TEXT}), 304: UNCHANGED},
+    answers={200: ResponseSpec("HTML", {"text/html": TEXT}), 304: UNCHANGED},
 )
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import structlog
 
 from tollkeeper.core.configuration import LogFormat, LogLevel
-from tollkeeper.core.keyring import Secret
+from tollkeeper.core.keys.keyring import Secret
 from tollkeeper.core.printable import printable
 
 if TYPE_CHECKING:

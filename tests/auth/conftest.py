@@ -9,7 +9,7 @@ import pytest_asyncio
 from tests.auth.server import Client, Clock, issuer, serving
 from tollkeeper.auth import Auth
 from tollkeeper.storage import open_database
-from tollkeeper.storage.sqlite import SqliteDatabase
+from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 
 @pytest_asyncio.fixture

@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 
 from tollkeeper.api import Shell, refused
 from tollkeeper.auth import Auth, TrustedIssuers, auth_routes
-from tollkeeper.core.evm import address_of_key, checksum_address, personal_message_digest, sign_digest
+from tollkeeper.core.evm.encoding import address_of_key, checksum_address, personal_message_digest, sign_digest
 from tollkeeper.storage import Database
 
 PUBLIC_URL = "https://gate.example:8402"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.auth.server import KEYRING, PUBLIC_URL, START_MS, Client, Clock, SolanaWallet, Wallet, bearer, issuer
-from tollkeeper.core.errors import ApiError
-from tollkeeper.core.tokens import parse_jwks, read_access_token
-from tollkeeper.storage.sqlite import SqliteDatabase
+from tollkeeper.core.api.errors import ApiError
+from tollkeeper.core.keys.tokens import parse_jwks, read_access_token
+from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 MESSAGE = "/api/v1/auth/message"
 LOGIN = "/api/v1/auth/login"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.auth.server import Client, Wallet, bearer
-from tollkeeper.core.tokens import format_refresh_token
+from tollkeeper.core.keys.tokens import format_refresh_token
 from tollkeeper.storage import Statement
-from tollkeeper.storage.sqlite import SqliteDatabase
+from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 REQUESTS = 1_000  # what leaves nothing after so many leaves nothing after 10,000
 LOGINS = 250

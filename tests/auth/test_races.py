@@ -7,9 +7,9 @@ from collections import Counter
 
 from tests.auth.server import PUBLIC_URL, Client, Clock, Wallet, bearer, issuer
 from tollkeeper.auth import Auth, Login, TokenPair
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.storage import Statement
-from tollkeeper.storage.sqlite import SqliteDatabase
+from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 
 async def test_a_hundred_logins_with_one_message_are_one_login(client: Client, database: SqliteDatabase) -> None:

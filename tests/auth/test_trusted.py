@@ -16,11 +16,11 @@ from tests.auth.server import KEYRING, Client, Clock, Wallet, bearer, issuer, se
 from tests.edge.targets import Connection, sized, target
 from tests.ports import free_port
 from tollkeeper.auth import Auth, TrustedIssuers
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.evm import checksum_address
-from tollkeeper.core.tokens import SigningKeys, new_claims, sign_access_token
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.evm.encoding import checksum_address
+from tollkeeper.core.keys.tokens import SigningKeys, new_claims, sign_access_token
 from tollkeeper.storage import open_database
-from tollkeeper.storage.sqlite import SqliteDatabase
+from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 JWKS = "/.well-known/jwks.json"
 INTROSPECT = "/api/v1/auth/introspect"

@@ -5,7 +5,7 @@ Addresses, numbers, 32-byte words, bytes, strings and lists of addresses.
 
 from __future__ import annotations
 
-from tollkeeper.core.evm import selector
+from tollkeeper.core.evm.encoding import selector
 
 
 def encode_call(signature: str, *arguments: object) -> bytes:

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.chains.abi import encode_call
 from tests.chains.rpc_client import RpcClient, RpcFailure
 from tests.ports import free_port
-from tollkeeper.core.evm import keccak256
-from tollkeeper.sandbox.evm_chain import BASE_SEPOLIA_CHAIN_ID
-from tollkeeper.sandbox.genesis import BUYER_BALANCE_MICRO, RELAYER_BALANCE_WEI, USDC_ADDRESS, planted_token
+from tollkeeper.core.evm.encoding import keccak256
+from tollkeeper.sandbox.evm.chain import BASE_SEPOLIA_CHAIN_ID
+from tollkeeper.sandbox.evm.genesis import BUYER_BALANCE_MICRO, RELAYER_BALANCE_WEI, USDC_ADDRESS, planted_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

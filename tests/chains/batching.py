@@ -6,16 +6,16 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from tests.chains.anvil import anvil_binary, wait_for_receipt
-from tollkeeper.chains.batcher import batcher_address, batcher_artifact
-from tollkeeper.core.batches import SignedTransfer, Via
-from tollkeeper.core.evm import keccak256, rlp_encode, sign_digest
-from tollkeeper.core.multicall import MULTICALL_ADDRESS, MULTICALL_CODE_HASH
-from tollkeeper.sandbox.evm_chain import BASE_SEPOLIA_CHAIN_ID
+from tollkeeper.chains.evm.batcher import batcher_address, batcher_artifact
+from tollkeeper.core.evm.batches import SignedTransfer, Via
+from tollkeeper.core.evm.encoding import keccak256, rlp_encode, sign_digest
+from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS, MULTICALL_CODE_HASH
+from tollkeeper.sandbox.evm.chain import BASE_SEPOLIA_CHAIN_ID
 from tollkeeper.sandbox.wallets import TestWallet, derive_wallet
 
 if TYPE_CHECKING:
     from tests.chains.chain_under_test import ChainUnderTest
-    from tollkeeper.core.evm import RlpItem
+    from tollkeeper.core.evm.encoding import RlpItem
 
 ADDRESSES: Final = {Via.BATCHER: batcher_address(), Via.MULTICALL: MULTICALL_ADDRESS}
 BURNER: Final = "0x" + "b0" * 20

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.chains.abi import encode_call
 from tests.chains.anvil import wait_for_receipt
-from tollkeeper.chains.artifacts import load_artifact
-from tollkeeper.core.evm import (
+from tollkeeper.chains.evm.artifacts import load_artifact
+from tollkeeper.core.evm.encoding import (
     Authorization,
     Transaction,
     authorization_digest,
@@ -18,8 +18,8 @@ from tollkeeper.core.evm import (
     sign_digest,
     sign_transaction,
 )
-from tollkeeper.sandbox.evm_chain import BASE_SEPOLIA_CHAIN_ID
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.chain import BASE_SEPOLIA_CHAIN_ID
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 
 if TYPE_CHECKING:
     from tests.chains.rpc_client import RpcClient

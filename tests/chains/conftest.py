@@ -12,7 +12,7 @@ import pytest
 from tests.chains.solana_node import WALLETS
 from tollkeeper.chains.solana import SolanaChain, SolanaConfig
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana.node import SolanaNode
 
 
 @pytest.fixture

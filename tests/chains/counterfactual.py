@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.chains import batching
 from tests.chains.abi import encode_call
-from tollkeeper.chains.artifacts import load_artifact
-from tollkeeper.core.batches import Via
-from tollkeeper.core.counterfactual import Deployment, wrap
-from tollkeeper.core.evm import ZERO_ADDRESS, Authorization
+from tollkeeper.chains.evm.artifacts import load_artifact
+from tollkeeper.core.evm.batches import Via
+from tollkeeper.core.evm.counterfactual import WalletDeployment, wrap
+from tollkeeper.core.evm.encoding import ZERO_ADDRESS, Authorization
 
 if TYPE_CHECKING:
     from tests.chains.chain_under_test import ChainUnderTest
@@ -66,4 +66,4 @@ class FutureWallet:
     def sign(self, authorization: Authorization, call: bytes | None = None) -> bytes:
         """Its signature, with how it is deployed: as usual, or by `call` of its factory."""
         inner = self.chain.sign(authorization)
-        return wrap(Deployment(self.factory, self.deployment() if call is None else call, inner))
+        return wrap(WalletDeployment(self.factory, self.deployment() if call is None else call, inner))

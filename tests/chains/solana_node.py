@@ -15,7 +15,7 @@ from tollkeeper.sandbox.wallets import derive_solana_wallets
 if TYPE_CHECKING:
     from solders.instruction import Instruction
 
-    from tollkeeper.sandbox.solana_node import SolanaNode
+    from tollkeeper.sandbox.solana.node import SolanaNode
 
 WALLETS: Final = derive_solana_wallets()
 FEE_PAYER: Final = Keypair.from_seed(WALLETS.fee_payers[0].seed)

@@ -11,8 +11,8 @@ from tests.chains.anvil import wait_for_receipt
 from tests.chains.batching import ADDRESSES, delegate, payers, plant, signed
 from tests.chains.rpc_client import RpcFailure
 from tests.fixtures_chain import taken_back
-from tollkeeper.chains.batcher import DEPLOYMENT_SALT, batcher_address, batcher_artifact, batcher_code_hash
-from tollkeeper.core.batches import (
+from tollkeeper.chains.evm.batcher import DEPLOYMENT_SALT, batcher_address, batcher_artifact, batcher_code_hash
+from tollkeeper.core.evm.batches import (
     DEPLOYER_ADDRESS,
     DEPLOYER_CODE_HASH,
     ITEM_GAS,
@@ -21,10 +21,10 @@ from tollkeeper.core.batches import (
     batch_gas,
     encode_batch,
 )
-from tollkeeper.core.evm import keccak256, transfer_calldata
-from tollkeeper.core.receipt_logs import Log, Transfer, shows_transfer
-from tollkeeper.sandbox.evm_engine import EngineName
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.core.evm.encoding import keccak256, transfer_calldata
+from tollkeeper.core.evm.receipt_logs import Log, Transfer, shows_transfer
+from tollkeeper.sandbox.evm.engine import EngineName
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

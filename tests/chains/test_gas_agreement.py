@@ -9,9 +9,9 @@ from tests.chains.anvil import fund_wallets, plant_test_token, run_anvil, wait_f
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.rpc_client import RpcClient
 from tests.fixtures_chain import taken_back
-from tollkeeper.core.evm import transfer_calldata
-from tollkeeper.sandbox.evm_engine import EngineName
-from tollkeeper.sandbox.genesis import TOKEN_NAME, USDC_ADDRESS
+from tollkeeper.core.evm.encoding import transfer_calldata
+from tollkeeper.sandbox.evm.engine import EngineName
+from tollkeeper.sandbox.evm.genesis import TOKEN_NAME, USDC_ADDRESS
 
 if TYPE_CHECKING:
     from tollkeeper.sandbox.wallets import TestWallets

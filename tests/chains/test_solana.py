@@ -17,18 +17,18 @@ from solders.token.state import Mint
 
 from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_BUYER, WALLETS, drafted, paying
 from tests.core.solana_payments import account_of, compute_limit, compute_price, transfer
-from tollkeeper.chains.evm import Submission
-from tollkeeper.chains.receipts import Expected, Verdict
+from tollkeeper.chains.evm.chain import Submission
+from tollkeeper.chains.evm.receipts import Expected, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import LAG_BLOCKS, Lifetime, SolanaChain, SolanaConfig, has_expired
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
+from tollkeeper.core.settlement.proof import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana import SolanaAsset, chain_checks, read_transfer
 from tollkeeper.core.solana.programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM
-from tollkeeper.core.verification import Reason
+from tollkeeper.core.x402.verification import Reason
 from tollkeeper.hub.solana.fee_payers import FeePayer
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
-from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
+from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
+from tollkeeper.sandbox.solana.node import BUYER_MICRO, SolanaNode
 
 DEVNET = NETWORKS["solana-devnet"]
 ASSET = SolanaAsset(DEVNET, DEVNET.usdc.address)

@@ -15,14 +15,14 @@ from tests.chains.test_solana_uses import ASSET, executed
 from tests.core.solana_payments import account_of
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import Lifetime, SolanaChain, has_expired
+from tollkeeper.chains.solana.payment_lookup import holding, is_listed, read_use
 from tollkeeper.chains.solana.payments import payments_of, read_payments
-from tollkeeper.chains.solana.uses import holding, is_listed, read_use
-from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
+from tollkeeper.core.settlement.proof import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana import payment_key, read_transfer
 from tollkeeper.sandbox.rpc_server import JsonRpcApp
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS, EmbeddedSolanaChain
-from tollkeeper.sandbox.solana_node import SolanaNode
-from tollkeeper.sandbox.solana_rpc import solana_rpc_app
+from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS, EmbeddedSolanaChain
+from tollkeeper.sandbox.solana.node import SolanaNode
+from tollkeeper.sandbox.solana.rpc import solana_rpc_app
 
 SHOWN: Final[tuple[Any, ...]] = (
     None,

@@ -11,7 +11,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import SolanaChain
 from tollkeeper.chains.solana.history import has_every_block
 from tollkeeper.sandbox.rpc_server import JsonRpcApp
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana.node import SolanaNode
 
 FIRST, SKIPPED = 100, {103, 104, 110}
 SOME = range(FIRST, FIRST + 20)

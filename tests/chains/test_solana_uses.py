@@ -14,18 +14,18 @@ from solders.transaction import VersionedTransaction
 from tests.chains.solana_node import BUYER, FEE_PAYER, WALLETS, drafted, paying
 from tests.core.solana_payments import account_of
 from tests.hub.chaos import run_chaos
-from tollkeeper.chains.receipts import Verdict
+from tollkeeper.chains.evm.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import SolanaChain, SolanaConfig
+from tollkeeper.chains.solana.payment_lookup import is_listed, read_use
 from tollkeeper.chains.solana.payments import payments_of, read_payments
-from tollkeeper.chains.solana.uses import is_listed, read_use
-from tollkeeper.core.base58 import encode
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana import SolanaAsset, payment_key, read_transfer
-from tollkeeper.sandbox.rpc_server import JsonRpcApp, RpcError
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, EmbeddedSolanaChain
-from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
-from tollkeeper.sandbox.solana_rpc import solana_rpc_app
+from tollkeeper.core.solana.base58 import encode
+from tollkeeper.sandbox.rpc_server import JsonRpcApp, ServedRpcError
+from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, EmbeddedSolanaChain
+from tollkeeper.sandbox.solana.node import BUYER_MICRO, SolanaNode
+from tollkeeper.sandbox.solana.rpc import solana_rpc_app
 
 DEVNET = NETWORKS["solana-devnet"]
 ASSET = SolanaAsset(DEVNET, DEVNET.usdc.address)
@@ -42,7 +42,7 @@ class KnowsALaterVersion(JsonRpcApp):
     def call(self, method: str, params: Any = ()) -> Any:
         if method == "getTransaction" and params[0] == self._later:
             message = "Transaction version (1) is not supported by the requesting client"
-            raise RpcError(message, code=-32015)
+            raise ServedRpcError(message, code=-32015)
         return self._honest.call(method, params)
 
 

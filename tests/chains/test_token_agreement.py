@@ -9,7 +9,7 @@ import pytest
 
 from tests.chains.abi import encode_call
 from tests.chains.rpc_client import RpcFailure
-from tollkeeper.core.evm import (
+from tollkeeper.core.evm.encoding import (
     AUTHORIZATION_CANCELED_TOPIC,
     AUTHORIZATION_USED_TOPIC,
     SECP256K1_ORDER,
@@ -19,13 +19,13 @@ from tollkeeper.core.evm import (
     selector,
     transfer_calldata,
 )
-from tollkeeper.sandbox.genesis import BUYER_BALANCE_MICRO, USDC_ADDRESS
+from tollkeeper.sandbox.evm.genesis import BUYER_BALANCE_MICRO, USDC_ADDRESS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.chains.chain_under_test import ChainUnderTest
-    from tollkeeper.core.evm import Authorization
+    from tollkeeper.core.evm.encoding import Authorization
 
 _TRANSFER_BYTES: Final = "transferWithAuthorization(address,address,uint256,uint256,uint256,bytes32,bytes)"
 _RECEIVE_BYTES: Final = "receiveWithAuthorization(address,address,uint256,uint256,uint256,bytes32,bytes)"

@@ -21,7 +21,7 @@ from typing import IO, Any, Final
 from tests.described_answers import seen
 from tests.forked import start
 from tests.started import light_environment
-from tollkeeper.serving.initialise import initialise, parse_choices
+from tollkeeper.serving.config.init import initialise, parse_choices
 from tollkeeper.settings import FILE_NAME
 
 START_SECONDS: Final = 90  # of a machine that has other work

@@ -17,7 +17,7 @@ from tests.cli.processes import Answer, ask, configured, running
 from tests.interop.local_server import Reply, serving
 from tests.ports import free_port
 from tollkeeper.sandbox.buyer import Buyer
-from tollkeeper.sandbox.evm_node import EvmNode
+from tollkeeper.sandbox.evm.node import EvmNode
 from tollkeeper.sandbox.wallets import derive_wallets
 
 WALLETS = derive_wallets()

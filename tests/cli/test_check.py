@@ -20,14 +20,15 @@ from tests.cli import processes
 from tests.cli.processes import configured
 from tests.gateway.composed import composed, settings_for
 from tests.storage.test_invariants import Books
-from tollkeeper.sandbox.evm_node import EvmNode
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.serving import inspection
-from tollkeeper.serving.inspection import REGISTRY, inspect_books, keep_inspecting
-from tollkeeper.serving.reconciling import not_compared
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import EvmNode
+from tollkeeper.serving.books import inspection
+from tollkeeper.serving.books.inspection import REGISTRY, inspect_books, keep_inspecting
+from tollkeeper.serving.books.reconciliation import not_compared
 from tollkeeper.settings import Role, Settings
-from tollkeeper.storage import Statement, invariants, open_database
-from tollkeeper.storage.snapshot import Snapshot
+from tollkeeper.storage import Statement, open_database
+from tollkeeper.storage.books import invariants
+from tollkeeper.storage.engine.snapshot import Snapshot
 
 # An interpreter is started for each: it is about starting.
 finished = partial(processes.finished, is_forked=False)
@@ -248,9 +249,9 @@ _CHECKS = """
 import asyncio, sys
 from pathlib import Path
 from tests.gateway.composed import composed, settings_for
-from tollkeeper.serving.heap import set_up_heap
-from tollkeeper.serving.inspection import keep_inspecting
-from tollkeeper.serving import inspection
+from tollkeeper.serving.process.heap import set_up_heap
+from tollkeeper.serving.books.inspection import keep_inspecting
+from tollkeeper.serving.books import inspection
 from tollkeeper.storage import open_database
 
 def resident_bytes():

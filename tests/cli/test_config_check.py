@@ -12,9 +12,9 @@ import pytest
 
 from tests.cli.processes import ask, clean_environment, command, configured, finished
 from tests.interop.local_server import Reply, Request, serving
-from tollkeeper.core.evm import address_of_key, checksum_address
-from tollkeeper.sandbox.evm_node import EvmNode
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.core.evm.encoding import address_of_key, checksum_address
+from tollkeeper.sandbox.evm.node import EvmNode
+from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_wallets
 
 NOWHERE = "http://127.0.0.1:9"

@@ -14,9 +14,9 @@ import pytest
 from tests.chains.anvil import run_anvil
 from tests.chains.rpc_client import RpcClient
 from tests.cli.processes import finished, running
-from tollkeeper.chains.batcher import batcher_address, batcher_code_hash
-from tollkeeper.core.evm import address_of_key, checksum_address, keccak256
-from tollkeeper.sandbox.evm_node import EvmNode
+from tollkeeper.chains.evm.batcher import batcher_address, batcher_code_hash
+from tollkeeper.core.evm.encoding import address_of_key, checksum_address, keccak256
+from tollkeeper.sandbox.evm.node import EvmNode
 
 USUAL = checksum_address(batcher_address())
 OTHER_KEY = keccak256(b"who deploys, for tests only")

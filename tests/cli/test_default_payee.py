@@ -12,7 +12,7 @@ from solders.keypair import Keypair
 from tests.cli.processes import configured, finished
 from tests.core.solana_payments import account_of
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana.node import SolanaNode
 
 NAME = "default_payment_address"
 ON_SOLANA = "solana-devnet"

@@ -13,9 +13,9 @@ import pytest
 
 from tests.cli.processes import configured, finished
 from tests.storage.s3_server import access_to, refusing, s3_server
-from tollkeeper.serving.file_stores import judge_file_store
+from tollkeeper.serving.config.file_stores import judge_file_store
 from tollkeeper.settings import FileSettings
-from tollkeeper.storage.files_s3 import S3Files
+from tollkeeper.storage.files.s3 import S3Files
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ import pytest
 
 from tests.cli.processes import FINISHED_SECONDS, clean_environment, command, finished
 from tests.interop.local_server import LocalServer, Reply, Request, serving
-from tollkeeper.core.base58 import encode
+from tollkeeper.core.keys.siwe import new_message
 from tollkeeper.core.networks import NETWORKS, Family
-from tollkeeper.core.siwe import new_message
+from tollkeeper.core.solana.base58 import encode
 from tollkeeper.core.wallets import parse_wallet
 from tollkeeper.sandbox.wallets import derive_wallets
 

@@ -15,8 +15,8 @@ import pytest
 from tests.edge.test_calls import until
 from tollkeeper.api import Shell
 from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES
-from tollkeeper.serving.access import AccessLog
-from tollkeeper.serving.http_server import Address, HttpServer, ListenError, listen, until_signalled
+from tollkeeper.serving.http.access_log import AccessLog
+from tollkeeper.serving.process.http_server import Address, HttpServer, ListenError, listen, until_signalled
 
 
 async def app(_scope: Any, receive: Any, send: Any) -> None:
@@ -106,7 +106,9 @@ async def test_pipelined_requests_are_answered_in_order(address: Address) -> Non
 async def test_a_request_sent_while_the_server_begins_to_stop_is_still_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tollkeeper.edge.inbound._LAST_REQUEST_SECONDS", 2)  # else the request may come too late
+    monkeypatch.setattr(
+        "tollkeeper.edge.server.protocol._LAST_REQUEST_SECONDS", 2
+    )  # else the request may come too late
     listening = listen("127.0.0.1", 0)
     async with HttpServer(AccessLog(app), listening, drain_seconds=5) as server:
         host, port = server.address.host, server.address.port

@@ -16,13 +16,13 @@ from solders.keypair import Keypair
 import tollkeeper
 from tests.cli import processes
 from tollkeeper.chains.solana import RENT_EXEMPT_LAMPORTS, SolanaConfig
-from tollkeeper.core.base58 import encode_key
-from tollkeeper.core.ed25519 import public_key
-from tollkeeper.core.evm import address_of_key, checksum_address
+from tollkeeper.core.evm.encoding import address_of_key, checksum_address
 from tollkeeper.core.families import FAMILIES
-from tollkeeper.core.keyring import fee_payer_seeds, parse_private_key
+from tollkeeper.core.keys.keyring import fee_payer_seeds, parse_private_key
 from tollkeeper.core.networks import NETWORKS, Family
-from tollkeeper.serving.initialise import data_place
+from tollkeeper.core.solana.base58 import encode_key
+from tollkeeper.core.solana.ed25519 import public_key
+from tollkeeper.serving.config.init import data_place
 from tollkeeper.settings import DEFAULT_PORT, GasCaps, Role, load_settings
 
 # An interpreter is started for each: it is about starting.

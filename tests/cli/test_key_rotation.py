@@ -24,8 +24,8 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import finished
 from tests.cli.program import WAIT_SECONDS, Scene, Site
 from tests.gateway.recording_target import RecordingTarget, recording_target
-from tollkeeper.core.keyring import parse_key_ring
-from tollkeeper.core.sealing import sealed_prefix
+from tollkeeper.core.keys.keyring import parse_key_ring
+from tollkeeper.core.keys.sealing import sealed_prefix
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 

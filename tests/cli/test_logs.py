@@ -16,7 +16,7 @@ import pytest
 import structlog
 
 from tollkeeper.core.configuration import LogFormat, LogLevel
-from tollkeeper.core.keyring import Secret
+from tollkeeper.core.keys.keyring import Secret
 from tollkeeper.logs import Lines, configure_logs, is_secret_name, redact_text
 
 CANARY = "5ec2e7" + "c0ffee" * 10

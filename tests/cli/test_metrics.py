@@ -16,7 +16,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import Running, ask, configured, running
 from tests.cli.program import Site, scene
 from tests.described_answers import has_no_description
-from tollkeeper.sandbox.evm_node import EvmNode
+from tollkeeper.sandbox.evm.node import EvmNode
 
 ANYWHERE = {"TOLLKEEPER_METRICS_ADDRESS": "127.0.0.1:0", "TOLLKEEPER_ALLOW_PRIVATE_TARGETS": "true"}
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tollkeeper.serving.access import AccessLog
-from tollkeeper.serving.origins import OriginGuard
+from tollkeeper.serving.http.access_log import AccessLog
+from tollkeeper.serving.http.origins import OriginGuard
 
 OWN = "http://127.0.0.1:8402"
 NAMED = "https://dashboard.example.org"

@@ -24,7 +24,7 @@ import pytest
 from tests.cli import processes
 from tests.cli.processes import Answer, Running, ask
 from tollkeeper.sandbox.buyer import Buyer
-from tollkeeper.sandbox.evm_node import EvmNode
+from tollkeeper.sandbox.evm.node import EvmNode
 from tollkeeper.sandbox.wallets import derive_wallets
 
 # An interpreter is started for each: it is about starting.

@@ -15,7 +15,7 @@ import pytest
 from tests.cli import processes
 from tests.cli.processes import START_SECONDS, Running, ask
 from tests.ports import free_port
-from tollkeeper.sandbox.evm_node import EvmNode
+from tollkeeper.sandbox.evm.node import EvmNode
 
 # An interpreter is started for each: it is about starting.
 finished = partial(processes.finished, is_forked=False)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates, LogLevel
+from tollkeeper.core.http.timeouts import Patience
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.patience import Patience
-from tollkeeper.core.settling import Depths
+from tollkeeper.core.settlement.proof import Depths
+from tollkeeper.core.x402.challenge import Profile
 from tollkeeper.serving.nodes import config_of, solana_config
 from tollkeeper.settings import ExposureCaps, NetworkSettings, Role, Settings, SettingsError, load_settings
 

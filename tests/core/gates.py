@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.core.payments import NOW_SECONDS, PAY_TO
-from tollkeeper.core.paygates import PayGate
+from tollkeeper.core.paygates.model import PayGate
 
 NOW_MS: Final = NOW_SECONDS * 1000
 GATE: Final = PayGate(

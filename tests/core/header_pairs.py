@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tollkeeper.core.forwarding import Header
+from tollkeeper.core.http.forwarding import Header
 
 
 def pairs_of(lines: bytes) -> list[Header]:

@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.core.payments import signed_payment
-from tollkeeper.core.wire import payment_body
+from tollkeeper.core.x402.version1 import payment_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from tollkeeper.core.evm import Authorization, address_of_key, authorization_digest, keccak256, sign_digest
+from tollkeeper.core.evm.encoding import Authorization, address_of_key, authorization_digest, keccak256, sign_digest
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.verification import EvmAsset
-from tollkeeper.core.wire import EvmPayload, Payment, Requirements
+from tollkeeper.core.x402.verification import EvmAsset
+from tollkeeper.core.x402.version1 import EvmPayload, Payment, Requirements
 
 PAYER_KEY: Final = keccak256(b"a payer, for tests only")
 OTHER_KEY: Final = keccak256(b"another wallet, for tests only")

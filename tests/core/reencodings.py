@@ -10,7 +10,7 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.core.wire import EvmPayload, Payment
+from tollkeeper.core.x402.version1 import EvmPayload, Payment
 
 if TYPE_CHECKING:
     from random import Random

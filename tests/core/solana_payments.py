@@ -27,7 +27,7 @@ from tollkeeper.core.solana.programs import (
     TOKEN_PROGRAM,
     associated_token_account,
 )
-from tollkeeper.core.wire import Payment, Requirements, SolanaPayload
+from tollkeeper.core.x402.version1 import Payment, Requirements, SolanaPayload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.core.addresses import (
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.paygates.target_addresses import (
     TargetUrl,
     check_target_url,
     is_public_unicast,
     is_target_address,
     parse_address,
 )
-from tollkeeper.core.errors import ApiError, Code
 
 
 def words(text: str) -> list[str]:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 
-from tollkeeper.core.base58 import decode, decode_key, encode, encode_key, parse_key
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.solana.base58 import decode, decode_key, encode, encode_key, parse_key
 
 SYSTEM = "11111111111111111111111111111111"
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.payments import AUTHORIZATION, BASE_SEPOLIA, PAYER_KEY
-from tollkeeper.core.batches import (
+from tollkeeper.core.evm.batches import (
     DEPLOYER_ADDRESS,
     ITEM_GAS,
     ITEMS_MAX,
@@ -21,11 +21,11 @@ from tollkeeper.core.batches import (
     encode_batch,
     may_be_batched,
 )
-from tollkeeper.core.counterfactual import Deployment, settling_call, wrap
-from tollkeeper.core.evm import Authorization, Transaction, keccak256, sign_digest, transfer_calldata
-from tollkeeper.core.multicall import MULTICALL_ADDRESS, SELECTOR_AGGREGATE
-from tollkeeper.core.receipt_logs import Transfer
-from tollkeeper.core.signed_transactions import asks_for
+from tollkeeper.core.evm.counterfactual import WalletDeployment, settling_call, wrap
+from tollkeeper.core.evm.encoding import Authorization, Transaction, keccak256, sign_digest, transfer_calldata
+from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS, SELECTOR_AGGREGATE
+from tollkeeper.core.evm.receipt_logs import Transfer
+from tollkeeper.core.evm.signed_transactions import asks_for
 
 ASSET = BASE_SEPOLIA.address
 BATCHER = "0x" + 20 * "ba"
@@ -62,7 +62,7 @@ def test_a_transaction_is_seen_to_ask_for_what_stands_in_it_alone(
     if via is None:
         batch = [first]
         if is_deploying:  # what the wallet's factory is told is its payer's to say
-            wrapped = wrap(Deployment(ASSET, transfer_calldata(beside, SIGNATURE), first.signature))
+            wrapped = wrap(WalletDeployment(ASSET, transfer_calldata(beside, SIGNATURE), first.signature))
             data = settling_call(ASSET, first.authorization, wrapped).data
     to = {None: MULTICALL_ADDRESS if is_deploying else ASSET, Via.BATCHER: BATCHER, Via.MULTICALL: MULTICALL_ADDRESS}
     transaction = Transaction(1, 0, 1, 1, 100_000, to[via], 0, data)
@@ -81,7 +81,7 @@ def test_a_transaction_is_seen_to_ask_for_what_stands_in_it_alone(
 
 
 def test_a_wallet_s_deployment_and_its_transfer_ask_for_that_transfer() -> None:
-    wrapped = wrap(Deployment("0x" + 20 * "fa", b"deploy", SIGNATURE))
+    wrapped = wrap(WalletDeployment("0x" + 20 * "fa", b"deploy", SIGNATURE))
     data = settling_call(ASSET, AUTHORIZATION, wrapped).data
     transaction = Transaction(1, 0, 1, 1, 100_000, MULTICALL_ADDRESS, 0, data)
     assert asks_for(transaction, transfer_of(AUTHORIZATION))

@@ -15,7 +15,14 @@ from tests.core.gates import GATE
 from tests.core.payments import BASE, BASE_SEPOLIA, PAY_TO
 from tests.core.solana_payments import DEVNET
 from tests.core.solana_payments import PAY_TO as SOLANA_PAY_TO
-from tollkeeper.core.challenge import (
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.evm.encoding import checksum_address
+from tollkeeper.core.limits import DESCRIPTION_LENGTH, SALE_VALUE_MAX_MICRO, TITLE_LENGTH
+from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.paygates.fields import CreditBinding, OnFailure, Recipient
+from tollkeeper.core.paygates.model import PayGate
+from tollkeeper.core.solana import SolanaAsset
+from tollkeeper.core.x402.challenge import (
     Challenge,
     Profile,
     build_challenge,
@@ -25,16 +32,9 @@ from tollkeeper.core.challenge import (
     requirements_of,
     transfer_challenge,
 )
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.evm import checksum_address
-from tollkeeper.core.limits import DESCRIPTION_LENGTH, SALE_VALUE_MAX_MICRO, TITLE_LENGTH
-from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.paygate_fields import CreditBinding, OnFailure, Recipient
-from tollkeeper.core.paygates import PayGate
-from tollkeeper.core.solana import SolanaAsset
-from tollkeeper.core.tenders import Asset
-from tollkeeper.core.verification import EvmAsset, Reason
-from tollkeeper.core.wire import Requirements, parse_requirements
+from tollkeeper.core.x402.payment_offer import Asset
+from tollkeeper.core.x402.verification import EvmAsset, Reason
+from tollkeeper.core.x402.version1 import Requirements, parse_requirements
 from tollkeeper.core.x402.version2 import HEADER_LENGTH_MAX
 
 MAINNET = replace(DEVNET, network=NETWORKS["solana-mainnet"], address=NETWORKS["solana-mainnet"].usdc.address)

@@ -7,7 +7,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from tollkeeper.core.client_addresses import ClientAddresses, plain_address, rate_key
+from tollkeeper.core.http.client_addresses import ClientAddresses, plain_address, rate_key
 
 TRUSTED = (ip_network("10.0.0.0/8"), ip_network("2001:db8:1::/48"))
 

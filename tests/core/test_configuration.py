@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import (
     AnonymousPaygates,
     Bucket,
@@ -34,6 +33,7 @@ from tollkeeper.core.configuration import (
     whole_number,
 )
 from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.x402.challenge import Profile
 
 GOOD: list[tuple[Callable[[str], Any], str, Any]] = [
     (parse_boolean, "true", True),

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.payments import AUTHORIZATION, BASE_SEPOLIA, PAYER_KEY
-from tollkeeper.core.counterfactual import (
-    Deployment,
+from tollkeeper.core.evm.counterfactual import (
+    WalletDeployment,
     acceptance_answer,
     acceptance_question,
     is_wrapped,
@@ -19,14 +19,14 @@ from tollkeeper.core.counterfactual import (
     unwrap,
     wrap,
 )
-from tollkeeper.core.evm import (
+from tollkeeper.core.evm.encoding import (
     is_counterfactual_signature,
     keccak256,
     sign_digest,
     transfer_calldata,
     wallet_signature_calldata,
 )
-from tollkeeper.core.multicall import (
+from tollkeeper.core.evm.multicall import (
     MULTICALL_ADDRESS,
     InnerCall,
     decode_aggregate,
@@ -37,7 +37,7 @@ from tollkeeper.core.multicall import (
 ASSET = BASE_SEPOLIA.address
 FACTORY = "0x" + "fa" * 20
 SIGNATURE = sign_digest(keccak256(b"anything"), PAYER_KEY)
-WRAPPED = wrap(Deployment(FACTORY, b"deploy it", SIGNATURE))
+WRAPPED = wrap(WalletDeployment(FACTORY, b"deploy it", SIGNATURE))
 CALLS = [InnerCall(FACTORY, b"deploy it", may_fail=True), InnerCall(ASSET, b"", may_fail=False)]
 
 addresses = st.binary(min_size=20, max_size=20).map(lambda raw: "0x" + raw.hex())
@@ -47,7 +47,7 @@ addresses = st.binary(min_size=20, max_size=20).map(lambda raw: "0x" + raw.hex()
     addresses, st.binary(max_size=200), st.binary(max_size=200).filter(lambda one: not one.endswith(b"\x64\x92" * 16))
 )
 def test_a_wrapped_signature_reads_back_as_it_was(factory: str, call: bytes, signature: bytes) -> None:
-    deployment = Deployment(factory, call, signature)
+    deployment = WalletDeployment(factory, call, signature)
     assert is_counterfactual_signature(wrap(deployment))
     assert unwrap(wrap(deployment)) == deployment
 
@@ -71,7 +71,7 @@ MALFORMED = {
     "offsets in another order": WRAPPED[:32] + WRAPPED[64:96] + WRAPPED[32:64] + WRAPPED[96:],
     "an endless length": WRAPPED[:96] + b"\xff" * 32 + WRAPPED[128:],
     "padding that is not zero": WRAPPED[:159] + b"\1" + WRAPPED[160:],
-    "wrapped twice": wrap(Deployment(FACTORY, b"", WRAPPED)),
+    "wrapped twice": wrap(WalletDeployment(FACTORY, b"", WRAPPED)),
 }
 
 

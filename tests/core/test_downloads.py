@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.core.downloads import (
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.paygates.downloads import (
     DEFAULT_TYPE,
     Link,
     Part,
@@ -23,7 +24,6 @@ from tollkeeper.core.downloads import (
     disposition,
     read_link,
 )
-from tollkeeper.core.errors import ApiError, Code
 
 KEY, FORMER, STRANGE = b"k" * 32, b"f" * 32, b"s" * 32
 FILE = StoredFile("0a" * 16, "report.pdf", 1000, "application/pdf", "ab" * 32)

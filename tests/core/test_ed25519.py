@@ -11,7 +11,7 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 
-from tollkeeper.core.ed25519 import by_openssl, dalek, fastest, is_on_curve, public_key, sign, verify
+from tollkeeper.core.solana.ed25519 import by_openssl, dalek, fastest, is_on_curve, public_key, sign, verify
 
 P = 2**255 - 19
 ORDER = 2**252 + 27742317777372353535851937790883648493

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tollkeeper.core.errors import (
+from tollkeeper.core.api.errors import (
     RETRY_AFTER_SECONDS,
     TABLE,
     ApiError,

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.payments import AUTHORIZATION, BASE, BASE_SEPOLIA, PAYER, PAYER_KEY, signed_payload
-from tollkeeper.core import evm
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.evm import SECP256K1_ORDER, Authorization, RlpItem, Transaction
-from tollkeeper.core.verification import EvmAsset
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.evm import encoding as evm
+from tollkeeper.core.evm.encoding import SECP256K1_ORDER, Authorization, RlpItem, Transaction
+from tollkeeper.core.x402.verification import EvmAsset
 
 ADDRESS = st.binary(min_size=20, max_size=20).map(lambda data: "0x" + data.hex())
 WORD = st.binary(min_size=32, max_size=32)

@@ -13,15 +13,15 @@ from solders.token.associated import get_associated_token_address
 from tests.core.payments import AUTHORIZATION, BASE_SEPOLIA, PAYER, signed_payment
 from tests.core.solana_payments import AMOUNT, DEVNET, FEE_PAYER, OTHER, PAY_TO, Draft, encoded, payment, usual
 from tests.core.solana_payments import PAYER as SOLANA_PAYER
-from tollkeeper.core.evm import ZERO_ADDRESS, address_of_key, checksum_address
+from tollkeeper.core.evm.encoding import ZERO_ADDRESS, address_of_key, checksum_address
 from tollkeeper.core.families import FAMILIES, row_of
-from tollkeeper.core.keyring import fee_payer_seeds
+from tollkeeper.core.keys.keyring import fee_payer_seeds
 from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.solana import SolanaAsset
 from tollkeeper.core.solana.message import decode_transaction
 from tollkeeper.core.solana.programs import MEMO_PROGRAM, NOBODYS, TOKEN_2022_PROGRAM, TOKEN_PROGRAM
-from tollkeeper.core.verification import EvmAsset, Reason
-from tollkeeper.core.wire import SolanaPayload, payment_body
+from tollkeeper.core.x402.verification import EvmAsset, Reason
+from tollkeeper.core.x402.version1 import SolanaPayload, payment_body
 
 EVM, SOLANA = FAMILIES[Family.EVM], FAMILIES[Family.SOLANA]
 SIGNER_KEY = bytes(range(1, 33))

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.header_pairs import pairs_of
-from tollkeeper.core.addresses import TargetUrl, check_target_url
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.forwarding import (
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.http.forwarding import (
     Header,
     caller_lines,
     encode_request_head,
@@ -21,6 +20,7 @@ from tollkeeper.core.forwarding import (
     request_target,
     response_lines,
 )
+from tollkeeper.core.paygates.target_addresses import TargetUrl, check_target_url
 
 
 def words(text: str) -> list[str]:

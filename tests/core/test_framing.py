@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.forwarding import Header
-from tollkeeper.core.framing import (
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.http.forwarding import Header
+from tollkeeper.core.http.framing import (
     BodyEnd,
     FramingError,
     ResponseFraming,

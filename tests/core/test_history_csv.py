@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.core.history_csv import COLUMNS, history_csv, prefers_csv
+from tollkeeper.core.settlement.history_csv import COLUMNS, history_csv, prefers_csv
 
 
 def read(text: str) -> list[dict[str, str]]:

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from tollkeeper.core.evm import SECP256K1_ORDER
-from tollkeeper.core.keyring import (
+from tollkeeper.core.evm.encoding import SECP256K1_ORDER
+from tollkeeper.core.keys.keyring import (
     FEE_PAYERS,
     Secret,
     fee_payer_seeds,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tollkeeper.core import limits
-from tollkeeper.core.patience import Patience
-from tollkeeper.core.statistics import Kept
+from tollkeeper.core.http.timeouts import Patience
+from tollkeeper.core.paygates.statistics import Kept
 
 
 def test_the_limits_of_specification_8_have_its_values() -> None:

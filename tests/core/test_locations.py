@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tollkeeper.core.addresses import parse_target_url
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.locations import Locations
-from tollkeeper.core.parameters import names_in, without
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.paygates.locations import Locations
+from tollkeeper.core.paygates.parameters import names_in, without
+from tollkeeper.core.paygates.target_addresses import parse_target_url
 
 GATE = "https://pay.example/Slug1234"
 

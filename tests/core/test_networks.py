@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.networks import ALIASES, CAIP2_NAMES, NETWORKS, Family, normalise
 
 REFUSED: list[object] = [

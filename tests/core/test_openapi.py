@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from tollkeeper.core.errors import Code
-from tollkeeper.core.openapi import JSON, Answer, Bearer, Operation, Parameter, document, ref
-from tollkeeper.core.schemas import PRICE, PRICE_ASKED, SCHEMAS, header, in_path, limit, query
+from tollkeeper.core.api.errors import Code
+from tollkeeper.core.api.openapi import JSON, Bearer, Operation, Parameter, ResponseSpec, document, ref
+from tollkeeper.core.api.schemas import PRICE, PRICE_ASKED, SCHEMAS, header, in_path, limit, query
 
-ANSWERS: dict[int | str, Answer] = {201: Answer("Made", {JSON: ref("Thing")}, {"X-Made": {"type": "string"}})}
+ANSWERS: dict[int | str, ResponseSpec] = {
+    201: ResponseSpec("Made", {JSON: ref("Thing")}, {"X-Made": {"type": "string"}})
+}
 SIMPLE = Operation(id="make", method="post", path="/things", tag="things", summary="Make one", answers=ANSWERS)
 FULL = Operation(
     id="replace",
@@ -21,7 +23,7 @@ FULL = Operation(
     parameters=(Parameter("id", "path", {"type": "string"}, required=True), Parameter("v", "query", {}, "Which")),
     request={JSON: ref("Thing")},
     bearer=Bearer.REQUIRED,
-    answers={200: Answer("Done"), 402: Answer("Pay.", {JSON: ref("Part")})},
+    answers={200: ResponseSpec("Done"), 402: ResponseSpec("Pay.", {JSON: ref("Part")})},
     codes=(Code.AUTH_REQUIRED, Code.NOT_FOUND, Code.METHOD_NOT_ALLOWED, Code.UNAVAILABLE),
     also={402: (Code.PAYMENT_INVALID,), 404: (Code.CONFLICT,)},
     links={"make": {"id": "$response.body#/id"}},
@@ -53,7 +55,7 @@ def test_success_is_the_first_answer() -> None:
 )
 def test_a_bearer_is_required_or_taken(bearer: Bearer, security: list[object]) -> None:
     operation = Operation(
-        id="x", method="get", path="/x", tag="x", summary="x", bearer=bearer, answers={200: Answer("")}
+        id="x", method="get", path="/x", tag="x", summary="x", bearer=bearer, answers={200: ResponseSpec("")}
     )
     assert operation.body()["security"] == security
 
@@ -78,7 +80,10 @@ def test_headers_that_some_answers_have_are_optional_and_those_of_limits_are_eve
     text = {"type": "string"}
     reading = replace(
         SIMPLE,
-        answers={200: Answer("It", may_have={"X-Total": text}), 304: Answer("Known", headers={"ETag": text})},
+        answers={
+            200: ResponseSpec("It", may_have={"X-Total": text}),
+            304: ResponseSpec("Known", headers={"ETag": text}),
+        },
         codes=(Code.UNAVAILABLE,),
         refusal_headers={503: {"X-Token": text}},
         is_limited=True,

@@ -9,10 +9,10 @@ import pytest
 
 from tests.core.gates import GATE, NOW_MS
 from tests.core.test_paygates import DEFAULTS, FORBIDDEN
-from tollkeeper.core.downloads import StoredFile
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.paygate_form import form_fields
-from tollkeeper.core.paygates import (
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.paygates.downloads import StoredFile
+from tollkeeper.core.paygates.form import form_fields
+from tollkeeper.core.paygates.model import (
     Counters,
     PayGate,
     check_fields_before_file,

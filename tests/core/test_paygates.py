@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from tests.core.gates import GATE, NOW_MS
 from tests.core.payments import BASE_SEPOLIA, PAY_TO
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.evm import ZERO_ADDRESS, checksum_address
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.api.strict_json import NumberText, parse_json
+from tollkeeper.core.evm.encoding import ZERO_ADDRESS, checksum_address
 from tollkeeper.core.limits import CREDITS_EXPIRE_AFTER_MAX_SECONDS, CREDITS_MAX, DESCRIPTION_LENGTH, TITLE_LENGTH
-from tollkeeper.core.paygate_fields import (
+from tollkeeper.core.paygates.fields import (
     METHODS,
     RESERVED_SLUGS,
     CreditBinding,
@@ -27,7 +28,7 @@ from tollkeeper.core.paygate_fields import (
     parse_slug,
     random_slug,
 )
-from tollkeeper.core.paygates import (
+from tollkeeper.core.paygates.model import (
     Counters,
     CreateDefaults,
     FormerPrice,
@@ -39,7 +40,6 @@ from tollkeeper.core.paygates import (
     updated,
     with_former_prices,
 )
-from tollkeeper.core.strict_json import NumberText, parse_json
 
 SIGNER = "0x" + "5a" * 20
 OTHER = "0x" + "ab" * 20
@@ -194,6 +194,7 @@ def test_a_create_with_the_required_fields_takes_the_documented_defaults() -> No
         "allow_subpaths": False,
         "target_headers": (),
         "stream": False,
+        "payer_proof": False,
         "network": "base-sepolia",
         "payment_address": PAY_TO,
     }
@@ -218,6 +219,7 @@ def test_every_field_of_a_create_is_taken_and_makes_a_gate() -> None:
         "resourceType": "url",
         "allowSubpaths": False,
         "stream": False,
+        "payerProof": False,
         "creditBinding": "wallet",
         "onFailure": "restore",
         "accepts": [],
@@ -245,6 +247,7 @@ def test_every_field_of_a_create_is_taken_and_makes_a_gate() -> None:
         "allow_subpaths": False,
         "target_headers": (),
         "stream": False,
+        "payer_proof": False,
         "network": "base",
         "payment_address": OTHER,
     }
@@ -623,6 +626,7 @@ def test_a_gate_is_read_with_every_documented_field() -> None:
         "mimeType": "application/json",
         "allowSubpaths": False,
         "stream": False,
+        "payerProof": False,
         "creditBinding": "payment",
         "onFailure": "consume",
         "isEnabled": True,

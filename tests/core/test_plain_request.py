@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.core.payments import AUTHORIZATION, REQUIREMENTS, signed_payment
 from tests.core.solana_payments import REQUIREMENTS as SOLANA_REQUIREMENTS
 from tests.core.solana_payments import Draft
-from tollkeeper.core.errors import ApiError
-from tollkeeper.core.plain_request import read_plain_request
-from tollkeeper.core.strict_json import parse_json
-from tollkeeper.core.wire import (
+from tollkeeper.core.api.errors import ApiError
+from tollkeeper.core.api.strict_json import parse_json
+from tollkeeper.core.x402.fast_json import read_plain_request
+from tollkeeper.core.x402.version1 import (
     UINT256_MAX,
     Payment,
     Requirements,

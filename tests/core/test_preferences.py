@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tollkeeper.core.preferences import preferred_wait_seconds
+from tollkeeper.core.http.prefer_header import preferred_wait_seconds
 
 
 @pytest.mark.parametrize(

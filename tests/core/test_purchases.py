@@ -14,9 +14,9 @@ from tests.core.payments import AUTHORIZATION, BASE, BASE_SEPOLIA, PAY_TO, with_
 from tests.core.solana_payments import DEVNET, OTHER, Draft, account_of, compute_limit, compute_price, transfer
 from tests.core.solana_payments import PAY_TO as SOLANA_PAY_TO
 from tests.core.solana_payments import payment as solana_payment
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.paygate_fields import Recipient
-from tollkeeper.core.paygates import FormerPrice, PayGate
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.paygates.fields import Recipient
+from tollkeeper.core.paygates.model import FormerPrice, PayGate
 from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
     FOLLOWED_MS,
@@ -33,9 +33,9 @@ from tollkeeper.core.purchases import (
     purchase_of_token,
     terms_for,
 )
-from tollkeeper.core.tenders import tender_of
-from tollkeeper.core.verification import EvmAsset
-from tollkeeper.core.wire import EvmPayload, Payment
+from tollkeeper.core.x402.payment_offer import tender_of
+from tollkeeper.core.x402.verification import EvmAsset
+from tollkeeper.core.x402.version1 import EvmPayload, Payment
 
 LAWFUL = {
     ("CLAIMED", "LIVE"),

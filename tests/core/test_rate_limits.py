@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.core.errors import Code
-from tollkeeper.core.rate_limits import Rate, RateLimiter, Standing, rate_headers, rate_limited
+from tollkeeper.core.api.errors import Code
+from tollkeeper.core.http.rate_limits import Rate, RateLimiter, RateStanding, rate_headers, rate_limited
 
 SECOND_NS = 1_000_000_000
 RATE = Rate("api", 4, 60)
@@ -19,12 +19,12 @@ def test_a_window_of_requests_passes_at_once_and_then_one_per_share_of_the_windo
     limiter = RateLimiter(RATE)
     assert [limiter.take("a", 0).remaining for _ in range(4)] == [3, 2, 1, 0]
     over = limiter.take("a", 0)
-    assert over == Standing(is_allowed=False, remaining=0, reset_seconds=60, wait_seconds=15)
+    assert over == RateStanding(is_allowed=False, remaining=0, reset_seconds=60, wait_seconds=15)
     assert not limiter.take("a", 15 * SECOND_NS - 1).is_allowed
-    assert limiter.take("a", 15 * SECOND_NS) == Standing(True, 0, 60, 0)
+    assert limiter.take("a", 15 * SECOND_NS) == RateStanding(True, 0, 60, 0)
     assert limiter.is_over("a", 15 * SECOND_NS)
     assert not limiter.is_over("a", 30 * SECOND_NS)
-    assert limiter.standing("a", 1000 * SECOND_NS) == Standing(True, 4, 0, 0)
+    assert limiter.standing("a", 1000 * SECOND_NS) == RateStanding(True, 4, 0, 0)
 
 
 def test_a_key_is_counted_for_itself() -> None:
@@ -80,7 +80,7 @@ def test_the_table_is_bounded_and_who_was_counted_longest_ago_gives_way() -> Non
 
 
 def test_the_headers_name_policy_and_standing() -> None:
-    standing = Standing(is_allowed=False, remaining=0, reset_seconds=60, wait_seconds=15)
+    standing = RateStanding(is_allowed=False, remaining=0, reset_seconds=60, wait_seconds=15)
     assert rate_headers(RATE, standing) == {"RateLimit-Policy": '"api";q=4;w=60', "RateLimit": '"api";r=0;t=60'}
     refusal = rate_limited(RATE, standing)
     assert (refusal.status, refusal.code) == (429, Code.RATE_LIMITED)
@@ -89,7 +89,7 @@ def test_the_headers_name_policy_and_standing() -> None:
 
 @pytest.mark.parametrize("wait_seconds", [0, 1])
 def test_nobody_is_told_to_come_back_at_once(wait_seconds: int) -> None:
-    standing = Standing(is_allowed=False, remaining=0, reset_seconds=1, wait_seconds=wait_seconds)
+    standing = RateStanding(is_allowed=False, remaining=0, reset_seconds=1, wait_seconds=wait_seconds)
     assert rate_limited(RATE, standing).headers["Retry-After"] == "1"
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.core.evm import AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC
-from tollkeeper.core.receipt_logs import Log, Transfer, shows_transfer
+from tollkeeper.core.evm.encoding import AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC
+from tollkeeper.core.evm.receipt_logs import Log, Transfer, shows_transfer
 
 ASSET = "0x" + "aa" * 20
 # Few values each, so that transfers that differ in one thing only, or in nothing but the nonce, are common.

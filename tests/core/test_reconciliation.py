@@ -6,13 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from tollkeeper.core.differences import Difference
-from tollkeeper.core.reconciliation import RECORDED_WITHIN_BLOCKS, ChainPayment, Entry, Standing, compare
-from tollkeeper.core.wire import PaymentKey
+from tollkeeper.core.settlement.difference import Difference
+from tollkeeper.core.settlement.reconciliation import (
+    RECORDED_WITHIN_BLOCKS,
+    BookedPayment,
+    ChainPayment,
+    Entry,
+    compare,
+)
+from tollkeeper.core.x402.version1 import PaymentKey
 
 KEY = PaymentKey("base", "0xa55e7", "0xpayer", "0x01")
 OTHER = replace(KEY, nonce="0x02")
-PAID = Entry("s-1", KEY, "0xpayee", 10, Standing.PAID, "0xhash", 7)
+PAID = Entry("s-1", KEY, "0xpayee", 10, BookedPayment.PAID, "0xhash", 7)
 SEEN = ChainPayment(KEY, "0xpayee", 10, "0xhash", "0xsigner", 7)
 BLOCKS = range(5, 20)
 
@@ -34,11 +40,11 @@ def test_books_that_are_as_the_chain_is_differ_in_nothing() -> None:
     [
         (None, SEEN, "settled_but_not_in_the_books"),
         (None, replace(SEEN, sender="0xother"), "payment_without_purchase"),
-        (replace(PAID, standing=Standing.FAILED), SEEN, "failed_but_carried_out"),
-        (replace(PAID, standing=Standing.FAILED), replace(SEEN, sender="0xother"), "failed_but_carried_out"),
-        (replace(PAID, standing=Standing.REFUSED), SEEN, "failed_but_carried_out"),
-        (replace(PAID, standing=Standing.REFUSED), replace(SEEN, sender="0xother"), "payment_without_purchase"),
-        (replace(PAID, standing=Standing.OPEN), SEEN, "carried_out_but_open"),
+        (replace(PAID, standing=BookedPayment.FAILED), SEEN, "failed_but_carried_out"),
+        (replace(PAID, standing=BookedPayment.FAILED), replace(SEEN, sender="0xother"), "failed_but_carried_out"),
+        (replace(PAID, standing=BookedPayment.REFUSED), SEEN, "failed_but_carried_out"),
+        (replace(PAID, standing=BookedPayment.REFUSED), replace(SEEN, sender="0xother"), "payment_without_purchase"),
+        (replace(PAID, standing=BookedPayment.OPEN), SEEN, "carried_out_but_open"),
         (PAID, replace(SEEN, sender="0xother"), "paid_by_a_stranger"),
         (PAID, replace(SEEN, value=11), "paid_otherwise"),
         (PAID, replace(SEEN, pay_to="0xelse"), "paid_otherwise"),
@@ -61,12 +67,12 @@ def test_each_difference_is_listed(entry: Entry | None, payment: ChainPayment | 
                 [replace(PAID, standing=standing, pay_to="0xstranger")],
                 [replace(SEEN, sender="0xother", pay_to="0xstranger")],
             )
-            for standing in (Standing.FAILED, Standing.REFUSED)
+            for standing in (BookedPayment.FAILED, BookedPayment.REFUSED)
         ),
         ([replace(PAID, block_number=20)], []),  # not in these blocks
         ([replace(PAID, block_number=None)], []),
-        ([replace(PAID, standing=Standing.OPEN)], []),
-        ([replace(PAID, standing=Standing.OPEN)], [replace(SEEN, block_number=20 - RECORDED_WITHIN_BLOCKS)]),
+        ([replace(PAID, standing=BookedPayment.OPEN)], []),
+        ([replace(PAID, standing=BookedPayment.OPEN)], [replace(SEEN, block_number=20 - RECORDED_WITHIN_BLOCKS)]),
     ],
 )
 def test_what_is_nobodys_fault_is_not_listed(entries: list[Entry], payments: list[ChainPayment]) -> None:
@@ -76,14 +82,14 @@ def test_what_is_nobodys_fault_is_not_listed(entries: list[Entry], payments: lis
 @pytest.mark.parametrize(
     ("standing", "transaction", "rule"),
     [
-        (Standing.FAILED, "0xhash", "failed_but_carried_out"),
-        (Standing.REFUSED, "0xhash", "payment_without_purchase"),
-        (Standing.REFUSED, "", "payment_without_purchase"),
-        (Standing.REFUSED, "0xother", "failed_but_carried_out"),
+        (BookedPayment.FAILED, "0xhash", "failed_but_carried_out"),
+        (BookedPayment.REFUSED, "0xhash", "payment_without_purchase"),
+        (BookedPayment.REFUSED, "", "payment_without_purchase"),
+        (BookedPayment.REFUSED, "0xother", "failed_but_carried_out"),
     ],
 )
 def test_where_somebody_else_sends_for_us_what_failed_here_is_listed(
-    standing: Standing, transaction: str, rule: str
+    standing: BookedPayment, transaction: str, rule: str
 ) -> None:
     entry = replace(PAID, standing=standing, transaction_hash=transaction)
     assert rules([entry], [SEEN], signers=set()) == [(rule, "s-1")]

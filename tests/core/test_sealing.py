@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.core.errors import Code
-from tollkeeper.core.sealing import KeyRing, SealError, place, seal, unseal
+from tollkeeper.core.api.errors import Code
+from tollkeeper.core.keys.sealing import KeyRing, SealError, place, seal, unseal
 
 OLD, NEW = b"o" * 32, b"n" * 32
 RING = KeyRing("2026", {"2026": NEW, "2025": OLD})

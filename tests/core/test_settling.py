@@ -7,10 +7,12 @@ from itertools import product
 
 import pytest
 
-from tollkeeper.core.settling import EXPIRY_MARGIN_SECONDS, Conclusion, Depths, Evidence, conclude
+from tollkeeper.core.settlement.proof import EXPIRY_MARGIN_SECONDS, AuthorizationEvidence, Conclusion, Depths, conclude
 
 END = 1_000_000
-NOTHING = Evidence(is_used=False, user_is_ours=None, nonces_consumed=False, block_seconds=END, valid_before_seconds=END)
+NOTHING = AuthorizationEvidence(
+    is_used=False, user_is_ours=None, nonces_consumed=False, block_seconds=END, valid_before_seconds=END
+)
 
 
 def test_what_is_not_proven_waits() -> None:
@@ -39,7 +41,7 @@ def test_an_unused_authorization_expires_a_margin_after_its_end(late: int, concl
 
 def test_a_used_authorization_neither_reverts_nor_expires() -> None:
     for is_ours, is_consumed in product((None, True, False), (True, False)):
-        evidence = Evidence(
+        evidence = AuthorizationEvidence(
             is_used=True,
             user_is_ours=is_ours,
             nonces_consumed=is_consumed,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.core.signatures import (
+from tollkeeper.core.http.signatures import (
     CREATED_AHEAD_MAX_SECONDS,
     Algorithm,
     Parameters,

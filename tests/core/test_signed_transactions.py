@@ -9,8 +9,15 @@ from eth_account import Account
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.core.evm import SECP256K1_ORDER, Transaction, address_of_key, rlp_decode, rlp_encode, sign_transaction
-from tollkeeper.core.signed_transactions import read_signed, signed_by
+from tollkeeper.core.evm.encoding import (
+    SECP256K1_ORDER,
+    Transaction,
+    address_of_key,
+    rlp_decode,
+    rlp_encode,
+    sign_transaction,
+)
+from tollkeeper.core.evm.signed_transactions import read_signed, signed_by
 
 KEY = bytes(range(1, 33))
 TRANSACTION = Transaction(84532, 7, 10**6, 10**9, 150_000, "0x" + "11" * 20, 0, b"\x01\x02")

@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.core.base58 import encode
-from tollkeeper.core.ed25519 import public_key
-from tollkeeper.core.ed25519 import sign as sign_ed25519
-from tollkeeper.core.evm import (
+from tollkeeper.core.evm.encoding import (
     SECP256K1_ORDER,
     address_of_key,
     checksum_address,
@@ -20,8 +17,7 @@ from tollkeeper.core.evm import (
     personal_message_digest,
     sign_digest,
 )
-from tollkeeper.core.networks import NETWORKS, Family
-from tollkeeper.core.siwe import (
+from tollkeeper.core.keys.siwe import (
     NONCE_SIZE_BYTES,
     is_issued,
     is_signed,
@@ -29,6 +25,10 @@ from tollkeeper.core.siwe import (
     new_message,
     read_message,
 )
+from tollkeeper.core.networks import NETWORKS, Family
+from tollkeeper.core.solana.base58 import encode
+from tollkeeper.core.solana.ed25519 import public_key
+from tollkeeper.core.solana.ed25519 import sign as sign_ed25519
 
 KEY = bytes(range(1, 33))
 WALLET = address_of_key(KEY)

@@ -38,7 +38,7 @@ from tests.core.solana_payments import (
     usual,
     writable,
 )
-from tollkeeper.core.errors import Code
+from tollkeeper.core.api.errors import Code
 from tollkeeper.core.solana import (
     ALREADY_PROCESSED,
     BLOCKS_LEFT_MIN,
@@ -61,8 +61,8 @@ from tollkeeper.core.solana.programs import (
     TOKEN_PROGRAM,
     TokenAccount,
 )
-from tollkeeper.core.verification import Check, OfNetwork, Reason, code_of_reason, form_checks
-from tollkeeper.core.wire import PaymentKey, SolanaPayload
+from tollkeeper.core.x402.verification import Check, OfNetwork, Reason, code_of_reason, form_checks
+from tollkeeper.core.x402.version1 import PaymentKey, SolanaPayload
 
 GOOD = Draft().payload()
 TRANSFER = read_transfer(GOOD)

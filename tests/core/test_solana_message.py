@@ -30,7 +30,7 @@ from tests.core.solana_payments import (
     usual,
     writable,
 )
-from tollkeeper.core.base58 import encode_key
+from tollkeeper.core.solana.base58 import encode_key
 from tollkeeper.core.solana.message import (
     MalformedTransaction,
     decode_transaction,

@@ -26,15 +26,15 @@ from tests.core.solana_payments import (
 )
 from tollkeeper.core.solana import read_transfer, requirement_checks, transaction_checks
 from tollkeeper.core.solana.message import Message, decode_transaction
-from tollkeeper.core.solana.paying import Terms, sign_payment, unsigned_payment
-from tollkeeper.core.verification import require
-from tollkeeper.core.wire import SolanaPayload
+from tollkeeper.core.solana.paying import TransferTerms, sign_payment, unsigned_payment
+from tollkeeper.core.x402.verification import require
+from tollkeeper.core.x402.version1 import SolanaPayload
 
-TERMS = Terms(str(FEE_PAYER.pubkey()), PAY_TO, DEVNET.address, 10_000, 6)
+TERMS = TransferTerms(str(FEE_PAYER.pubkey()), PAY_TO, DEVNET.address, 10_000, 6)
 HASH = str(Hash.from_bytes(BLOCKHASH))
 
 
-def signed(terms: Terms = TERMS, text: bytes = b"one memo", seed: bytes = PAYER_SEED) -> SolanaPayload:
+def signed(terms: TransferTerms = TERMS, text: bytes = b"one memo", seed: bytes = PAYER_SEED) -> SolanaPayload:
     return sign_payment(terms, seed, HASH, text)
 
 
@@ -77,7 +77,7 @@ def resolved(message: Message, position: int) -> object:
         replace(TERMS, amount=2**64),
     ],
 )
-def test_what_cannot_be_paid_is_not_signed(terms: Terms) -> None:
+def test_what_cannot_be_paid_is_not_signed(terms: TransferTerms) -> None:
     with pytest.raises(ValueError, match=r"base58|itself|fit"):
         signed(terms)
 

@@ -15,7 +15,7 @@ from tests.core.solana_payments import DEVNET, PAYER
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana.programs import SYSTEM_PROGRAM, TOKEN_2022_PROGRAM, TOKEN_PROGRAM, read_token_account
 from tollkeeper.core.solana.recipients import MULTISIG_SIZE_BYTES, Account, no_wallet
-from tollkeeper.core.verification import EvmAsset
+from tollkeeper.core.x402.verification import EvmAsset
 
 WALLET = str(PAYER.pubkey())
 MINT = Pubkey.from_string(DEVNET.address)

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.statistics import (
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.paygates.statistics import (
     CLIENT_GONE_STATUS,
     DAY_MS,
     HOUR_MS,
-    Outcome,
     Outstanding,
+    RequestOutcome,
     Span,
     Sums,
     bucket_bound_us,
@@ -33,15 +33,15 @@ def parse_time(text: str) -> int | None:
 @pytest.mark.parametrize(
     ("status", "failed", "outcome"),
     [
-        (200, False, Outcome.SERVED),
-        (304, False, Outcome.SERVED),
-        (404, False, Outcome.TARGET_ERROR),
-        (502, False, Outcome.TARGET_ERROR),
-        (502, True, Outcome.FAILED),
-        (CLIENT_GONE_STATUS, False, Outcome.CLIENT_GONE),
+        (200, False, RequestOutcome.SERVED),
+        (304, False, RequestOutcome.SERVED),
+        (404, False, RequestOutcome.TARGET_ERROR),
+        (502, False, RequestOutcome.TARGET_ERROR),
+        (502, True, RequestOutcome.FAILED),
+        (CLIENT_GONE_STATUS, False, RequestOutcome.CLIENT_GONE),
     ],
 )
-def test_a_call_has_one_outcome(status: int, failed: bool, outcome: Outcome) -> None:  # noqa: FBT001
+def test_a_call_has_one_outcome(status: int, failed: bool, outcome: RequestOutcome) -> None:  # noqa: FBT001
     assert outcome_of_call(status, failed=failed) is outcome
 
 
@@ -97,8 +97,14 @@ def test_a_span_that_is_none_or_too_fine_is_refused_by_its_field(query: dict[str
 
 
 def test_totals_are_the_sums_of_the_buckets_and_debts_are_called_so() -> None:
-    first = Sums({Outcome.SERVED: 3, Outcome.CHALLENGED: 2}, purchases=1, revenue_micro=10_000, latencies={40: 3})
-    second = Sums({Outcome.FAILED: 1, Outcome.SERVED: 1, Outcome.REFUSED: 4}, revenue_micro=5, latencies={40: 1, 60: 1})
+    first = Sums(
+        {RequestOutcome.SERVED: 3, RequestOutcome.CHALLENGED: 2}, purchases=1, revenue_micro=10_000, latencies={40: 3}
+    )
+    second = Sums(
+        {RequestOutcome.FAILED: 1, RequestOutcome.SERVED: 1, RequestOutcome.REFUSED: 4},
+        revenue_micro=5,
+        latencies={40: 1, 60: 1},
+    )
     span = Span(0, 2 * HOUR_MS, HOUR_MS)
     body = statistics_body(span, {HOUR_MS: second, 0: first}, Outstanding(7, 70_000), str)
     assert body["calls"] == {"total": 5, "served": 4, "targetError": 0, "failed": 1, "clientGone": 0}

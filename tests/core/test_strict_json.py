@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tollkeeper.core.api.strict_json import NumberText, parse_json, parse_json_around
 from tollkeeper.core.limits import JSON_DEPTH, JSON_INTEGER_DIGITS
-from tollkeeper.core.strict_json import NumberText, parse_json, parse_json_around
 
 SCALARS = st.none() | st.booleans() | st.integers(-(10**70), 10**70) | st.text(st.characters(exclude_categories=["Cs"]))
 VALUES = st.recursive(

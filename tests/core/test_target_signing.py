@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from tests.core.gates import NOW_MS
-from tollkeeper.core.signatures import Algorithm, VerifyingKey, content_digest, read_signature, require_signature
-from tollkeeper.core.target_signing import (
+from tollkeeper.core.http.signatures import Algorithm, VerifyingKey, content_digest, read_signature, require_signature
+from tollkeeper.core.paygates.target_signing import (
     KEY_ID_SIZE_BYTES,
     SECRET_SIZE_BYTES,
     HmacSecret,

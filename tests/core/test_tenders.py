@@ -26,9 +26,9 @@ from tests.core.solana_payments import (
     writable,
 )
 from tests.core.solana_payments import PAYER as SOLANA_PAYER
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.solana.programs import SYSTEM_PROGRAM
-from tollkeeper.core.tenders import (
+from tollkeeper.core.x402.payment_offer import (
     Asset,
     price_check,
     recipient_check,
@@ -36,8 +36,8 @@ from tollkeeper.core.tenders import (
     tender_of,
     with_advice,
 )
-from tollkeeper.core.verification import Reason
-from tollkeeper.core.wire import EvmPayload, Payment, SolanaPayload
+from tollkeeper.core.x402.verification import Reason
+from tollkeeper.core.x402.version1 import EvmPayload, Payment, SolanaPayload
 
 PAYER_ADDRESS = str(SOLANA_PAYER.pubkey())
 

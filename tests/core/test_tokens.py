@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.tokens import (
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.keys.tokens import (
     AccessClaims,
     SigningKeys,
     format_refresh_token,

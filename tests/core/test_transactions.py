@@ -7,11 +7,11 @@ from itertools import product
 
 import pytest
 
-from tollkeeper.core.transactions import (
+from tollkeeper.core.settlement.states import (
     TRANSITIONS,
     HistoryRow,
-    Kind,
     Proof,
+    SettlementKind,
     State,
     Status,
     history_item,
@@ -47,7 +47,7 @@ ROW = HistoryRow(
     transaction_hash="0x" + 64 * "a",
     state=State.CONFIRMED,
     error=None,
-    kind=Kind.TRANSFER,
+    kind=SettlementKind.TRANSFER,
     x402_data={"x402Version": 1},
     purchase_data=None,
 )
@@ -84,7 +84,7 @@ def test_each_state_has_one_public_status(state: State, status: str) -> None:
 
 def test_the_public_statuses_kinds_and_proofs_are_the_documented_ones() -> None:
     assert {status.value for status in Status} == {"pending", "success", "failed"}
-    assert {kind.value for kind in Kind} == {"transfer", "purchase"}
+    assert {kind.value for kind in SettlementKind} == {"transfer", "purchase"}
     assert {proof.value for proof in Proof} == {"never_sent", "expired", "foreign", "reverted", "spent"}
 
 
@@ -106,10 +106,10 @@ def test_a_history_item_has_exactly_the_specified_fields() -> None:
 
 
 def test_purchase_data_is_present_only_for_a_purchase_through_a_gate() -> None:
-    item = history_item(replace(ROW, kind=Kind.PURCHASE, purchase_data={"slug": "abc"}))
+    item = history_item(replace(ROW, kind=SettlementKind.PURCHASE, purchase_data={"slug": "abc"}))
     assert item["type"] == "purchase"
     assert item["purchaseData"] == {"slug": "abc"}
-    assert "purchaseData" not in history_item(replace(ROW, kind=Kind.PURCHASE))
+    assert "purchaseData" not in history_item(replace(ROW, kind=SettlementKind.PURCHASE))
 
 
 @pytest.mark.parametrize("state", [State.CLAIMED, State.SIGNED, State.BROADCAST, State.MINED])

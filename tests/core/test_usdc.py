@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.usdc import MICRO_PER_USDC, format_usdc, parse_usdc
 
 LARGEST_MICRO = 10**12 * MICRO_PER_USDC - 1

@@ -23,12 +23,12 @@ from tests.core.payments import (
     signed_payload,
     signed_payment,
 )
-from tollkeeper.core.counterfactual import Deployment, wrap
-from tollkeeper.core.errors import ApiError, Code, ErrorType
-from tollkeeper.core.evm import SECP256K1_ORDER, Authorization, address_of_key
+from tollkeeper.core.api.errors import ApiError, Code, ErrorType
+from tollkeeper.core.evm.counterfactual import WalletDeployment, wrap
+from tollkeeper.core.evm.encoding import SECP256K1_ORDER, Authorization, address_of_key
 from tollkeeper.core.limits import VALID_BEFORE_MARGIN_SECONDS
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.verification import (
+from tollkeeper.core.x402.verification import (
     ChainFacts,
     Check,
     EvmAsset,
@@ -45,7 +45,7 @@ from tollkeeper.core.verification import (
     time_checks,
     with_usual_v,
 )
-from tollkeeper.core.wire import UINT256_MAX, Payment, PaymentKey, Requirements, SolanaPayload
+from tollkeeper.core.x402.version1 import UINT256_MAX, Payment, PaymentKey, Requirements, SolanaPayload
 
 PAYLOAD = signed_payload()
 PAYMENT = signed_payment()
@@ -345,7 +345,7 @@ def test_code_at_the_payer_overrules_its_key_and_only_there(signed_by: bytes | N
 
 
 def test_a_wallet_that_the_signature_would_deploy_is_refused_without_a_question() -> None:
-    wrapped = replace(PAYLOAD, signature=wrap(Deployment(OTHER_ADDRESS, b"deploy", PAYLOAD.signature)))
+    wrapped = replace(PAYLOAD, signature=wrap(WalletDeployment(OTHER_ADDRESS, b"deploy", PAYLOAD.signature)))
     malformed = replace(PAYLOAD, signature=PAYLOAD.signature + bytes(31) + bytes.fromhex("6492" * 16))
     others, it = {PAYLOAD.authorization.payer: ""}, {OTHER_ADDRESS: ""}
     for payload, factories in ((wrapped, {}), (wrapped, others), (malformed, it)):
@@ -354,7 +354,7 @@ def test_a_wallet_that_the_signature_would_deploy_is_refused_without_a_question(
 
 
 def test_a_wallet_that_an_allowed_factory_would_deploy_is_left_to_the_chain() -> None:
-    wrapped = replace(PAYLOAD, signature=wrap(Deployment(OTHER_ADDRESS, b"deploy", PAYLOAD.signature)))
+    wrapped = replace(PAYLOAD, signature=wrap(WalletDeployment(OTHER_ADDRESS, b"deploy", PAYLOAD.signature)))
     check = deployed_check(wrapped, {OTHER_ADDRESS: ""})
     assert check.ok
     assert OTHER_ADDRESS in check.actual
@@ -362,7 +362,7 @@ def test_a_wallet_that_an_allowed_factory_would_deploy_is_left_to_the_chain() ->
 
 
 def test_an_allowed_factory_that_cannot_be_called_is_told_with_its_reason() -> None:
-    wrapped = replace(PAYLOAD, signature=wrap(Deployment(OTHER_ADDRESS, b"deploy", PAYLOAD.signature)))
+    wrapped = replace(PAYLOAD, signature=wrap(WalletDeployment(OTHER_ADDRESS, b"deploy", PAYLOAD.signature)))
     check = deployed_check(wrapped, {OTHER_ADDRESS: "there is no Multicall3", PAYLOAD.authorization.payer: ""})
     assert failed([check]) == [("deployed", Reason.UNDEPLOYED)]
     assert check.actual.endswith(f"the factory {OTHER_ADDRESS}, which cannot be called: there is no Multicall3")

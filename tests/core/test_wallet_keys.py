@@ -8,8 +8,8 @@ from eth_account.messages import encode_defunct
 from solders.keypair import Keypair
 from solders.signature import Signature
 
+from tollkeeper.core.keys.wallet_keys import WalletKey, parse_wallet_key
 from tollkeeper.core.networks import Family
-from tollkeeper.core.wallet_keys import WalletKey, parse_wallet_key
 
 PAIR = Keypair.from_seed(b"\x22" * 32)
 EVM_KEY = "0x" + "71" * 32

@@ -6,8 +6,8 @@ import pytest
 
 from tests.core.payments import PAYER
 from tests.core.solana_payments import PAYER as SOLANA_PAYER
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.core.networks import Family
 from tollkeeper.core.wallets import family_of, parse_address_of, parse_wallet, shown_address
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from tests.core.malformed import GOOD_JSON, MUTATIONS, good_body, malformed_headers
 from tests.core.payments import ASSETS, AUTHORIZATION, BASE, BASE_SEPOLIA, REQUIREMENTS, signed_payload, signed_payment
 from tests.core.reencodings import reencode
-from tollkeeper.core.errors import ApiError, Code, ErrorType
-from tollkeeper.core.evm import Authorization, checksum_address
+from tollkeeper.core.api.errors import ApiError, Code, ErrorType
+from tollkeeper.core.evm.encoding import Authorization, checksum_address
 from tollkeeper.core.limits import PAYMENT_HEADER_SIZE_BYTES
 from tollkeeper.core.networks import normalise
-from tollkeeper.core.verification import EvmAsset, payment_key, signature_check
-from tollkeeper.core.wire import (
+from tollkeeper.core.x402.verification import EvmAsset, payment_key, signature_check
+from tollkeeper.core.x402.version1 import (
     UINT256_MAX,
     EvmPayload,
     Payment,

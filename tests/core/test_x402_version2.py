@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.payments import BASE_SEPOLIA, REQUIREMENTS, signed_payment
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.families import row_of
 from tollkeeper.core.networks import CAIP2_NAMES, NETWORKS
-from tollkeeper.core.verification import payment_key
-from tollkeeper.core.wire import Payment, Requirements, encode_header, encode_payment_header, parse_payment
 from tollkeeper.core.x402 import version2
+from tollkeeper.core.x402.verification import payment_key
+from tollkeeper.core.x402.version1 import Payment, Requirements, encode_header, encode_payment_header, parse_payment
 from tollkeeper.core.x402.version2 import Resource
 
 CAPTURED: Final[dict[str, str]] = json.loads(Path(__file__).with_name("captured_version2.json").read_text())

@@ -12,17 +12,17 @@ from uvicorn.config import Config
 from uvicorn.server import Server
 
 from tests.edge.callers import Listening, render
-from tollkeeper.core.addresses import TargetUrl
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.forwarding import caller_lines, response_lines
-from tollkeeper.core.patience import Patience
-from tollkeeper.edge.addresses import Resolver
-from tollkeeper.edge.call import InboundCall
-from tollkeeper.edge.forwarding import Forwarder
-from tollkeeper.edge.heads import ResponseHead
-from tollkeeper.edge.listening import strict_protocol
-from tollkeeper.edge.relay import RelayRequest, TargetUse
-from tollkeeper.edge.spool import SpooledBody
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.http.forwarding import caller_lines, response_lines
+from tollkeeper.core.http.timeouts import Patience
+from tollkeeper.core.paygates.target_addresses import TargetUrl
+from tollkeeper.edge.server.call import InboundCall
+from tollkeeper.edge.server.protocol_class import strict_protocol
+from tollkeeper.edge.shared.heads import ResponseHead
+from tollkeeper.edge.target.addresses import Resolver
+from tollkeeper.edge.target.forwarder import Forwarder
+from tollkeeper.edge.target.relay import RelayRequest, TargetUse
+from tollkeeper.edge.target.spool import SpooledBody
 
 PLAIN = b"content-type: text/plain\r\n"
 

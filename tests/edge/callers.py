@@ -14,11 +14,11 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from tollkeeper.api import error_envelope
-from tollkeeper.core.errors import ApiError
-from tollkeeper.core.forwarding import Header
-from tollkeeper.core.patience import Patience
-from tollkeeper.edge.inbound import StrictProtocol
-from tollkeeper.edge.listening import strict_protocol
+from tollkeeper.core.api.errors import ApiError
+from tollkeeper.core.http.forwarding import Header
+from tollkeeper.core.http.timeouts import Patience
+from tollkeeper.edge.server.protocol import StrictProtocol
+from tollkeeper.edge.server.protocol_class import strict_protocol
 
 LONG_SIZE_BYTES = 2 * 1024 * 1024
 JSON_HEADERS: list[Header] = [(b"content-type", b"application/json"), (b"x402-version", b"1")]

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.core.header_pairs import pairs_of
-from tollkeeper.core.addresses import TargetUrl
-from tollkeeper.core.forwarding import (
+from tollkeeper.core.http.forwarding import (
     VIA,
     Header,
     caller_lines,
@@ -17,13 +16,14 @@ from tollkeeper.core.forwarding import (
     request_target,
     response_lines,
 )
-from tollkeeper.core.framing import BodyEnd
-from tollkeeper.edge.call import BodySink
-from tollkeeper.edge.forwarding import DEFAULT_LIMITS, Forwarder
-from tollkeeper.edge.heads import ResponseHead
-from tollkeeper.edge.relay import ForwardLimits, RelayRequest, TargetUse
-from tollkeeper.edge.spool import SpooledBody
-from tollkeeper.edge.streaming import StreamedRelay
+from tollkeeper.core.http.framing import BodyEnd
+from tollkeeper.core.paygates.target_addresses import TargetUrl
+from tollkeeper.edge.server.call import BodySink
+from tollkeeper.edge.shared.heads import ResponseHead
+from tollkeeper.edge.target.forwarder import DEFAULT_LIMITS, Forwarder
+from tollkeeper.edge.target.relay import ForwardLimits, RelayRequest, TargetUse
+from tollkeeper.edge.target.spool import SpooledBody
+from tollkeeper.edge.target.stream import StreamedRelay
 
 BODY_EXPECTED = frozenset({"PATCH", "POST", "PUT"})
 STREAM_AHEAD_BYTES = 64 * 1024

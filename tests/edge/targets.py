@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tollkeeper.core.addresses import TargetUrl, check_target_url
-from tollkeeper.edge.addresses import Resolver
-from tollkeeper.edge.forwarding import Forwarder
+from tollkeeper.core.paygates.target_addresses import TargetUrl, check_target_url
+from tollkeeper.edge.target.addresses import Resolver
+from tollkeeper.edge.target.forwarder import Forwarder
 
 OK = b"HTTP/1.1 200 OK\r\n"
 HEAD_END = b"\r\n\r\n"

@@ -8,7 +8,7 @@ import pytest
 from tests.edge.called import called
 from tests.edge.callers import caller, everything, first_answer, say
 from tests.edge.targets import Connection, answers, serves, sized, target
-from tollkeeper.core.patience import Patience
+from tollkeeper.core.http.timeouts import Patience
 
 HOST = b"Host: x\r\n"
 CLOSE = b"Connection: close\r\n"

@@ -14,11 +14,11 @@ import structlog
 
 from tests.edge.targets import OK, Connection, Target, answers, serves, sized, target
 from tests.edge.test_calls import until
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.edge.exchange import TargetFailure
-from tollkeeper.edge.heads import ResponseHead
-from tollkeeper.edge.pool import TargetPool
-from tollkeeper.edge.target import TargetConnection, TargetKey
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.edge.shared.heads import ResponseHead
+from tollkeeper.edge.target.connection import TargetConnection, TargetKey
+from tollkeeper.edge.target.exchange import TargetFailure
+from tollkeeper.edge.target.pool import TargetPool
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
 Moment = Literal["head", "body", "end", "failure", "pause", "resume", "none"]

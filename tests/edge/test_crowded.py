@@ -13,7 +13,7 @@ import pytest
 from tests.edge.callers import Listening, caller, everything, first_answer, listener
 from tests.edge.test_calls import until
 from tests.edge.test_inbound import BAD, get
-from tollkeeper.core.patience import Patience
+from tollkeeper.core.http.timeouts import Patience
 
 CALLERS = 40
 
@@ -98,7 +98,7 @@ async def test_who_is_answered_for_good_and_does_not_end_gives_way_before_who_ha
 
 @pytest.mark.parametrize("kind", ["sends no body", "reads no answer"])
 async def test_callers_who_hold_up_what_they_asked_for_give_way(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr("tollkeeper.edge.caller_connection.BEHIND_SECONDS", 0.1)
+    monkeypatch.setattr("tollkeeper.edge.server.caller_connection.BEHIND_SECONDS", 0.1)
     quick = Patience(sweep_seconds=0.02)
     async with crowded(CALLERS, quick) as listening, AsyncExitStack() as open_ones:
         for _ in range(2 * CALLERS):
@@ -135,7 +135,7 @@ async def test_where_everybody_is_served_the_next_caller_is_not_taken() -> None:
 
 
 async def test_callers_who_leave_too_much_unread_in_memory_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tollkeeper.edge.patience.BEHIND_SECONDS", 0.1)
+    monkeypatch.setattr("tollkeeper.edge.server.timeouts.BEHIND_SECONDS", 0.1)
     async with listener(Patience(sweep_seconds=0.02)) as listening, AsyncExitStack() as open_ones:
         for _ in range(20):
             reader, writer = await open_ones.enter_async_context(caller(listening))

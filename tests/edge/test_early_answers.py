@@ -20,9 +20,9 @@ from tests.edge.called import Called, called
 from tests.edge.callers import caller, everything, first_answer, listener
 from tests.edge.targets import Connection, certificate, sized, target
 from tests.edge.test_calls import CLOSE, get, until
-from tollkeeper.core.patience import Patience
-from tollkeeper.edge.inbound import UNREAD_BODY_BYTES
-from tollkeeper.edge.lingering import LINGER_SIZE_BYTES
+from tollkeeper.core.http.timeouts import Patience
+from tollkeeper.edge.server.delayed_close import LINGER_SIZE_BYTES
+from tollkeeper.edge.server.protocol import UNREAD_BODY_BYTES
 
 PATHS = [b"/call/early", b"/early"]  # a call, and a request for ASGI
 MIB = 1024 * 1024
@@ -193,7 +193,7 @@ async def test_a_caller_who_sends_on_for_ever_is_left(path: bytes) -> None:
 
 
 async def test_no_more_than_so_much_is_thrown_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tollkeeper.edge.lingering.LINGER_SIZE_BYTES", 4 * MIB)
+    monkeypatch.setattr("tollkeeper.edge.server.delayed_close.LINGER_SIZE_BYTES", 4 * MIB)
     assert LINGER_SIZE_BYTES == 64 * MIB
     async with called(patience=PATIENT) as running:
         with pytest.raises(ConnectionError):

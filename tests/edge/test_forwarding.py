@@ -33,14 +33,14 @@ from tests.edge.targets import (
 )
 from tests.edge.test_calls import until
 from tests.storage.test_files import no_file_larger_than
-from tollkeeper.core.addresses import TargetUrl, check_target_url
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.forwarding import gateway_headers
-from tollkeeper.edge.addresses import Resolver
-from tollkeeper.edge.forwarding import Forwarder
-from tollkeeper.edge.pool import NothingSentError
-from tollkeeper.edge.relay import ForwardLimits
-from tollkeeper.edge.spool import THREADS, Spool, SpooledBody, SpoolRoom
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.http.forwarding import gateway_headers
+from tollkeeper.core.paygates.target_addresses import TargetUrl, check_target_url
+from tollkeeper.edge.target.addresses import Resolver
+from tollkeeper.edge.target.forwarder import Forwarder
+from tollkeeper.edge.target.pool import NothingSentError
+from tollkeeper.edge.target.relay import ForwardLimits
+from tollkeeper.edge.target.spool import THREADS, Spool, SpooledBody, SpoolRoom
 
 CANARY = b"canary-5f1d"
 
@@ -621,7 +621,7 @@ def silent(host: str, port: int = 0) -> Iterator[int]:
 
 
 async def test_a_host_that_never_accepts_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tollkeeper.edge.pool.CONNECT_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("tollkeeper.edge.target.pool.CONNECT_TIMEOUT_SECONDS", 0.2)
     with silent("127.0.0.1") as port:
         async with forwarder() as edge:
             request = get(TargetUrl("http", "127.0.0.1", port, "/", ""))
@@ -641,8 +641,8 @@ async def test_connecting_counts_as_sending() -> None:
 
 
 async def test_an_address_that_does_not_answer_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tollkeeper.edge.pool.CONNECT_TIMEOUT_SECONDS", 4.0)
-    monkeypatch.setattr("tollkeeper.edge.pool.SILENT_SECONDS", 2.0)
+    monkeypatch.setattr("tollkeeper.edge.target.pool.CONNECT_TIMEOUT_SECONDS", 4.0)
+    monkeypatch.setattr("tollkeeper.edge.target.pool.SILENT_SECONDS", 2.0)
 
     async def names(_host: str, _port: int) -> list[str]:
         return ["127.0.0.3", "127.0.0.1"]
@@ -883,7 +883,7 @@ async def test_a_caller_who_leaves_before_the_head_of_a_stream_ends_the_exchange
 async def test_a_target_that_closes_each_new_connection_is_unreachable(
     *, streamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tollkeeper.edge.target.TargetConnection.is_closing", lambda _: True)
+    monkeypatch.setattr("tollkeeper.edge.target.connection.TargetConnection.is_closing", lambda _: True)
     async with target(answers()) as there, forwarder() as edge:
         call = forward_streamed if streamed else forward
         with pytest.raises(ApiError) as refusal:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.edge.forwarded import ForwardRequest, forward
 from tests.edge.targets import OK, Behaviour, Connection, answers, forwarder, sized, target
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.edge.relay import ForwardLimits
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.edge.target.relay import ForwardLimits
 
 pytestmark = pytest.mark.asyncio
 

@@ -13,7 +13,7 @@ import pytest
 
 import tollkeeper
 from tests.edge.called import Called, called
-from tollkeeper.core.patience import Patience
+from tollkeeper.core.http.timeouts import Patience
 
 LIMIT_BYTES = 1024
 CONNECTIONS = 100

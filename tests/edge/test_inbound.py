@@ -15,9 +15,9 @@ from uvicorn.server import Server
 from tests.edge.callers import Answer, Listening, caller, everything, first_answer, listener, render, say
 from tests.edge.targets import certificate
 from tests.edge.test_calls import until
-from tollkeeper.core.patience import Patience
-from tollkeeper.edge.inbound import PIPELINED_MAX
-from tollkeeper.edge.listening import strict_protocol
+from tollkeeper.core.http.timeouts import Patience
+from tollkeeper.edge.server.protocol import PIPELINED_MAX
+from tollkeeper.edge.server.protocol_class import strict_protocol
 
 HOST = b"Host: gw.example\r\n"
 LAST = b"GET /last HTTP/1.1\r\nHost: gw.example\r\nConnection: close\r\n\r\n"
@@ -473,7 +473,7 @@ async def test_a_refused_caller_who_does_not_leave_is_cut_off() -> None:
 async def test_uvicorn_serves_with_it_and_finishes_what_was_accepted_when_it_is_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tollkeeper.edge.inbound._LAST_REQUEST_SECONDS", 2)  # else `late` may come too late
+    monkeypatch.setattr("tollkeeper.edge.server.protocol._LAST_REQUEST_SECONDS", 2)  # else `late` may come too late
     application = Listening()
     config = Config(application, http=strict_protocol(render), lifespan="off", log_config=None, access_log=False)
     server = Server(config)
@@ -522,7 +522,7 @@ async def test_a_fault_in_a_callback_is_logged_and_answered(monkeypatch: pytest.
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("tollkeeper.edge.inbound.check_request_head", broken)
+    monkeypatch.setattr("tollkeeper.edge.server.protocol.check_request_head", broken)
     async with listener() as listening:
         with structlog.testing.capture_logs() as logs:
             answer = first_answer(await say(listening, get(b"/a")))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tollkeeper.edge.joined_writes import JoinedWrites
+from tollkeeper.edge.server.joined_writes import JoinedWrites
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,9 +12,9 @@ import pytest
 
 from tests.edge.targets import OK, Connection, Target, certificate, target
 from tests.edge.test_connections import REQUEST, Recorder
-from tollkeeper.core.errors import Code
-from tollkeeper.edge.pool import TargetPool
-from tollkeeper.edge.target import TargetConnection
+from tollkeeper.core.api.errors import Code
+from tollkeeper.edge.target.connection import TargetConnection
+from tollkeeper.edge.target.pool import TargetPool
 
 MIB = 1024 * 1024
 

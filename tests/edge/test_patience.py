@@ -10,8 +10,8 @@ import structlog
 from tests.edge.callers import LONG_SIZE_BYTES, listener
 from tests.edge.test_calls import until
 from tests.edge.test_inbound import get
-from tollkeeper.core.patience import Patience
-from tollkeeper.edge.patience import Sweep
+from tollkeeper.core.http.timeouts import Patience
+from tollkeeper.edge.server.timeouts import Sweep
 
 
 class Sleeper:

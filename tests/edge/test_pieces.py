@@ -8,7 +8,7 @@ import random
 from tests.edge.callers import Listening, caller, everything, listener
 from tests.edge.test_calls import until
 from tests.edge.test_inbound import get
-from tollkeeper.edge.pieces import Pieces
+from tollkeeper.edge.server.request_pieces import Pieces
 
 PARTS = [b"\r\n\r\n", b"0\r\n\r\n", b"\r\n", b"GET / HTTP/1.1\r\n", b"x" * 300, b"5\r\n", b"\r", b"\n", b"0"]
 LAST_LINES = [b"0\r\n\r\n", b"000;a=b\r\n\r\n", b"0\r\nA: 5\r\nB: 6\r\n\r\n", b"0\r\nA: x\r\n\r\n"]

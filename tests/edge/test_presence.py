@@ -18,8 +18,10 @@ from tests.edge.called import Called, called
 from tests.edge.callers import caller, everything, first_answer, say
 from tests.edge.targets import Connection, serves, sized, target
 from tests.edge.test_calls import CLOSE, bodies, get, until
-from tollkeeper.core.patience import Patience
-from tollkeeper.edge import inbound, listening, presence
+from tollkeeper.core.http.timeouts import Patience
+from tollkeeper.edge.server import client_liveness as presence
+from tollkeeper.edge.server import protocol as inbound
+from tollkeeper.edge.server import protocol_class as listening
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 QUICK = Patience(sweep_seconds=0.1)

@@ -18,11 +18,11 @@ from tests.edge.called import Called, called
 from tests.edge.callers import caller
 from tests.edge.targets import OK, Connection, certificate, sized, target
 from tests.edge.test_cut_requests import read_answer
-from tollkeeper.core.addresses import TargetUrl
-from tollkeeper.core.patience import Patience
-from tollkeeper.edge.addresses import Resolver
-from tollkeeper.edge.forwarding import Forwarder
-from tollkeeper.edge.listener import Listener
+from tollkeeper.core.http.timeouts import Patience
+from tollkeeper.core.paygates.target_addresses import TargetUrl
+from tollkeeper.edge.server.listener import Listener
+from tollkeeper.edge.target.addresses import Resolver
+from tollkeeper.edge.target.forwarder import Forwarder
 
 NAME = "good.example"
 PATHS = (*(b"/call/relay",) * 4, b"/call/take", b"/call/early", b"/call/large", b"/asgi")

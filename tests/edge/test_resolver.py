@@ -12,9 +12,9 @@ import pytest
 from tests.edge.forwarded import ForwardRequest, forward
 from tests.edge.targets import forwarder, nothing_more_can_be_opened, serves, sized, target
 from tests.edge.test_calls import until
-from tollkeeper.core.addresses import TargetUrl
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.edge.addresses import (
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.paygates.target_addresses import TargetUrl
+from tollkeeper.edge.target.addresses import (
     CACHED_HOSTS_MAX,
     CALL_THREADS,
     CHECK_THREADS,
@@ -23,7 +23,7 @@ from tollkeeper.edge.addresses import (
     Resolver,
     is_of_this_machine,
 )
-from tollkeeper.edge.pool import NothingSentError
+from tollkeeper.edge.target.pool import NothingSentError
 
 OWNER = "owner"
 
@@ -111,7 +111,7 @@ async def test_a_name_server_that_does_not_answer_is_not_waited_for_long(monkeyp
         await asyncio.sleep(60)
         return []
 
-    monkeypatch.setattr("tollkeeper.edge.addresses.LOOKUP_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("tollkeeper.edge.target.addresses.LOOKUP_TIMEOUT_SECONDS", 0.05)
     assert (
         await code_of(Resolver(allow_private=False, lookup=hang).resolve("a.example", 80, OWNER))
         is Code.UPSTREAM_UNREACHABLE
@@ -185,7 +185,7 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answered]:
             event.wait(10)
         return [(0, 0, 0, "", ("8.8.8.8", 80))]
 
-    monkeypatch.setattr("tollkeeper.edge.addresses.socket.getaddrinfo", getaddrinfo)
+    monkeypatch.setattr("tollkeeper.edge.target.addresses.socket.getaddrinfo", getaddrinfo)
     yield event
     event.set()
 
@@ -193,7 +193,7 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answered]:
 async def test_silent_name_servers_of_called_gates_stop_nobody_else(
     answered: Answered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tollkeeper.edge.addresses.LOOKUP_TIMEOUT_SECONDS", 2)
+    monkeypatch.setattr("tollkeeper.edge.target.addresses.LOOKUP_TIMEOUT_SECONDS", 2)
     resolver = Resolver(allow_private=False)
     hosts = [f"silent{n}.example" for n in range(160)]
     calling = [asyncio.ensure_future(code_of(resolver.resolve(host, 80, OWNER))) for host in hosts]
@@ -255,14 +255,14 @@ async def test_where_nothing_more_can_be_opened_no_target_is_to_blame() -> None:
 async def test_a_lookup_that_nobody_waits_for_any_more_is_not_begun(
     answered: Answered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tollkeeper.edge.addresses.LOOKUP_TIMEOUT_SECONDS", 0.5)  # a thread has begun by then
+    monkeypatch.setattr("tollkeeper.edge.target.addresses.LOOKUP_TIMEOUT_SECONDS", 0.5)  # a thread has begun by then
     resolver = Resolver(allow_private=False)
     share = CHECK_THREADS // 3
     urls = [f"http://silent{n}.example/" for n in range(5 * share)]
     codes = await asyncio.gather(*(code_of(resolver.check_target(url, OWNER)) for url in urls))
     assert set(codes) == {Code.INVALID_PARAMETER, Code.UNAVAILABLE}  # nothing is known of a name that was not asked for
     assert codes.count(Code.INVALID_PARAMETER) == share
-    monkeypatch.setattr("tollkeeper.edge.addresses.LOOKUP_TIMEOUT_SECONDS", 5)
+    monkeypatch.setattr("tollkeeper.edge.target.addresses.LOOKUP_TIMEOUT_SECONDS", 5)
     answered.set()
     assert (await resolver.check_target("http://good.example/", OWNER)).host == "good.example"
     assert len(answered.asked) == share + 1
@@ -334,7 +334,7 @@ async def test_in_development_the_gateway_may_be_its_own_target() -> None:
 @pytest.mark.parametrize("port", [80, 5432, 8402])
 async def test_no_port_at_an_address_of_this_machine_is_a_target(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A public address of the machine's own: what listens there trusts who comes from it."""
-    monkeypatch.setattr("tollkeeper.core.addresses._NOT_PUBLIC_V4", ())  # as if loopback were one
+    monkeypatch.setattr("tollkeeper.core.paygates.target_addresses._NOT_PUBLIC_V4", ())  # as if loopback were one
     resolver = Resolver(allow_private=False, lookup=Names(["127.0.0.1"]))
     with pytest.raises(ApiError, match=r"this machine's own.*allow_private_targets"):
         await resolver.check_target(f"http://shop.example:{port}/", OWNER)

@@ -20,14 +20,14 @@ import pytest
 from tests.edge.forwarded import ForwardRequest, forward
 from tests.edge.targets import OK, Connection, certificate, forwarder, serves, sized, target
 from tests.edge.test_calls import until
-from tollkeeper.core.addresses import TargetUrl
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.edge.addresses import Resolver
-from tollkeeper.edge.forwarding import Forwarder
-from tollkeeper.edge.pool import target_tls_context
-from tollkeeper.edge.relay import ForwardLimits
-from tollkeeper.edge.secure import Secured, connect_secure
-from tollkeeper.edge.target import TargetConnection
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.paygates.target_addresses import TargetUrl
+from tollkeeper.edge.target.addresses import Resolver
+from tollkeeper.edge.target.connection import TargetConnection
+from tollkeeper.edge.target.forwarder import Forwarder
+from tollkeeper.edge.target.pool import target_tls_context
+from tollkeeper.edge.target.relay import ForwardLimits
+from tollkeeper.edge.target.tls import Secured, connect_secure
 
 NAME = "good.example"
 

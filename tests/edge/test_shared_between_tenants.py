@@ -10,11 +10,11 @@ import pytest
 from tests.edge.forwarded import ForwardRequest, ForwardResponse, forward
 from tests.edge.targets import OK, Connection, answers, forwarder, serves, sized, target
 from tests.edge.test_calls import until
-from tollkeeper.core.addresses import TargetUrl
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.edge.forwarding import Forwarder
-from tollkeeper.edge.relay import TargetUse
-from tollkeeper.edge.spool import SpooledBody, SpoolRoom
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.paygates.target_addresses import TargetUrl
+from tollkeeper.edge.target.forwarder import Forwarder
+from tollkeeper.edge.target.relay import TargetUse
+from tollkeeper.edge.target.spool import SpooledBody, SpoolRoom
 
 MIB = 1024 * 1024
 LARGE = 10 * MIB
@@ -88,7 +88,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     made = Disk()
-    monkeypatch.setattr("tollkeeper.edge.spool.shutil.disk_usage", lambda _folder: made)
+    monkeypatch.setattr("tollkeeper.edge.target.spool.shutil.disk_usage", lambda _folder: made)
     return made
 
 

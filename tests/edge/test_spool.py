@@ -15,7 +15,7 @@ import pytest
 
 from tests.edge.test_calls import until
 from tests.storage.test_files import no_file_larger_than
-from tollkeeper.edge.spool import BATCH_SIZE_BYTES, Space, Spool, SpooledBody, SpoolRoom
+from tollkeeper.edge.target.spool import BATCH_SIZE_BYTES, Space, Spool, SpooledBody, SpoolRoom
 
 MIB = 1024 * 1024
 
@@ -175,7 +175,7 @@ async def test_a_disk_that_takes_a_write_in_part_is_told_once_and_its_file_is_gi
 async def test_some_of_a_disk_is_left_to_others(monkeypatch: pytest.MonkeyPatch, disk_bytes: int) -> None:
     left_bytes = min(256 * MIB, disk_bytes // 10) + 3 * MIB
     usage = SimpleNamespace(total=disk_bytes, free=left_bytes)
-    monkeypatch.setattr("tollkeeper.edge.spool.shutil.disk_usage", lambda _folder: usage)
+    monkeypatch.setattr("tollkeeper.edge.target.spool.shutil.disk_usage", lambda _folder: usage)
     room, source = SpoolRoom(), Source()
     spooled = spool(room, source)
     spooled.append(bytes(2 * MIB))

@@ -19,14 +19,14 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import finished
 from tests.gateway.composed import settings_for
 from tests.hub.solana_hub import solana_settings
-from tollkeeper.core.evm import Authorization
+from tollkeeper.core.evm.encoding import Authorization
 from tollkeeper.core.solana import SolanaTransfer
 from tollkeeper.core.solana.message import read_transaction
-from tollkeeper.core.wire import EvmPayload, decode_payment_header
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS
-from tollkeeper.sandbox.solana_node import SolanaNode
-from tollkeeper.serving.reconciling import compare_with_chain
+from tollkeeper.core.x402.version1 import EvmPayload, decode_payment_header
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.solana.chain import FINAL_SLOTS
+from tollkeeper.sandbox.solana.node import SolanaNode
+from tollkeeper.serving.books.reconciliation import compare_with_chain
 from tollkeeper.settings import Role
 
 # AuthorizationUsed(address,bytes32) and Transfer(address,address,uint256), not taken from the program.

@@ -13,9 +13,9 @@ from yarl import URL
 from tests.faults.gateway_site import PATIENCE_SECONDS, SOLD, GatewaySite, until_told
 from tests.faults.striking import Case
 from tests.hub.faulty_database import Kind
-from tollkeeper.core.statistics import Outcome
-from tollkeeper.core.wallet_keys import WalletKey
-from tollkeeper.storage.files import LocalFiles
+from tollkeeper.core.keys.wallet_keys import WalletKey
+from tollkeeper.core.paygates.statistics import RequestOutcome
+from tollkeeper.storage.files.store import LocalFiles
 
 _SIZE_BYTES: Final = 200_000
 # Counts are written twice a second.
@@ -123,7 +123,7 @@ async def count(site: GatewaySite, case: Case) -> None:
     await site.bought_once(signed, case, deaths)
     await site.gateway.url()
     expected = {0, 1, 2} if case.kind is Kind.CRASH else {1}
-    gate_id, served = signed.gate["id"], Outcome.SERVED.value
+    gate_id, served = signed.gate["id"], RequestOutcome.SERVED.value
     hours = "SELECT COALESCE(SUM(requests), 0) FROM traffic_hours WHERE gate_id = ? AND outcome = ?"
     log = "SELECT COUNT(*) FROM requests WHERE gate_id = ? AND outcome = ?"
     counters = "SELECT calls FROM paygate_counters WHERE gate_id = ?"

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
 
 from tollkeeper import cli
-from tollkeeper.gateway import paygates
+from tollkeeper.gateway.management import paygates
 
 
 class Dying:

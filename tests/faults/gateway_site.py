@@ -32,12 +32,12 @@ from tests.gateway.recording_target import RecordingTarget, recording_target
 from tests.hub.faulty_database import Kind
 from tests.hub.hub_process import HubProcess, TestProcess
 from tests.ports import free_port
-from tollkeeper.core.evm import Authorization
-from tollkeeper.core.wire import EvmPayload, decode_payment_header
+from tollkeeper.core.evm.encoding import Authorization
+from tollkeeper.core.x402.version1 import EvmPayload, decode_payment_header
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet, derive_wallet
-from tollkeeper.serving.reconciling import compare_with_chain
+from tollkeeper.serving.books.reconciliation import compare_with_chain
 
 PAYEE: Final = "0x" + "77" * 20
 CREDITS: Final = 5

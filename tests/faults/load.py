@@ -16,7 +16,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.program import Site
 from tests.faults.counts import came
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
-from tollkeeper.core.evm import Authorization
+from tollkeeper.core.evm.encoding import Authorization
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 

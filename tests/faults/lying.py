@@ -10,7 +10,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import TestPayment
 from tests.hub.test_lying_nodes import FORGED, denying, liar
-from tollkeeper.core.evm import keccak256
+from tollkeeper.core.evm.encoding import keccak256
 
 # What is answered in place of an answer to a call.
 Falsify: TypeAlias = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]

@@ -25,9 +25,9 @@ from tests.faults.test_recovery_boundaries import until_come
 from tests.hub.solana_hub import NETWORK, body_of, message_hash
 from tollkeeper.chains.solana import LAG_BLOCKS
 from tollkeeper.core.solana import read_transfer
-from tollkeeper.core.wire import SolanaPayload
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.core.x402.version1 import SolanaPayload
+from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
+from tollkeeper.sandbox.solana.node import SolanaNode
 
 FEE_LAMPORTS: Final = 2 * 5_000 + 1
 EXPIRED_SLOTS: Final = RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 1

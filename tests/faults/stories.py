@@ -36,11 +36,11 @@ from tests.gateway.hostile_hub import HostileHub, lose_answer, pass_on, run_host
 from tests.gateway.solana_market import NETWORK, SolanaMarket
 from tests.ports import free_port
 from tollkeeper.client.requests import RefusedError
-from tollkeeper.core.evm import authorization_digest, sign_digest
+from tollkeeper.core.evm.encoding import authorization_digest, sign_digest
 from tollkeeper.core.solana import SolanaTransfer, read_transfer
-from tollkeeper.core.wire import EvmPayload, Payment, decode_payment_header, payment_body
+from tollkeeper.core.x402.version1 import EvmPayload, Payment, decode_payment_header, payment_body
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana.node import SolanaNode
 
 STORY_SECONDS: Final = 180
 CONTENT: Final = b"what is sold" * 5_000

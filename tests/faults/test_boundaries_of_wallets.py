@@ -31,7 +31,7 @@ from tests.hub.faulty_database import Kind, Moment
 from tests.hub.hub_under_test import TestPayment, settle_body
 from tests.hub.test_contract_wallets import SIGNATURE, YES_WHILE_GAS_IS_FREE, by_wallet
 from tests.hub.test_counterfactual_wallets import BURNER, BURNS_IN_TRANSACTIONS
-from tollkeeper.core.evm import ZERO_ADDRESS
+from tollkeeper.core.evm.encoding import ZERO_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallet
 
 # What verify waits for, which asks the payer's code for its word.

@@ -26,7 +26,7 @@ from tests.gateway.test_honouring import relay
 from tests.hub.faulty_database import Kind, Moment
 from tests.hub.hub_under_test import TestPayment, new_payment
 from tests.hub.test_unknown_outcomes import relay as carry_out_by_a_stranger
-from tollkeeper.core.wire import encode_header
+from tollkeeper.core.x402.version1 import encode_header
 from tollkeeper.sandbox.buyer import Answer
 
 Act: TypeAlias = Callable[[GatewaySite, Case], Awaitable[None]]

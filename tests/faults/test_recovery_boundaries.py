@@ -27,7 +27,7 @@ from tests.faults.test_boundaries import BOUNDARIES, FEES_FORGOTTEN_SECONDS, STA
 from tests.hub.faulty_database import Kind, Moment
 from tests.hub.hub_under_test import TestPayment, new_payment
 from tests.hub.test_restored_backup import carry_out as carry_out_elsewhere
-from tollkeeper.core.batches import Via
+from tollkeeper.core.evm.batches import Via
 
 PARTY: Final = 4
 # What comes where a lane stands still behind a transaction that became too cheap, and before a gap.

@@ -23,11 +23,11 @@ from tests.faults.aftermath import assert_nothing_lost
 from tests.faults.client import PRICE, assert_settled_once, pay
 from tests.faults.counts import came
 from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run_hub
-from tollkeeper.core.batches import Via
-from tollkeeper.core.evm import transfer_calldata
-from tollkeeper.hub import gathering
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.storage.database import Statement
+from tollkeeper.core.evm.batches import Via
+from tollkeeper.core.evm.encoding import transfer_calldata
+from tollkeeper.hub.evm import batch_window as gathering
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.storage.engine.database import Statement
 
 DEPTHS: Final = range(1, 7)
 SETTLING_SECONDS: Final = 90

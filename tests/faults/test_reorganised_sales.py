@@ -23,11 +23,11 @@ from tests.faults.sold import CREDITS, DECIDED_SECONDS, Facilitator, assert_stay
 from tests.gateway.foreign_on_evm import PAYEE, run_foreign
 from tests.gateway.recording_target import RecordingTarget, recording_target
 from tests.hub.hub_under_test import new_payment
-from tollkeeper.core.evm import transfer_calldata
+from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.wire import EvmPayload, decode_payment_header
+from tollkeeper.core.x402.version1 import EvmPayload, decode_payment_header
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet
 from tollkeeper.settings import NetworkSettings
 

@@ -40,12 +40,12 @@ from tests.gateway.recording_target import RecordingTarget
 from tests.hub.hub_under_test import hub_config, new_hub, new_payment, run_hub, serving
 from tests.ports import free_port
 from tollkeeper.api import clock_ms
-from tollkeeper.core.evm import transfer_calldata
+from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.gateway import completer
+from tollkeeper.gateway.purchase import recovery as completer
 from tollkeeper.hub.app import create_app
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet
 from tollkeeper.settings import NetworkSettings, Role
 
@@ -517,7 +517,7 @@ async def tries_of(
     folder: Path, chain: ChainUnderTest, target: RecordingTarget, seed: int, patch: pytest.MonkeyPatch
 ) -> AsyncIterator[Tries]:
     """Hub and gateway with a proxy between them; the seed says whether it trusts the gateway, and is two."""
-    patch.setattr(completer.Completer, "interval_seconds", 0.1)
+    patch.setattr(completer.PurchaseRecovery, "interval_seconds", 0.1)
     for waiting in ("hub.requests", "gateway.asking"):
         patch.setattr(f"tollkeeper.{waiting}.SETTLE_WAIT_SECONDS", WAIT_SECONDS)
     chain.rpc.call("anvil_mine", hex(DEPTH_MAX))

@@ -38,12 +38,12 @@ from tests.gateway.hostile_hub import HostileHub, run_hostile_hub
 from tests.gateway.ordering import honour_payment
 from tests.hub.hub_under_test import NETWORK, new_payment, settle_body
 from tests.ports import free_port
-from tollkeeper.core.batches import Via
-from tollkeeper.core.evm import transfer_calldata
-from tollkeeper.core.wire import EvmPayload, decode_payment_header
+from tollkeeper.core.evm.batches import Via
+from tollkeeper.core.evm.encoding import transfer_calldata
+from tollkeeper.core.x402.version1 import EvmPayload, decode_payment_header
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import TestWallet, derive_wallet, fee_payers_of
 
 THIEF: Final = "0x" + "98" * 20

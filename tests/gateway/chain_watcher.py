@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from tests.core.reencodings import reencode
 from tests.interop.stack import ask
-from tollkeeper.core.evm import Authorization, checksum_address
-from tollkeeper.core.wire import EvmPayload, Payment
+from tollkeeper.core.evm.encoding import Authorization, checksum_address
+from tollkeeper.core.x402.version1 import EvmPayload, Payment
 
 LAYOUTS: Final = 60
 TRANSFER: Final = bytes.fromhex("e3ee160e")

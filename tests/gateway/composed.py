@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from tollkeeper.core.keyring import Secret
-from tollkeeper.core.patience import Patience
+from tollkeeper.core.http.timeouts import Patience
+from tollkeeper.core.keys.keyring import Secret
 from tollkeeper.sandbox.stack import HOST, sandbox_settings
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving import composition, own_database
 from tollkeeper.serving.composition import compose
-from tollkeeper.serving.http_server import HttpServer, listen
+from tollkeeper.serving.process.http_server import HttpServer, listen
 from tollkeeper.settings import Settings
-from tollkeeper.storage.sqlite import SqliteDatabase
+from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 
 def settings_for(rpc_url: str, database: Path, gateway_url: str = "http://127.0.0.1:1", **changes: Any) -> Settings:

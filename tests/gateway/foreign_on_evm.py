@@ -15,9 +15,9 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.abroad import SalesAbroad, Site
 from tests.gateway.foreign_facilitator import Foreign, Settling, honest, success
 from tests.gateway.recording_target import RecordingTarget
-from tollkeeper.core.evm import Authorization, transfer_calldata
-from tollkeeper.core.wire import EvmPayload, parse_payload
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.core.evm.encoding import Authorization, transfer_calldata
+from tollkeeper.core.x402.version1 import EvmPayload, parse_payload
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet
 
 PAYEE = "0x" + "77" * 20

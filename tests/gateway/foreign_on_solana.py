@@ -18,8 +18,8 @@ from tests.gateway.foreign_facilitator import Foreign, Settling, failure, honest
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import NETWORK, SolanaMarket
 from tollkeeper.chains.solana import LAG_BLOCKS
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, LAMPORTS_PER_SOL, RECENT_SLOTS
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, LAMPORTS_PER_SOL, RECENT_SLOTS
+from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_solana_wallets
 
 EXPIRED_SLOTS = RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 2

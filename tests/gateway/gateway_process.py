@@ -19,12 +19,12 @@ from tests.gateway.composed import settings_for
 from tests.hub.faulty_database import FaultyDatabase
 from tests.hub.hub_process import TestProcess
 from tests.started import program
+from tollkeeper.core.http.signatures import Algorithm, SigningKey
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.signatures import Algorithm, SigningKey
-from tollkeeper.gateway.completer import Completer
+from tollkeeper.gateway.purchase.recovery import PurchaseRecovery
 from tollkeeper.serving import composition
-from tollkeeper.serving.http_server import HttpServer, listen
 from tollkeeper.serving.own_database import open_own_database
+from tollkeeper.serving.process.http_server import HttpServer, listen
 from tollkeeper.settings import NetworkSettings, Role, Settings
 
 HOST: Final = "127.0.0.1"
@@ -74,7 +74,7 @@ async def main(options: dict[str, Any]) -> None:
     structlog.configure(
         [structlog.processors.format_exc_info, renderer], logger_factory=structlog.PrintLoggerFactory(sys.stderr)
     )
-    Completer.interval_seconds = 0.1
+    PurchaseRecovery.interval_seconds = 0.1
     given = options["settings"]
     if solana_url := given.pop("solana_url", ""):
         network = NETWORKS["solana-devnet"]

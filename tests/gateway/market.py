@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.gateway.recording_target import RecordingTarget
 from tests.interop.stack import Stack
-from tollkeeper.core.evm import Authorization
+from tollkeeper.core.evm.encoding import Authorization
 from tollkeeper.sandbox.buyer import Answer, Buyer
 
 

@@ -20,7 +20,7 @@ from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.stack import Options, open_sandbox
 from tollkeeper.sandbox.wallets import SolanaWallets, derive_solana_wallets, derive_wallets, fee_payers_of
 from tollkeeper.settings import NetworkSettings

@@ -28,8 +28,8 @@ from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallet
 from tollkeeper.storage.auth import end_session
-from tollkeeper.storage.database import Statement, Unit
-from tollkeeper.storage.sqlite import SqliteDatabase
+from tollkeeper.storage.engine.database import Statement, Unit
+from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 GATES = "/api/v1/paygates"
 SLOW = "slow.example"
@@ -90,7 +90,7 @@ def slow_name(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowName]:
         name.let_go.wait(60)
         return really_ask("127.0.0.1", *rest, **named)
 
-    monkeypatch.setattr("tollkeeper.edge.lookups.socket.getaddrinfo", getaddrinfo)
+    monkeypatch.setattr("tollkeeper.edge.target.dns.socket.getaddrinfo", getaddrinfo)
     yield name
     name.let_go.set()
 

@@ -15,7 +15,7 @@ import pytest
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.test_leaving import LeftShop, shop
-from tollkeeper.edge.presence import CONTINUE
+from tollkeeper.edge.server.client_liveness import CONTINUE
 
 CHUNKED = "Transfer-Encoding: chunked"
 # What is sent after the head, a part at a time, and how its length is told; the last None ends the caller's side.

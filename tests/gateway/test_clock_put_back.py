@@ -14,16 +14,16 @@ from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.shop import Shop
 from tollkeeper.api import clock_ms
-from tollkeeper.core.sealing import KeyRing
+from tollkeeper.core.keys.sealing import KeyRing
 from tollkeeper.gateway.evidence.nodes import EvidenceNodes
-from tollkeeper.gateway.following import Following
-from tollkeeper.gateway.hub_client import HubClient
-from tollkeeper.gateway.transports import HttpTransport
+from tollkeeper.gateway.facilitator.client import HubClient
+from tollkeeper.gateway.facilitator.transports import HttpTransport
+from tollkeeper.gateway.purchase.monitor import Following
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.settings import Role
 from tollkeeper.storage import open_database
-from tollkeeper.storage.purchases import Purchases
-from tollkeeper.storage.sealing import Sealing
+from tollkeeper.storage.engine.seals import Sealing
+from tollkeeper.storage.ledger.purchases import Purchases
 
 HOUR_MS = 3_600_000
 

@@ -19,7 +19,7 @@ from tests.chains.rpc_client import RpcClient
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.market import Market
 from tests.gateway.recording_target import RecordingTarget
-from tollkeeper.core.wire import EvmPayload, decode_payment_header
+from tollkeeper.core.x402.version1 import EvmPayload, decode_payment_header
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 

@@ -21,9 +21,9 @@ from tests.gateway.test_leaving import serve, shop
 from tests.gateway.test_stopping import books_of, hold
 from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES
 from tollkeeper.sandbox.buyer import Answer
-from tollkeeper.storage.database import Outcome, StorageError
-from tollkeeper.storage.purchases import Purchases
-from tollkeeper.storage.sqlite import SqliteDatabase
+from tollkeeper.storage.engine.database import JobOutcome, StorageError
+from tollkeeper.storage.ledger.purchases import Purchases
+from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 
 async def close(_request: Received, writer: Writer) -> None:
@@ -236,7 +236,9 @@ async def test_what_the_database_cannot_give_back_now_is_given_back_once_it_can(
         gate = await there.gate(credits=20, onFailure="restore")
         payment = await there.payment(gate)
         await serve(there, there.request(gate, X_Payment=payment), times)
-        monkeypatch.setattr("tollkeeper.edge.spool.shutil.disk_usage", lambda _: SimpleNamespace(free=0, total=1 << 60))
+        monkeypatch.setattr(
+            "tollkeeper.edge.target.spool.shutil.disk_usage", lambda _: SimpleNamespace(free=0, total=1 << 60)
+        )
         target.answer = answer_while_the_database_is_held
         reader, writer = await there.connect()
         writer.write(there.request(gate, X_Payment=payment, Connection="close"))
@@ -360,8 +362,8 @@ async def test_a_call_sent_again_behind_a_503_is_not_asked_to_pay_though_the_cre
     post, spend_token, grant = SqliteDatabase.post, Purchases.spend_token, Purchases.grant
 
     def lose_post(self: SqliteDatabase, job: Any, answer: Any) -> None:
-        def told(_outcome: Outcome) -> None:
-            asyncio.get_running_loop().call_soon(answer, Outcome(error=StorageError("the database said nothing")))
+        def told(_outcome: JobOutcome) -> None:
+            asyncio.get_running_loop().call_soon(answer, JobOutcome(error=StorageError("the database said nothing")))
 
         post(self, job, told)
 

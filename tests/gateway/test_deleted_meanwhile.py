@@ -27,13 +27,13 @@ from tests.gateway.test_leaving import LeftShop, shop
 from tests.gateway.test_stopping import answer_of, books_of
 from tests.ports import free_port
 from tollkeeper.core.limits import DOWNLOAD_LIFETIME_SECONDS
-from tollkeeper.gateway import asking
+from tollkeeper.gateway.call import credit_request as asking
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import FileSettings, Role
-from tollkeeper.storage import paygates
-from tollkeeper.storage.files import LocalFiles
-from tollkeeper.storage.paygates import PayGates
+from tollkeeper.storage.files.store import LocalFiles
+from tollkeeper.storage.gateway import paygates
+from tollkeeper.storage.gateway.paygates import PayGates
 
 LINK_MS = DOWNLOAD_LIFETIME_SECONDS * 1000
 

@@ -28,17 +28,17 @@ from tests.gateway.hostile_hub import Forward, HostileHub, Settling, cut, lose_a
 from tests.gateway.ordering import honour_payment
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.hub_under_test import new_payment
-from tollkeeper.core.evm import transfer_calldata
+from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.wire import EvmPayload, decode_payment_header
-from tollkeeper.gateway import completer
+from tollkeeper.core.x402.version1 import EvmPayload, decode_payment_header
+from tollkeeper.gateway.purchase import recovery as completer
 from tollkeeper.hub.app import Hub
-from tollkeeper.hub.reorganisations import ReorganisationWatch
+from tollkeeper.hub.settlement.reorganisations import ReorganisationWatch
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.serving.reconciling import compare_with_chain
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.serving.books.reconciliation import compare_with_chain
 from tollkeeper.settings import NetworkSettings, Role
-from tollkeeper.storage.purchases import Purchase, Purchases
+from tollkeeper.storage.ledger.purchases import Purchase, Purchases
 
 NETWORK = "base-sepolia"
 CREDITS = 5
@@ -703,7 +703,7 @@ def claim_in(folder: Path) -> tuple[str, int]:
 
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gateway and hub go over what is under way ten times as often as they do."""
-    monkeypatch.setattr(completer.Completer, "interval_seconds", 0.2)
+    monkeypatch.setattr(completer.PurchaseRecovery, "interval_seconds", 0.2)
     defaults = Hub.__init__.__kwdefaults__ or {}
     monkeypatch.setitem(defaults, "completer_interval_seconds", 0.2)
 

@@ -35,8 +35,8 @@ from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import FileSettings
 from tollkeeper.storage import open_database
-from tollkeeper.storage.files import FileStore, LocalFiles
-from tollkeeper.storage.files_s3 import S3Files
+from tollkeeper.storage.files.s3 import S3Files
+from tollkeeper.storage.files.store import FileStore, LocalFiles
 
 PAYGATES = "/api/v1/paygates"
 CONTENT = os.urandom(150_000).hex().encode()
@@ -571,7 +571,7 @@ async def test_an_upload_may_last_longer_than_its_access_token_and_not_than_its_
     local_shop: Shop, monkeypatch: pytest.MonkeyPatch, method: str, *, is_ended: bool
 ) -> None:
     gate = await local_shop.gate()
-    monkeypatch.setattr("tollkeeper.core.tokens.ACCESS_TOKEN_LIFETIME_SECONDS", 8)
+    monkeypatch.setattr("tollkeeper.core.keys.tokens.ACCESS_TOKEN_LIFETIME_SECONDS", 8)
     bearer = {"Authorization": f"Bearer {await local_shop.owner.login(local_shop.url)}"}
 
     async def content() -> AsyncIterator[bytes]:
@@ -878,7 +878,7 @@ async def test_a_disk_that_gives_an_error_is_a_renewed_link_too(
 ) -> None:
     link = await local_shop.link(await local_shop.gate())
     with monkeypatch.context() as patch:
-        patch.setattr("tollkeeper.storage.files.os.pread", failing_read)
+        patch.setattr("tollkeeper.storage.files.store.os.pread", failing_read)
         status, body, _ = await local_shop.get(link)
     assert (status, "downloadUrl" in json.loads(body)["error"]["details"]) == (503, True)
     assert (await local_shop.get(link))[1] == CONTENT
@@ -893,7 +893,7 @@ async def test_a_download_that_its_store_ends_half_way_is_cut_and_told_as_the_st
     async with local_shop.http.get(URL(link, encoded=True)) as answer:
         assert (answer.status, answer.content_length) == (200, size_bytes)
         with structlog.testing.capture_logs() as logged, monkeypatch.context() as patch:
-            patch.setattr("tollkeeper.storage.files.os.pread", failing_read)
+            patch.setattr("tollkeeper.storage.files.store.os.pread", failing_read)
             with pytest.raises(aiohttp.ClientPayloadError):
                 await answer.read()
     (told,) = [entry for entry in logged if entry["log_level"] in {"warning", "error"}]

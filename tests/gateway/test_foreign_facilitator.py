@@ -28,8 +28,8 @@ from tests.gateway.ordering import honour_payment
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper.core.networks import Family
 from tollkeeper.sandbox.buyer import Answer
-from tollkeeper.sandbox.solana_node import SolanaNode
-from tollkeeper.serving.reconciling import compare_with_chain
+from tollkeeper.sandbox.solana.node import SolanaNode
+from tollkeeper.serving.books.reconciliation import compare_with_chain
 from tollkeeper.settings import DepthSettings
 
 BOTH = tuple(Family)

@@ -17,7 +17,7 @@ from tests.gateway.foreign_on_solana import site_on_solana
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.test_foreign_facilitator import decoded
 from tollkeeper.core.networks import NETWORKS, Family
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana.node import SolanaNode
 
 PRICE_MICRO = 10_000
 

@@ -26,22 +26,23 @@ from tests.gateway.ordering import honour_payment
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.chaos import run_chaos
 from tollkeeper.api import clock_ms
-from tollkeeper.chains.evm import EvmChain, EvmConfig
+from tollkeeper.chains.evm.chain import EvmChain, EvmConfig
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.evm import transfer_calldata
+from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.verification import payment_key
-from tollkeeper.core.wire import EvmPayload, Payment
-from tollkeeper.gateway import completer, following
+from tollkeeper.core.x402.verification import payment_key
+from tollkeeper.core.x402.version1 import EvmPayload, Payment
 from tollkeeper.gateway.evidence.evm import EvmEvidence
 from tollkeeper.gateway.evidence.port import EvidenceOutcome, ExpectedTransfer
-from tollkeeper.gateway.hub_client import Senders
+from tollkeeper.gateway.facilitator.client import Senders
+from tollkeeper.gateway.purchase import monitor as following
+from tollkeeper.gateway.purchase import recovery as completer
 from tollkeeper.sandbox.buyer import Buyer
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.serving.inspection import inspect_books
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.serving.books.inspection import inspect_books
 from tollkeeper.settings import DepthSettings, Role
-from tollkeeper.storage.invariants import parked
-from tollkeeper.storage.snapshot import open_snapshot
+from tollkeeper.storage.books.invariants import parked
+from tollkeeper.storage.engine.snapshot import open_snapshot
 
 
 @pytest.fixture

@@ -33,14 +33,14 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import SolanaChain, SolanaConfig
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana.programs import SYSTEM_PROGRAM
-from tollkeeper.core.wire import PaymentKey
-from tollkeeper.gateway import completer
+from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.gateway.evidence.port import ExpectedTransfer
 from tollkeeper.gateway.evidence.solana import SolanaEvidence
-from tollkeeper.gateway.hub_client import Senders
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, LAMPORTS_PER_SOL, RECENT_SLOTS
-from tollkeeper.sandbox.solana_node import SolanaNode
-from tollkeeper.serving.inspection import inspect_books
+from tollkeeper.gateway.facilitator.client import Senders
+from tollkeeper.gateway.purchase import recovery as completer
+from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, LAMPORTS_PER_SOL, RECENT_SLOTS
+from tollkeeper.sandbox.solana.node import SolanaNode
+from tollkeeper.serving.books.inspection import inspect_books
 from tollkeeper.settings import DepthSettings
 
 

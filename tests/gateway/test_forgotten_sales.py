@@ -17,11 +17,11 @@ from tests.gateway.composed import composed, settings_for
 from tests.gateway.hostile_hub import lose_answer, pass_on, run_hostile_hub, says
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.shop import Shop
-from tollkeeper.core.keyring import Secret
-from tollkeeper.gateway import completer
+from tollkeeper.core.keys.keyring import Secret
+from tollkeeper.gateway.purchase import recovery as completer
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.serving.inspection import inspect_books
+from tollkeeper.serving.books.inspection import inspect_books
 from tollkeeper.settings import Role
 
 PAYEE = "0x" + "77" * 20

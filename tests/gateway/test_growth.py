@@ -24,7 +24,7 @@ from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.version2 import EVM, authorized, decoded, encoded, offers, shown, wallet_of
 from tollkeeper.core.configuration import AnonymousPaygates
-from tollkeeper.core.evm import personal_message_digest, sign_digest
+from tollkeeper.core.evm.encoding import personal_message_digest, sign_digest
 from tollkeeper.gateway import traffic
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallet, derive_wallets

@@ -25,7 +25,7 @@ from tests.gateway.composed import composed
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
 from tests.gateway.same_bytes import Caller, kept, request
 from tests.gateway.shop import Shop
-from tollkeeper.gateway.completer import Completer
+from tollkeeper.gateway.purchase.recovery import PurchaseRecovery
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
@@ -192,7 +192,7 @@ async def test_a_sale_on_trust_has_the_transaction_that_was_confirmed_in_its_rec
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its hub replaced the transaction that a node had taken; whoever follows sales writes which one was mined."""
-    monkeypatch.setattr(Completer, "interval_seconds", 3600.0)  # no other look than this test's
+    monkeypatch.setattr(PurchaseRecovery, "interval_seconds", 3600.0)  # no other look than this test's
 
     def write(of: TurnedShop, transaction: str, *, confirmed: int) -> None:
         with closing(sqlite3.connect(of.database)) as database, database:

@@ -41,19 +41,19 @@ from tests.gateway.ordering import honour_payment
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import SolanaMarket, mainnet_market
 from tests.hub.chaos import run_chaos
-from tollkeeper.core.differences import Difference
-from tollkeeper.core.evm import transfer_calldata
+from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.settlement.difference import Difference
 from tollkeeper.core.solana.programs import TOKEN_PROGRAM
-from tollkeeper.core.wire import EvmPayload, decode_payment_header
-from tollkeeper.gateway import completer
+from tollkeeper.core.x402.version1 import EvmPayload, decode_payment_header
+from tollkeeper.gateway.purchase import recovery as completer
 from tollkeeper.sandbox.buyer import Buyer
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets, fee_payers_of
 from tollkeeper.serving import StartError
-from tollkeeper.serving.inspection import inspect_books
-from tollkeeper.serving.reconciling import compare_with_chain
+from tollkeeper.serving.books.inspection import inspect_books
+from tollkeeper.serving.books.reconciliation import compare_with_chain
 from tollkeeper.settings import DepthSettings, NetworkSettings, Role
 
 PAYEE = "0x" + "77" * 20

@@ -17,9 +17,9 @@ from tests.gateway.composed import composed
 from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.shop import Shop
-from tollkeeper.core.errors import Code
+from tollkeeper.core.api.errors import Code
 from tollkeeper.core.limits import PROXY_TIMEOUT_SECONDS
-from tollkeeper.edge.forwarding import Forwarder
+from tollkeeper.edge.target.forwarder import Forwarder
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 

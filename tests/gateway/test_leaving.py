@@ -23,15 +23,15 @@ from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import Forward, run_hostile_hub
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.shop import Shop
-from tollkeeper.gateway import asking
-from tollkeeper.gateway.access import PaidCall
-from tollkeeper.gateway.gates import Gates, OpenGate
-from tollkeeper.gateway.steps import Stage
+from tollkeeper.gateway.call import credit_request as asking
+from tollkeeper.gateway.call.flow import PaidCall
+from tollkeeper.gateway.call.gate_cache import Gates, OpenGate
+from tollkeeper.gateway.call.state import Stage
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import Role
-from tollkeeper.storage.purchase_rows import SpendResult
-from tollkeeper.storage.purchases import Purchases
+from tollkeeper.storage.ledger.purchase_rows import SpendResult
+from tollkeeper.storage.ledger.purchases import Purchases
 
 
 @dataclass(slots=True)

@@ -23,16 +23,16 @@ from tests.gateway.foreign_on_solana import site_on_solana
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.chaos import ChaosNode, run_chaos
 from tests.hub.test_lying_nodes import listing
-from tollkeeper.chains import vouching
-from tollkeeper.core.evm import (
+from tollkeeper.chains.evm import quorum as vouching
+from tollkeeper.core.evm.encoding import (
     AUTHORIZATION_USED_TOPIC,
     SELECTOR_AUTHORIZATION_STATE,
     TRANSFER_TOPIC,
     Authorization,
 )
-from tollkeeper.core.wire import EvmPayload, parse_payload
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.core.x402.version1 import EvmPayload, parse_payload
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.solana.node import SolanaNode
 
 Shown = Callable[[str, list[Any], Any], Any]
 Falsifier = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]

@@ -15,7 +15,7 @@ from tests.gateway.composed import composed
 from tests.gateway.market import Market
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper.core.configuration import AnonymousPaygates
-from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallet
 

@@ -16,16 +16,17 @@ from structlog.testing import capture_logs
 
 from tests.gateway.test_traffic import request as call_of
 from tests.storage.plans import plan_of
-from tollkeeper.core.paygates import CreateDefaults, parse_create
-from tollkeeper.core.sealing import KeyRing
-from tollkeeper.core.statistics import DAY_MS, HOUR_MS, Kept, Outcome
+from tollkeeper.core.keys.sealing import KeyRing
+from tollkeeper.core.paygates.model import CreateDefaults, parse_create
+from tollkeeper.core.paygates.statistics import DAY_MS, HOUR_MS, Kept, RequestOutcome
 from tollkeeper.gateway.traffic import Traffic
-from tollkeeper.storage import Statement, StorageError, Unit, open_database, sqlite
-from tollkeeper.storage.database import Database
-from tollkeeper.storage.paygates import PayGates
-from tollkeeper.storage.purchases import Purchases
-from tollkeeper.storage.sealing import Sealing
-from tollkeeper.storage.statistics import Counted, LoggedRequest, Statistics
+from tollkeeper.storage import Statement, StorageError, Unit, open_database
+from tollkeeper.storage.engine.database import Database
+from tollkeeper.storage.engine.seals import Sealing
+from tollkeeper.storage.gateway.paygates import PayGates
+from tollkeeper.storage.gateway.statistics import Counted, LoggedRequest, Statistics
+from tollkeeper.storage.ledger.purchases import Purchases
+from tollkeeper.storage.sqlite import engine as sqlite
 
 NOW_MS = 1_000 * DAY_MS
 PAYEE = "0x" + "77" * 20
@@ -47,7 +48,7 @@ async def logged(database: Database) -> list[str]:
 
 
 def request(gate_id: int, name: str, at_ms: int) -> Counted:
-    one = LoggedRequest(name, gate_id, at_ms, "GET", 402, Outcome.CHALLENGED, None, 0, None)
+    one = LoggedRequest(name, gate_id, at_ms, "GET", 402, RequestOutcome.CHALLENGED, None, 0, None)
     return Counted({}, {}, {}, [one], {})
 
 
@@ -94,7 +95,7 @@ async def test_much_that_is_old_is_deleted_a_little_at_a_time(tmp_path: Path, mo
     await statistics.add(
         Counted(
             {},
-            {(gate_id, hour_ms, Outcome.SERVED): 1 for hour_ms in [NOW_MS, *hours]},
+            {(gate_id, hour_ms, RequestOutcome.SERVED): 1 for hour_ms in [NOW_MS, *hours]},
             {(gate_id, hour_ms, 0): 1 for hour_ms in [NOW_MS, *hours]},
             [*request(gate_id, "new", NOW_MS).requests]
             + [one for hour_ms in hours for one in request(gate_id, str(hour_ms), hour_ms).requests],
@@ -151,7 +152,7 @@ async def test_the_writer_looks_at_no_gate_for_what_is_old(tmp_path: Path, monke
     sealing = Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom)
     gates, new = PayGates(database, sealing, os.urandom), {"price": "0.01", "targetUrl": "http://target/"}
     gate = await gates.create(parse_create(new, CreateDefaults("base-sepolia", PAYEE)), None, None, NOW_MS)
-    old = Counted({}, {(gate.id, 0, Outcome.SERVED): 1}, {(gate.id, 0, 0): 1}, [], {})
+    old = Counted({}, {(gate.id, 0, RequestOutcome.SERVED): 1}, {(gate.id, 0, 0): 1}, [], {})
     await statistics.add(old)
     monkeypatch.setattr(database, "run", noting)
     try:

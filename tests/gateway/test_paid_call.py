@@ -13,7 +13,7 @@ import pytest
 
 from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, Writer
-from tollkeeper.core.evm import Authorization, checksum_address
+from tollkeeper.core.evm.encoding import Authorization, checksum_address
 from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, PROXY_RESPONSE_SIZE_BYTES
 from tollkeeper.sandbox.buyer import Answer
 

@@ -37,10 +37,10 @@ from tests.gateway.version2 import (
     wallet_of,
 )
 from tests.specification.client import Wallet
-from tollkeeper.core.evm import checksum_address, transfer_calldata
-from tollkeeper.core.rate_limits import RequestLimits
-from tollkeeper.core.wire import EvmPayload, parse_payload
-from tollkeeper.gateway import asking
+from tollkeeper.core.evm.encoding import checksum_address, transfer_calldata
+from tollkeeper.core.http.rate_limits import RequestLimits
+from tollkeeper.core.x402.version1 import EvmPayload, parse_payload
+from tollkeeper.gateway.call import credit_request as asking
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import TestWallet, derive_wallets
 from tollkeeper.settings import Role

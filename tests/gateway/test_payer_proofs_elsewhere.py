@@ -19,12 +19,12 @@ from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import NETWORK, SolanaMarket
 from tests.gateway.test_used_solana_payments import RECENT_SLOTS, Place, place_of
 from tests.gateway.version2 import SOLANA, Client, decoded, receipt, shown, signed, transacted, wallet_of
-from tollkeeper.core.evm import transfer_calldata
+from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.wire import EvmPayload, parse_payload
+from tollkeeper.core.x402.version1 import EvmPayload, parse_payload
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.solana.chain import FINAL_SLOTS
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets
 from tollkeeper.settings import NetworkSettings, Role
 

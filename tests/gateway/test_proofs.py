@@ -9,9 +9,9 @@ import pytest
 
 from tollkeeper.client.payments import authorization_for, payment_for
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.verification import EvmAsset
-from tollkeeper.gateway import proofs
-from tollkeeper.gateway.proofs import Proofs
+from tollkeeper.core.x402.verification import EvmAsset
+from tollkeeper.gateway.call import payment_header as proofs
+from tollkeeper.gateway.call.payment_header import Proofs
 from tollkeeper.sandbox.wallets import derive_wallets
 
 ASSET = EvmAsset(NETWORKS["base-sepolia"], NETWORKS["base-sepolia"].usdc.address, "USD Coin", "2")

@@ -22,9 +22,9 @@ from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import run_hostile_hub
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.test_deleted_meanwhile import Late
+from tollkeeper.core.http.rate_limits import RequestLimits
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.rate_limits import RequestLimits
-from tollkeeper.gateway import asking
+from tollkeeper.gateway.call import credit_request as asking
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import NetworkSettings, Role

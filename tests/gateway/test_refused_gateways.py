@@ -21,7 +21,7 @@ from tests.hub.hub_process import HubProcess
 from tests.ports import free_port
 from tollkeeper.api import clock_ms
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX, SETTLE_REQUEST_LIFETIME_SECONDS
-from tollkeeper.gateway import hub_client
+from tollkeeper.gateway.facilitator import client as hub_client
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving import composition

@@ -19,8 +19,8 @@ from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
 from tests.gateway.same_bytes import Caller, kept, request
 from tests.gateway.test_leaving import LeftShop, shop
-from tollkeeper.edge.forwarding import Forwarder
-from tollkeeper.edge.spool import MEMORY_SIZE_BYTES, SpoolRoom
+from tollkeeper.edge.target.forwarder import Forwarder
+from tollkeeper.edge.target.spool import MEMORY_SIZE_BYTES, SpoolRoom
 
 CREDITS = 60
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n"

@@ -16,7 +16,7 @@ from tests.gateway.market import Market
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.same_bytes import kept, request
 from tests.gateway.test_leaving import shop
-from tollkeeper.core.challenge import Profile
+from tollkeeper.core.x402.challenge import Profile
 
 
 async def test_the_same_unpaid_request_gets_the_same_402_but_for_id_date_and_timestamp(market: Market) -> None:
@@ -50,7 +50,7 @@ async def test_an_update_shows_in_the_next_402(market: Market) -> None:
 async def test_more_gates_than_are_kept_are_answered_each_by_its_own_terms(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tollkeeper.gateway.gates.CACHED_GATES_MAX", 2)
+    monkeypatch.setattr("tollkeeper.gateway.call.gate_cache.CACHED_GATES_MAX", 2)
     gates = {f"0.0{number}": await market.gate(price=f"0.0{number}") for number in range(1, 5)}
     async with kept(gates["0.01"]) as caller:
         for _ in range(3):

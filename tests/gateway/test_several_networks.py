@@ -17,14 +17,14 @@ import pytest
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.recording_target import RecordingTarget
-from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.wire import encode_header
+from tollkeeper.core.x402.version1 import encode_header
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.evm_chain import EmbeddedChain
-from tollkeeper.sandbox.evm_engine import Account, GenesisAccount, open_engine
-from tollkeeper.sandbox.evm_rpc import evm_rpc_app
-from tollkeeper.sandbox.genesis import RELAYER_BALANCE_WEI, planted_token
+from tollkeeper.sandbox.evm.chain import EmbeddedChain
+from tollkeeper.sandbox.evm.engine import EngineAccount, GenesisAccount, open_engine
+from tollkeeper.sandbox.evm.genesis import RELAYER_BALANCE_WEI, planted_token
+from tollkeeper.sandbox.evm.rpc import evm_rpc_app
 from tollkeeper.sandbox.rpc_server import RpcServer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import NetworkSettings
@@ -65,7 +65,7 @@ async def base_node() -> AsyncIterator[tuple[RpcServer, str]]:
     wallets = derive_wallets()
     genesis = {
         BASE.usdc.address: planted_token({wallets.buyer.address: 10**9}),
-        wallets.relayer.address: GenesisAccount(Account(balance=RELAYER_BALANCE_WEI), {}),
+        wallets.relayer.address: GenesisAccount(EngineAccount(balance=RELAYER_BALANCE_WEI), {}),
     }
     assert BASE.chain_id is not None
     chain = EmbeddedChain(

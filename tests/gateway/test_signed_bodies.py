@@ -20,7 +20,7 @@ from tests.gateway.composed import composed
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok, recording_target
 from tests.gateway.test_leaving import LeftShop, shop
 from tests.gateway.test_stopping import books_of
-from tollkeeper.gateway import signing
+from tollkeeper.gateway.call import target_signature as signing
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 

@@ -16,13 +16,13 @@ from tests.core.solana_payments import OTHER, compute_limit, compute_price, ligh
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import NETWORK, SolanaMarket, header_of, solana_market
 from tollkeeper.chains.solana import SolanaChain, SolanaConfig
-from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.paygate_fields import Recipient
+from tollkeeper.core.paygates.fields import Recipient
 from tollkeeper.core.solana import SolanaAsset
 from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
 from tollkeeper.sandbox.buyer import Answer
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.stack import Options
 from tollkeeper.sandbox.wallets import derive_solana_wallet, derive_wallets
 

@@ -20,7 +20,7 @@ from tests.gateway.solana_market import NETWORK, SolanaMarket, header_of, mainne
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana.programs import associated_token_account
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.stack import Options
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets, fee_payers_of
 from tollkeeper.settings import NetworkSettings, Role

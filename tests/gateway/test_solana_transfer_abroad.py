@@ -18,7 +18,7 @@ from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import header_of
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.sandbox.buyer import Answer
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana.node import SolanaNode
 
 PATH = "/api/v1/transfer"
 RECIPIENT = str(Keypair.from_seed(b"\x44" * 32).pubkey())

@@ -15,8 +15,8 @@ from tests.edge.test_calls import until
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.test_leaving import shop
 from tests.gateway.test_stopping import books_of
-from tollkeeper.core.patience import Patience
-from tollkeeper.edge.target import TargetConnection
+from tollkeeper.core.http.timeouts import Patience
+from tollkeeper.edge.target.connection import TargetConnection
 
 QUICK = Patience(sweep_seconds=0.2, body_seconds=3, read_seconds=60, head_seconds=60)  # a first sale takes less
 MIB = 2**20

@@ -8,9 +8,9 @@ import warnings
 from types import SimpleNamespace
 from typing import cast
 
-from tollkeeper.core.errors import ApiError
-from tollkeeper.gateway.shared import Shared
-from tollkeeper.gateway.steps import ExhaustedError, Steps
+from tollkeeper.core.api.errors import ApiError
+from tollkeeper.gateway.call.context import Shared
+from tollkeeper.gateway.call.state import ExhaustedError, Steps
 
 
 class Request(Steps):

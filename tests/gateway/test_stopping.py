@@ -25,18 +25,18 @@ from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import Forward, pass_on, run_hostile_hub
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.test_leaving import LeftShop, shop
-from tollkeeper.core.errors import ApiError
-from tollkeeper.gateway import asking
-from tollkeeper.gateway.entrance import Access
+from tollkeeper.core.api.errors import ApiError
+from tollkeeper.gateway.call import credit_request as asking
+from tollkeeper.gateway.call.context import Shared
+from tollkeeper.gateway.call.gate_cache import Gates
+from tollkeeper.gateway.call.handler import Access
+from tollkeeper.gateway.call.state import ExhaustedError, Stage, Steps
 from tollkeeper.gateway.evidence.nodes import EvidenceNodes
-from tollkeeper.gateway.gates import Gates
 from tollkeeper.gateway.limiting import UnpaidLimit
-from tollkeeper.gateway.shared import Shared
-from tollkeeper.gateway.steps import ExhaustedError, Stage, Steps
 from tollkeeper.settings import Role
-from tollkeeper.storage.database import StorageError
-from tollkeeper.storage.purchase_rows import SpendResult
-from tollkeeper.storage.purchases import Purchases
+from tollkeeper.storage.engine.database import StorageError
+from tollkeeper.storage.ledger.purchase_rows import SpendResult
+from tollkeeper.storage.ledger.purchases import Purchases
 
 
 async def hold(database: Path, seconds: float, let_go: threading.Event | None = None) -> threading.Thread:
@@ -138,7 +138,7 @@ async def test_a_fault_while_a_body_that_came_late_is_signed_is_a_500_with_the_r
     async with shop(embedded_chain.url, target, tmp_path) as there:
         gate = await there.gate(credits=20, method="POST", headerAuthMode="hmac")
         payment = await there.payment(gate, "POST")
-        monkeypatch.setattr("tollkeeper.gateway.heads.signature_of", break_off)
+        monkeypatch.setattr("tollkeeper.gateway.call.headers.signature_of", break_off)
         for parts in ([b"0123456789"], [b"0123", b"456789"]):
             head = there.request(gate, "POST", X_Payment=payment, Content_Length="10", Connection="close")
             reader, writer = await there.connect()

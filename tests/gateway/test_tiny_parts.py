@@ -11,13 +11,13 @@ from typing import cast
 import pytest
 
 from tollkeeper.core.shares import Shares
-from tollkeeper.edge.call import BodySink, Connection, InboundCall
-from tollkeeper.edge.deadlines import Deadlines
-from tollkeeper.edge.forwarding import Forwarder
-from tollkeeper.edge.heads import read_head
-from tollkeeper.edge.spool import Space, Spool, SpoolRoom
-from tollkeeper.gateway.signing import BodyAhead, BodyOwner
-from tollkeeper.gateway.streaming import PartsOwner, StreamedParts
+from tollkeeper.edge.server.call import BodySink, Connection, InboundCall
+from tollkeeper.edge.shared.deadlines import Deadlines
+from tollkeeper.edge.shared.heads import read_head
+from tollkeeper.edge.target.forwarder import Forwarder
+from tollkeeper.edge.target.spool import Space, Spool, SpoolRoom
+from tollkeeper.gateway.call.stream import PartsOwner, StreamedParts
+from tollkeeper.gateway.call.target_signature import BodyAhead, BodyOwner
 
 SIZE_BYTES = 60_000
 

@@ -12,17 +12,17 @@ from typing import Final, cast
 
 from structlog.testing import capture_logs
 
-from tollkeeper.core.paygates import CreateDefaults, parse_create
-from tollkeeper.core.sealing import KeyRing
-from tollkeeper.core.statistics import HOUR_MS, Kept
-from tollkeeper.edge.call import CallHandler, Connection, InboundCall
-from tollkeeper.edge.heads import read_head
+from tollkeeper.core.keys.sealing import KeyRing
+from tollkeeper.core.paygates.model import CreateDefaults, parse_create
+from tollkeeper.core.paygates.statistics import HOUR_MS, Kept
+from tollkeeper.edge.server.call import CallHandler, Connection, InboundCall
+from tollkeeper.edge.shared.heads import read_head
 from tollkeeper.gateway.traffic import LOGGED_MAX, ROWS_AT_ONCE, Traffic
 from tollkeeper.storage import Database, StorageError, open_database
-from tollkeeper.storage.paygates import PayGates
-from tollkeeper.storage.purchases import Purchases
-from tollkeeper.storage.sealing import Sealing
-from tollkeeper.storage.statistics import Counted, Statistics
+from tollkeeper.storage.engine.seals import Sealing
+from tollkeeper.storage.gateway.paygates import PayGates
+from tollkeeper.storage.gateway.statistics import Counted, Statistics
+from tollkeeper.storage.ledger.purchases import Purchases
 
 NEW: Final = parse_create(
     {"price": "0.01", "targetUrl": "http://target/"}, CreateDefaults("base-sepolia", "0x" + "77" * 20)

@@ -18,8 +18,8 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway import version2
 from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import HostileHub, cut, lose_answer, pass_on, run_hostile_hub, says, settles_but_says
-from tollkeeper.core.evm import Authorization, authorization_digest, checksum_address, sign_digest
-from tollkeeper.core.wire import EvmPayload, Payment, encode_payment_header, payment_body
+from tollkeeper.core.evm.encoding import Authorization, authorization_digest, checksum_address, sign_digest
+from tollkeeper.core.x402.version1 import EvmPayload, Payment, encode_payment_header, payment_body
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import Role

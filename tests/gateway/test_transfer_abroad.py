@@ -23,10 +23,10 @@ from tests.gateway.foreign_facilitator import Settling
 from tests.gateway.foreign_on_evm import VALID_SECONDS, ForeignOnEvm, run_foreign
 from tests.gateway.test_transfer import Bank
 from tests.hub.chaos import Act, run_chaos
-from tollkeeper.core.evm import transfer_calldata
-from tollkeeper.core.wire import EvmPayload
+from tollkeeper.core.evm.encoding import transfer_calldata
+from tollkeeper.core.x402.version1 import EvmPayload
 from tollkeeper.sandbox.buyer import Buyer
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import Role
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.edge.targets import OK, Behaviour, Connection, Target, answers, serves, sized, target
 from tollkeeper.api import Shell
-from tollkeeper.gateway.hub_client import HubUnreachableError
-from tollkeeper.gateway.transports import ANSWER_SIZE_BYTES, AsgiTransport, HttpTransport
+from tollkeeper.gateway.facilitator.client import HubUnreachableError
+from tollkeeper.gateway.facilitator.transports import ANSWER_SIZE_BYTES, AsgiTransport, HttpTransport
 
 
 @contextlib.asynccontextmanager

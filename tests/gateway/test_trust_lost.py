@@ -11,7 +11,7 @@ from tests.gateway.solana_market import SolanaMarket
 from tests.gateway.test_used_solana_payments import Place, place_of
 from tollkeeper.chains.solana import LAG_BLOCKS
 from tollkeeper.sandbox.buyer import Answer
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
+from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
 from tollkeeper.settings import ExposureCaps
 
 CAP = 2

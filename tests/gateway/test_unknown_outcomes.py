@@ -35,15 +35,18 @@ from tests.gateway.hostile_hub import (
 from tests.gateway.ordering import honour_payment
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper import api
-from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.evm.encoding import checksum_address
+from tollkeeper.core.keys.sealing import KeyRing
 from tollkeeper.core.limits import READINESS_WAIT_SECONDS
-from tollkeeper.core.sealing import KeyRing
-from tollkeeper.gateway import app, asking, completer, waiting
+from tollkeeper.gateway import app
+from tollkeeper.gateway.call import credit_request as asking
+from tollkeeper.gateway.purchase import pending as waiting
+from tollkeeper.gateway.purchase import recovery as completer
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import Role
-from tollkeeper.storage.purchase_rows import Purchase
-from tollkeeper.storage.purchases import Purchases
+from tollkeeper.storage.ledger.purchase_rows import Purchase
+from tollkeeper.storage.ledger.purchases import Purchases
 
 
 @dataclass(slots=True)
@@ -438,7 +441,7 @@ async def test_a_claim_waits_an_hour_for_the_key_that_its_request_is_sealed_unde
     """As of a backup from before the key was replaced, whose operator thinks of the retired one behind the start."""
     ahead_ms = 0
     monkeypatch.setattr(app, "clock_ms", lambda: api.clock_ms() + ahead_ms)
-    monkeypatch.setattr(completer.Completer, "interval_seconds", 0.05)
+    monkeypatch.setattr(completer.PurchaseRecovery, "interval_seconds", 0.05)
     chain_url, payee = embedded_chain.url, "0x" + "77" * 20
     former, present = {"a": bytes(32)}, {"b": bytes([1]) * 32}
     async with (

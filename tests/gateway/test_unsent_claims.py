@@ -24,16 +24,16 @@ from tests.gateway.hostile_hub import Forward, cut, pass_on, run_hostile_hub
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.test_leaving import LeftShop, shop
 from tests.gateway.test_stopping import books_of
-from tollkeeper.gateway import asking
+from tollkeeper.gateway.call import credit_request as asking
 from tollkeeper.settings import Role
-from tollkeeper.storage.database import StorageError
-from tollkeeper.storage.purchases import ClaimResult, Purchases
+from tollkeeper.storage.engine.database import StorageError
+from tollkeeper.storage.ledger.purchases import ClaimResult, Purchases
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tollkeeper.gateway.completer.SETTLE_REQUEST_LIFETIME_SECONDS", 10)
-    monkeypatch.setattr("tollkeeper.gateway.completer._EXPIRY_MARGIN_SECONDS", 1)
+    monkeypatch.setattr("tollkeeper.gateway.purchase.recovery.SETTLE_REQUEST_LIFETIME_SECONDS", 10)
+    monkeypatch.setattr("tollkeeper.gateway.purchase.recovery._EXPIRY_MARGIN_SECONDS", 1)
     monkeypatch.setattr(asking, "SETTLE_WAIT_SECONDS", 2)
 
 

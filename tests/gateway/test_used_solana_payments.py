@@ -19,8 +19,8 @@ from tests.hub.chaos import run_chaos
 from tests.hub.test_solana_nodes import saying, unseen
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana.chain import FINAL_SLOTS
+from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets, fee_payers_of
 from tollkeeper.settings import NetworkSettings
 

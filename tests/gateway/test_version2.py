@@ -29,7 +29,7 @@ from tests.gateway.version2 import (
     transacted,
     wallet_of,
 )
-from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.core.limits import DESCRIPTION_LENGTH, TITLE_LENGTH
 from tollkeeper.sandbox.stack import Options
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets

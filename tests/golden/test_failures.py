@@ -23,9 +23,9 @@ from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.golden.place import PAYEE, recorded_at
 from tests.specification.client import Chain, Http, Wallet, header
 from tests.specification.world import World
-from tollkeeper.core.rate_limits import RequestLimits
-from tollkeeper.edge.forwarding import Forwarder
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.core.http.rate_limits import RequestLimits
+from tollkeeper.edge.target.forwarder import Forwarder
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.settings import Role
 
 TOO_LARGE = 10_485_761

@@ -15,9 +15,9 @@ from tests.golden.recording import recorded
 from tests.specification.client import Chain, Http, Wallet
 from tests.specification.other_network import base_world
 from tests.specification.world import World
-from tollkeeper.core.challenge import Profile
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.core.x402.challenge import Profile
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.settings import NetworkSettings
 
 SUPERSET = {"Accept": 'application/json;profile="superset"'}

@@ -44,7 +44,7 @@ from tollkeeper.core.solana.programs import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tollkeeper.core.wire import SolanaPayload
+    from tollkeeper.core.x402.version1 import SolanaPayload
 
 _LAMPORTS = (10**9).to_bytes(8, "little")
 _STAKE = "Stake11111111111111111111111111111111111111"

@@ -20,7 +20,7 @@ from types import GeneratorType
 from typing import Final, TypeVar
 
 from tollkeeper.storage import Database, StorageError
-from tollkeeper.storage.database import Job, Outcome, Row, Statement, Unit, rows_of
+from tollkeeper.storage.engine.database import Job, JobOutcome, Row, Statement, Unit, rows_of
 
 T = TypeVar("T")
 
@@ -98,20 +98,20 @@ class FaultyDatabase:
         await self._befall(name, Moment.AFTER)
         return result
 
-    def post(self, job: Job, answer: Callable[[Outcome], None]) -> None:
+    def post(self, job: Job, answer: Callable[[JobOutcome], None]) -> None:
         """As the real one, but for the fault."""
         self._posting = asyncio.ensure_future(self._post(job, answer))
 
-    async def _post(self, job: Job, answer: Callable[[Outcome], None]) -> None:
+    async def _post(self, job: Job, answer: Callable[[JobOutcome], None]) -> None:
         """An error answers; the job is carried out all the same where it comes after it."""
-        done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[JobOutcome] = asyncio.get_running_loop().create_future()
         try:
             await self._befall(_name_of_job(job), Moment.BEFORE)
             self.real.post(job, done.set_result)
             outcome = await done
             await self._befall(_name_of_job(job), Moment.AFTER)
         except StorageError as error:
-            outcome = Outcome(error=error)
+            outcome = JobOutcome(error=error)
         answer(outcome)
 
     async def close(self) -> None:

@@ -10,9 +10,15 @@ from typing import Any, Final
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.hub_under_test import NETWORK, settle_body
-from tollkeeper.core.evm import SECP256K1_ORDER, Authorization, authorization_digest, domain_separator, sign_digest
-from tollkeeper.sandbox.evm_chain import BASE_SEPOLIA_CHAIN_ID
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.core.evm.encoding import (
+    SECP256K1_ORDER,
+    Authorization,
+    authorization_digest,
+    domain_separator,
+    sign_digest,
+)
+from tollkeeper.sandbox.evm.chain import BASE_SEPOLIA_CHAIN_ID
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet, derive_wallet
 
 PRICE: Final = 10_000

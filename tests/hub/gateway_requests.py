@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment
-from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
+from tollkeeper.core.http.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
 
 KEY = SigningKey("gateway-1", Algorithm.ED25519, bytes(range(32)))
 STRANGER = SigningKey("gateway-2", Algorithm.ED25519, bytes(range(1, 33)))

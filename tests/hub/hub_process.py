@@ -23,8 +23,8 @@ from tests.hub.hub_under_test import hub_config, new_hub, serving
 from tests.hub.solana_hub import new_solana_hub
 from tests.started import light_environment, program
 from tollkeeper.core.networks import Family
-from tollkeeper.hub import gathering
 from tollkeeper.hub.app import Hub, create_app
+from tollkeeper.hub.evm import batch_window as gathering
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.storage import Database, open_database
 

@@ -21,16 +21,16 @@ from tests.books import assert_books_agree
 from tests.chains.chain_under_test import ChainUnderTest
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth
-from tollkeeper.chains.evm import EvmConfig
-from tollkeeper.core.client_addresses import ClientAddresses
-from tollkeeper.core.evm import Authorization, authorization_digest, personal_message_digest, sign_digest
+from tollkeeper.chains.evm.chain import EvmConfig
+from tollkeeper.core.evm.encoding import Authorization, authorization_digest, personal_message_digest, sign_digest
+from tollkeeper.core.http.client_addresses import ClientAddresses
 from tollkeeper.core.networks import NETWORKS, Family
-from tollkeeper.hub.accounts import Account
+from tollkeeper.hub.accounts import SettlingAccount
 from tollkeeper.hub.app import Hub, create_app
-from tollkeeper.hub.completer import Completer
-from tollkeeper.hub.families import HubNetwork
-from tollkeeper.hub.signer import Signer
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.hub.evm.signer import Signer
+from tollkeeper.hub.settlement.family import HubNetwork
+from tollkeeper.hub.settlement.recovery import SettlementRecovery
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet
 from tollkeeper.storage import Database, open_database
 
@@ -180,15 +180,15 @@ class HubUnderTest:
         return await self.get(payment.status_path)
 
     @property
-    def completer(self) -> Completer:
+    def completer(self) -> SettlementRecovery:
         """Of the EVM networks."""
         return self.hub.completers[Family.EVM]
 
     @property
-    def account(self) -> Account:
+    def account(self) -> SettlingAccount:
         """Of the chain's network."""
         account = self.hub.accounts[NETWORK]
-        assert isinstance(account, Account)
+        assert isinstance(account, SettlingAccount)
         return account
 
     async def complete(self) -> None:
@@ -288,7 +288,7 @@ async def start_hub(hub: Hub) -> None:
             await asyncio.gather(*(ended.wait() for ended in first_passes))
 
 
-def _first_pass(completer: Completer) -> asyncio.Event:
+def _first_pass(completer: SettlementRecovery) -> asyncio.Event:
     """Set once a completer that is not started yet has looked at everything."""
     ended, complete = asyncio.Event(), completer.complete
 

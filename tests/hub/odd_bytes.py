@@ -13,7 +13,7 @@ from tollkeeper.core.solana.message import encode_compact
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tollkeeper.core.wire import SolanaPayload
+    from tollkeeper.core.x402.version1 import SolanaPayload
 
 _OURS, _THIEF = 0, 1  # the signers of an honest payment, by their places
 _NOTHING: Final = bytes(64)

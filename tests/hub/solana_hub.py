@@ -22,13 +22,13 @@ from tollkeeper.chains.solana import SolanaConfig
 from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.solana import read_transfer
 from tollkeeper.core.solana.programs import TOKEN_PROGRAM
-from tollkeeper.core.wire import SolanaPayload
+from tollkeeper.core.x402.version1 import SolanaPayload
 from tollkeeper.hub.app import Hub, create_app
-from tollkeeper.hub.completer import Completer
-from tollkeeper.hub.families import HubNetwork
+from tollkeeper.hub.settlement.family import HubNetwork
+from tollkeeper.hub.settlement.recovery import SettlementRecovery
 from tollkeeper.hub.solana.account import SolanaAccount
 from tollkeeper.hub.solana.fee_payers import FeePayer
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import SolanaWallet
 from tollkeeper.settings import NetworkSettings, Role, Settings
 from tollkeeper.storage import Database, open_database
@@ -87,7 +87,7 @@ class SolanaHub:
         return await self.hub.post("/settle", {**body, "confirm": confirm}, **headers)
 
     @property
-    def completer(self) -> Completer:
+    def completer(self) -> SettlementRecovery:
         """Of the Solana networks."""
         return self.hub.hub.completers[Family.SOLANA]
 

@@ -17,12 +17,12 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_process import HubProcess, settle_at
 from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_payment, one_under_way, run_hub
-from tollkeeper.chains.batcher import batcher_artifact
-from tollkeeper.core.batches import Via
-from tollkeeper.core.evm import transfer_calldata
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.chains.evm.batcher import batcher_artifact
+from tollkeeper.core.evm.batches import Via
+from tollkeeper.core.evm.encoding import transfer_calldata
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet
-from tollkeeper.storage.database import Statement
+from tollkeeper.storage.engine.database import Statement
 
 TIP_WEI: Final = 2_000_000_000  # above the hub's: these go first in a block
 

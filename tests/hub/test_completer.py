@@ -13,8 +13,8 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment, run_hub
 from tollkeeper.api import clock_ms
-from tollkeeper.hub.completer import FAILURES_ALERT
-from tollkeeper.storage.database import Statement, Unit
+from tollkeeper.hub.settlement.recovery import FAILURES_ALERT
+from tollkeeper.storage.engine.database import Statement, Unit
 
 SEND = "eth_sendRawTransaction"
 

@@ -18,12 +18,12 @@ from tests.chains.counterfactual import FACTORY, OTHER_FACTORY, FutureWallet, pl
 from tests.hub.chaos import Act, run_chaos
 from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run_hub, settle_body
 from tests.hub.test_contract_wallets import ALWAYS_YES, SIGNATURE, in_thread, nothing_was_sent, reasons
-from tollkeeper.chains.batcher import batcher_address
-from tollkeeper.core.counterfactual import Deployment, wrap
-from tollkeeper.core.evm import transfer_calldata
-from tollkeeper.core.multicall import MULTICALL_ADDRESS, SELECTOR_AGGREGATE
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.storage.database import Statement
+from tollkeeper.chains.evm.batcher import batcher_address
+from tollkeeper.core.evm.counterfactual import WalletDeployment, wrap
+from tollkeeper.core.evm.encoding import transfer_calldata
+from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS, SELECTOR_AGGREGATE
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.storage.engine.database import Statement
 
 NOT_ALLOWED = "eip6492_factory_not_allowed"
 SIMULATION = "invalid_exact_evm_transaction_simulation_failed"
@@ -184,12 +184,12 @@ async def test_what_is_not_listed_is_refused_and_nothing_of_it_is_called(
     authorization = await in_thread(wallet.authorization)
     signature = wallet.sign(authorization)
     if case == "the token":
-        signature = wrap(Deployment(USDC_ADDRESS, transfer_calldata(authorization, bytes(65)), bytes(65)))
+        signature = wrap(WalletDeployment(USDC_ADDRESS, transfer_calldata(authorization, bytes(65)), bytes(65)))
     if case == "wrapped twice":
-        signature = wrap(Deployment(FACTORY, b"", wallet.sign(authorization)))
+        signature = wrap(WalletDeployment(FACTORY, b"", wallet.sign(authorization)))
     if case == "an EOA's own signature":
         authorization = chain.authorization()
-        signature = wrap(Deployment(OTHER_FACTORY, b"", chain.sign(authorization)))
+        signature = wrap(WalletDeployment(OTHER_FACTORY, b"", chain.sign(authorization)))
     listed = () if case == "no list" else (FACTORY,)
     payment = TestPayment(authorization, settle_body(chain, authorization, signature))
     async with run_hub(tmp_path, chain, config={"wallet_factories": listed}) as hub:
@@ -305,7 +305,7 @@ async def test_a_wallet_that_says_yes_to_everything_says_it_for_nobody_else(
     victims = [chain.wallets.second_buyer.address, (await in_thread(lambda: funded(chain, salt=5))).address]
     for victim in victims:
         authorization = chain.authorization(payer=victim)
-        signature = wrap(Deployment(FACTORY, FutureWallet(chain).deployment(yes), b"\1" * 65))
+        signature = wrap(WalletDeployment(FACTORY, FutureWallet(chain).deployment(yes), b"\1" * 65))
         payment = TestPayment(authorization, settle_body(chain, authorization, signature))
         assert reasons(await factory_hub.post("/verify", payment.body), await factory_hub.settle(payment)) == {
             SIGNATURE

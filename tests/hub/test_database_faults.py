@@ -18,7 +18,7 @@ from tests.hub.hub_under_test import HubUnderTest, new_payment, run_hub, serving
 from tollkeeper.serving import composition
 from tollkeeper.settings import Role
 from tollkeeper.storage import Database, StorageError, open_database
-from tollkeeper.storage.database import Row, Statement, Unit
+from tollkeeper.storage.engine.database import Row, Statement, Unit
 
 T = TypeVar("T")
 LATE_SECONDS: Final = 2.2  # a start waits for two

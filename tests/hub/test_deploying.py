@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tollkeeper.chains.batcher import DEPLOYMENT_SALT, batcher_artifact
-from tollkeeper.core.batches import DEPLOYER_ADDRESS
-from tollkeeper.core.evm import Transaction
-from tollkeeper.hub.deploying import CREATION, DeploymentPolicy, created_address
-from tollkeeper.hub.signer import PolicyError, Signer
+from tollkeeper.chains.evm.batcher import DEPLOYMENT_SALT, batcher_artifact
+from tollkeeper.core.evm.batches import DEPLOYER_ADDRESS
+from tollkeeper.core.evm.encoding import Transaction
+from tollkeeper.hub.evm.deployment import CREATION, DeploymentPolicy, created_address
+from tollkeeper.hub.evm.signer import PolicyError, Signer
 
 KEY = bytes(range(1, 33))
 POLICY = DeploymentPolicy(84532, 10**10)

@@ -14,9 +14,9 @@ from tests.chains.solana_node import BUYER, FEE_PAYER, WALLETS
 from tests.core.solana_payments import account_of
 from tests.hub.drains import FAMILIES, Scene, drains, misdirected
 from tests.hub.solana_hub import SolanaHub, body_of, run_solana_hub
-from tollkeeper.core.wire import SolanaPayload
-from tollkeeper.sandbox.solana_chain import EmbeddedSolanaChain, TransactionRefused
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.core.x402.version1 import SolanaPayload
+from tollkeeper.sandbox.solana.chain import EmbeddedSolanaChain, TransactionRefused
+from tollkeeper.sandbox.solana.node import SolanaNode
 
 FEE_LAMPORTS = 2 * 5_000 + 1  # of an honest payment
 OURS = str(FEE_PAYER.pubkey())

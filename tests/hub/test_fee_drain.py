@@ -22,8 +22,8 @@ from tests.hub.gateway_requests import DATA, TRUSTED, signed
 from tests.hub.hub_under_test import Answer
 from tests.hub.solana_hub import SolanaHub, body_of, run_solana_hub
 from tollkeeper.core.limits import PAYER_FAILURES_MAX
-from tollkeeper.sandbox.solana_chain import Executed
-from tollkeeper.storage.database import Statement
+from tollkeeper.sandbox.solana.chain import Executed
+from tollkeeper.storage.engine.database import Statement
 
 PRICE: Final = 10_000
 _AT_ONCE: Final = 32

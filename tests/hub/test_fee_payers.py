@@ -12,9 +12,9 @@ from solders.transaction import VersionedTransaction
 
 from tests.core.solana_payments import BLOCKHASH, DEVNET, PAY_TO, PAYER, Draft, compute_limit, compute_price, transfer
 from tests.hub.drains import Scene, drains
-from tollkeeper.core.base58 import encode
 from tollkeeper.core.solana import FeePolicy
-from tollkeeper.hub.signer import PolicyError
+from tollkeeper.core.solana.base58 import encode
+from tollkeeper.hub.evm.signer import PolicyError
 from tollkeeper.hub.solana.fee_payers import ADVERTISED_SECONDS, FeePayer, FeePayers
 
 SEEDS = [bytes([number]) * 32 for number in (0x61, 0x62, 0x63)]

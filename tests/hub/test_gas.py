@@ -18,9 +18,9 @@ from tests.hub.chaos import ChaosNode
 from tests.hub.gateway_requests import TRUSTED, request_of, signed
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
 from tollkeeper.api import clock_ms
-from tollkeeper.core.client_addresses import ClientAddresses
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.storage.database import Statement
+from tollkeeper.core.http.client_addresses import ClientAddresses
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.storage.engine.database import Statement
 
 GAS_LIMIT = 150_000
 BUDGET = {"gas_budget_per_hour": 30 * GAS_LIMIT}

@@ -22,9 +22,9 @@ from tests.hub.hub_under_test import NETWORK, Answer, HubUnderTest, new_payment,
 from tests.hub.test_contract_wallets import ALWAYS_YES, HOSTILE
 from tests.hub.test_gas import GAS_LIMIT
 from tollkeeper.core.limits import PAYER_FAILURES_MAX
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet, derive_wallet
-from tollkeeper.storage.database import Statement
+from tollkeeper.storage.engine.database import Statement
 
 _AT_ONCE: Final = 64
 _BLOCK_SECONDS: Final = 0.2

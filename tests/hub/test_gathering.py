@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tollkeeper.hub.gathering import WAIT_MAX_SECONDS, WAIT_SECONDS, Gathering
+from tollkeeper.hub.evm.batch_window import WAIT_MAX_SECONDS, WAIT_SECONDS, Gathering
 
 
 class Journeys:

@@ -22,8 +22,8 @@ from tests.hub.solana_hub import hub_of
 from tests.hub.test_solana_reasons import REFUSED as REFUSED_ON_SOLANA
 from tests.hub.test_unknown_outcomes import relay
 from tests.hub.version2 import in_version_2
-from tollkeeper.core.evm import personal_message_digest, sign_digest
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.core.evm.encoding import personal_message_digest, sign_digest
+from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_wallet
 
 REQUESTS: Final = 100

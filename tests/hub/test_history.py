@@ -12,8 +12,8 @@ from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_paym
 from tests.hub.tables import cells, filled, read_table
 from tests.hub.test_completer import change
 from tests.storage.plans import plan_of
-from tollkeeper.core.evm import checksum_address
-from tollkeeper.storage.queries import load_queries
+from tollkeeper.core.evm.encoding import checksum_address
+from tollkeeper.storage.engine.queries import load_queries
 
 
 async def read_history(hub: HubUnderTest, bearer: str, query: str) -> Answer:

@@ -12,7 +12,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.gateway_requests import settle_for_gateway
 from tests.hub.hub_under_test import HubUnderTest, new_payment
-from tollkeeper.storage.database import Statement
+from tollkeeper.storage.engine.database import Statement
 
 
 async def test_a_key_shows_its_success_again_also_after_others_asked(

@@ -30,15 +30,15 @@ from tests.hub.test_completer import change
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.settling import Depths
-from tollkeeper.hub.accounts import Account
+from tollkeeper.core.settlement.proof import Depths
+from tollkeeper.hub.accounts import SettlingAccount
 from tollkeeper.hub.app import Hub
-from tollkeeper.hub.families import HubNetwork
-from tollkeeper.hub.purse import Purse
-from tollkeeper.hub.signer import Signer
+from tollkeeper.hub.evm.signer import Signer
+from tollkeeper.hub.evm.signer_balance import Purse
+from tollkeeper.hub.settlement.family import HubNetwork
 from tollkeeper.storage import open_database
-from tollkeeper.storage.claim_bounds import Funds
-from tollkeeper.storage.database import Statement
+from tollkeeper.storage.engine.database import Statement
+from tollkeeper.storage.hub.claim_bounds import Funds
 
 OTHER = "base"
 
@@ -67,9 +67,9 @@ async def two_networks(tmp_path: Path, anvil_fiat_token: ChainUnderTest) -> Asyn
         yield hub
 
 
-def other(hub: HubUnderTest) -> Account:
+def other(hub: HubUnderTest) -> SettlingAccount:
     account = hub.hub.accounts[OTHER]
-    assert isinstance(account, Account)
+    assert isinstance(account, SettlingAccount)
     return account
 
 

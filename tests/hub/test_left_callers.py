@@ -24,7 +24,7 @@ from tests.hub.hub_under_test import TestPayment, new_payment, run_hub
 from tests.hub.solana_hub import hub_of
 from tollkeeper.api import clock_ms
 from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana.node import SolanaNode
 
 Leave: TypeAlias = Callable[[StreamWriter], object]
 

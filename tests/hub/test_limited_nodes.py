@@ -15,7 +15,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode, recording
 from tests.hub.gateway_requests import TRUSTED, post, request_of, signed
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
-from tollkeeper.core.evm import transfer_calldata
+from tollkeeper.core.evm.encoding import transfer_calldata
 
 
 def relay(chain: ChainUnderTest, payment: Any) -> str:

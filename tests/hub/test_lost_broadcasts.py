@@ -14,10 +14,10 @@ from tests.chains.solana_node import WALLETS
 from tests.hub.chaos import Act, ChaosNode, run_chaos
 from tests.hub.hub_under_test import HubUnderTest, new_payment
 from tests.hub.solana_hub import hub_of
-from tollkeeper.core.base58 import encode
-from tollkeeper.core.evm import keccak256
+from tollkeeper.core.evm.encoding import keccak256
+from tollkeeper.core.solana.base58 import encode
 from tollkeeper.core.solana.message import read_transaction
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana.node import SolanaNode
 
 
 def named(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:

@@ -18,13 +18,13 @@ from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_pay
 from tests.hub.test_completer import change
 from tests.hub.test_gas import GAS_LIMIT
 from tollkeeper.api import clock_ms
-from tollkeeper.core.evm import Transaction, transfer_calldata
-from tollkeeper.core.signed_transactions import read_signed
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.storage.database import Statement
-from tollkeeper.storage.leases import LeaseLost
-from tollkeeper.storage.settlements import find_payment
-from tollkeeper.storage.transactions import GasBudget, replace_transaction, transactions_of
+from tollkeeper.core.evm.encoding import Transaction, transfer_calldata
+from tollkeeper.core.evm.signed_transactions import read_signed
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.storage.engine.database import Statement
+from tollkeeper.storage.hub.leases import LeaseLost
+from tollkeeper.storage.hub.settlements import find_payment
+from tollkeeper.storage.hub.transactions import GasBudget, replace_transaction, transactions_of
 
 
 async def stored(hub: HubUnderTest) -> list[Any]:

@@ -13,11 +13,11 @@ from solders.keypair import Keypair
 from tests.chains.solana_node import WALLETS, paid_for_by, paying
 from tests.hub.solana_hub import SolanaHub, body_of, hub_of
 from tollkeeper.chains.solana import RENT_EXEMPT_LAMPORTS
-from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
-from tollkeeper.hub.purse import LOW_SETTLEMENTS
+from tollkeeper.core.settlement.proof import LIFETIME_DOUBTED_SECONDS
+from tollkeeper.hub.evm.signer_balance import LOW_SETTLEMENTS
 from tollkeeper.hub.solana.fee_payers import ADVERTISED_SECONDS
-from tollkeeper.sandbox.solana_chain import RECENT_SLOTS
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana.chain import RECENT_SLOTS
+from tollkeeper.sandbox.solana.node import SolanaNode
 
 KEYS = {one.address: Keypair.from_seed(one.seed) for one in WALLETS.fee_payers}
 HOUR_MS = 1000 * ADVERTISED_SECONDS

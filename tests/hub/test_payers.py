@@ -22,14 +22,14 @@ from tests.hub.test_store import (
     with_lane,
 )
 from tollkeeper.core.limits import PAYER_FAILURES_MAX, PAYER_UNDER_WAY_MAX
-from tollkeeper.core.transactions import Proof, State
+from tollkeeper.core.settlement.states import Proof, State
 from tollkeeper.storage import Database
-from tollkeeper.storage.claims import Claim, Claimed, NewSettlement, Wish
-from tollkeeper.storage.database import Statement
-from tollkeeper.storage.leases import join, take_lease
-from tollkeeper.storage.payers import Overdrawn, Suspended
-from tollkeeper.storage.settlements import Move, move
-from tollkeeper.storage.transactions import RawTransaction, replace_transaction, store_filler
+from tollkeeper.storage.engine.database import Statement
+from tollkeeper.storage.hub.claims import ClaimedSettlement, NewSettlement, SettlementClaim, SettlementRequest
+from tollkeeper.storage.hub.leases import join, take_lease
+from tollkeeper.storage.hub.payers import Overdrawn, Suspended
+from tollkeeper.storage.hub.settlements import Move, move
+from tollkeeper.storage.hub.transactions import RawTransaction, replace_transaction, store_filler
 
 
 @pytest_asyncio.fixture
@@ -48,7 +48,7 @@ async def test_what_replaces_a_transaction_counts_what_its_nonce_has_not_counted
     database: Database, *, is_trusted: bool
 ) -> None:
     data = "{}" if is_trusted else None
-    wish = Wish(replace(NEW, now_ms=60_000, purchase_data=data), is_trusted=is_trusted, gas=100)
+    wish = SettlementRequest(replace(NEW, now_ms=60_000, purchase_data=data), is_trusted=is_trusted, gas=100)
     (won,) = await claim(database, wish, budget=BUDGET)
     assert won.raw is not None
     await database.run(join("p-1", 10**9, 1_000, is_alone=False))
@@ -90,25 +90,27 @@ async def failed_at(database: Database, new: NewSettlement, now_ms: int, *, cost
     assert await database.run(move(row, failure))
 
 
-async def asked(database: Database, index: int, now_ms: int, **changes: Any) -> Claim:
+async def asked(database: Database, index: int, now_ms: int, **changes: Any) -> SettlementClaim:
     new = replace(OTHERS[index], value=10, now_ms=now_ms)
-    (answer,) = await claim(database, Wish(new, **changes))
+    (answer,) = await claim(database, SettlementRequest(new, **changes))
     return answer
 
 
 async def test_what_a_payer_has_under_way_is_taken_from_its_balance(database: Database) -> None:
     outcomes = [(await asked(database, index, 1_000, balance=25)).outcome for index in range(2)]
-    assert outcomes == [Claimed.WON, Claimed.WON]
+    assert outcomes == [ClaimedSettlement.WON, ClaimedSettlement.WON]
     refused = await asked(database, 2, 1_000, balance=25)
-    assert (refused.outcome, refused.settlement, refused.raw) == (Claimed.OBSTRUCTED, None, None)
+    assert (refused.outcome, refused.settlement, refused.raw) == (ClaimedSettlement.OBSTRUCTED, None, None)
     assert refused.obstacle == Overdrawn({OTHERS[0].key.nonce: 10, OTHERS[1].key.nonce: 10})
-    assert (await asked(database, 1, 1_000, balance=25)).outcome is Claimed.LOST  # the same payment is not two
+    assert (
+        await asked(database, 1, 1_000, balance=25)
+    ).outcome is ClaimedSettlement.LOST  # the same payment is not two
     used = frozenset({OTHERS[0].key.nonce})
-    assert (await asked(database, 2, 1_000, balance=25, used=used)).outcome is Claimed.WON
-    assert (await asked(database, 3, 1_000)).outcome is Claimed.WON  # where no balance is known
+    assert (await asked(database, 2, 1_000, balance=25, used=used)).outcome is ClaimedSettlement.WON
+    assert (await asked(database, 3, 1_000)).outcome is ClaimedSettlement.WON  # where no balance is known
     stranger = replace(OTHERS[4], key=replace(OTHERS[4].key, payer="0x" + "12" * 20), value=25)
-    (other,) = await claim(database, Wish(stranger, balance=25))
-    assert other.outcome is Claimed.WON
+    (other,) = await claim(database, SettlementRequest(stranger, balance=25))
+    assert other.outcome is ClaimedSettlement.WON
 
 
 async def test_what_is_mined_or_failed_is_under_way_no_more(database: Database) -> None:
@@ -126,13 +128,13 @@ async def test_a_payer_that_failed_too_often_at_our_cost_is_suspended_until_the_
         await failed_at(database, replace(OTHERS[index], now_ms=60_000 * index), 60_000 * index)
     now_ms = 60_000 * PAYER_FAILURES_MAX
     refused = await asked(database, 20, now_ms)
-    assert refused.outcome is Claimed.OBSTRUCTED
+    assert refused.outcome is ClaimedSettlement.OBSTRUCTED
     assert refused.obstacle == Suspended(PAYER_FAILURES_MAX, 0, 3600 - now_ms // 1000)
     again = await asked(database, 20, 3_600_000)  # the first of them is an hour old
-    assert again.outcome is Claimed.WON
+    assert again.outcome is ClaimedSettlement.WON
     third = await asked(database, 21, 3_600_000)  # what is under way may fail, too
     assert third.obstacle == Suspended(PAYER_FAILURES_MAX - 1, 1, 2)
-    assert (await asked(database, 21, 2 * 3_600_000)).outcome is Claimed.WON
+    assert (await asked(database, 21, 2 * 3_600_000)).outcome is ClaimedSettlement.WON
 
 
 async def test_what_cost_nothing_suspends_nobody_and_old_failures_are_forgotten(database: Database) -> None:
@@ -147,7 +149,7 @@ async def test_what_cost_nothing_suspends_nobody_and_old_failures_are_forgotten(
 
 async def test_a_payer_has_so_many_payments_under_way_at_most(database: Database) -> None:
     news = [replace(NEW, id=f"m-{n}", key=replace(KEY, nonce=f"0x{n:064x}")) for n in range(PAYER_UNDER_WAY_MAX)]
-    answers = await claim(database, *(Wish(new) for new in news))
-    assert {answer.outcome for answer in answers} == {Claimed.WON}
-    refused = (await claim(database, Wish(NEW)))[0]
+    answers = await claim(database, *(SettlementRequest(new) for new in news))
+    assert {answer.outcome for answer in answers} == {ClaimedSettlement.WON}
+    refused = (await claim(database, SettlementRequest(NEW)))[0]
     assert refused.obstacle == Suspended(0, PAYER_UNDER_WAY_MAX, 2)

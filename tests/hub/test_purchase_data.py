@@ -36,11 +36,11 @@ from tests.hub.test_asked_again import other_chain_id
 from tests.hub.test_unknown_outcomes import drain
 from tests.ports import free_port
 from tollkeeper.api import clock_ms
-from tollkeeper.core.batches import Via
-from tollkeeper.core.evm import transfer_calldata
-from tollkeeper.core.signatures import Algorithm, SigningKey, content_digest
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.serving.trusted_gateways import GatewayKeys
+from tollkeeper.core.evm.batches import Via
+from tollkeeper.core.evm.encoding import transfer_calldata
+from tollkeeper.core.http.signatures import Algorithm, SigningKey, content_digest
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.serving.keys.trusted_gateways import GatewayKeys
 from tollkeeper.storage import open_database
 
 

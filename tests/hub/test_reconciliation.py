@@ -18,15 +18,15 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import settings_for
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run_hub
-from tollkeeper.chains import payments
+from tollkeeper.chains.evm import payments
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.evm import transfer_calldata
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.serving.reconciling import REGISTRY, compare_with_chain, keep_reconciling
+from tollkeeper.core.evm.encoding import transfer_calldata
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.serving.books.reconciliation import REGISTRY, compare_with_chain, keep_reconciling
 from tollkeeper.settings import Role
-from tollkeeper.storage.database import Row, Statement
-from tollkeeper.storage.reconciliation import Books
-from tollkeeper.storage.snapshot import Snapshot
+from tollkeeper.storage.books.reconciliation import Books
+from tollkeeper.storage.engine.database import Row, Statement
+from tollkeeper.storage.engine.snapshot import Snapshot
 
 
 async def differences(path: Path, rpc_url: str, since_block: int | None = None, *, role: Role = Role.HUB) -> list[str]:

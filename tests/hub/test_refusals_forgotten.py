@@ -11,8 +11,8 @@ from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_paym
 from tests.hub.test_unknown_outcomes import drain, relay
 from tollkeeper.api import clock_ms
 from tollkeeper.core.limits import REFUSALS_KEPT_SECONDS
-from tollkeeper.storage.database import Statement, Unit
-from tollkeeper.storage.idempotency import IdempotencyKey, record_answer
+from tollkeeper.storage.engine.database import Statement, Unit
+from tollkeeper.storage.hub.idempotency import IdempotencyKey, record_answer
 
 MANY = 1_201  # more than two units take
 

@@ -14,9 +14,9 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.forks import take_back
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment, run_hub
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.settling import Depths
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.storage.database import Statement
+from tollkeeper.core.settlement.proof import Depths
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.storage.engine.database import Statement
 
 
 @pytest_asyncio.fixture

@@ -22,30 +22,30 @@ from tests.chains.rpc_client import RpcClient
 from tests.hub.chaos import ChaosNode
 from tests.hub.hub_under_test import NETWORK, TestPayment, fresh_nonce, run_hub, settle_body
 from tests.hub.test_store import NEW
-from tollkeeper.chains.connections import Connections
+from tollkeeper.chains.connections import NodeConnections
 from tollkeeper.chains.nodes import Node
 from tollkeeper.chains.replies import HttpReply
-from tollkeeper.core.evm import Transaction, sign_transaction, transfer_calldata
-from tollkeeper.core.transactions import Kind
-from tollkeeper.core.wire import PaymentKey
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.core.evm.encoding import Transaction, sign_transaction, transfer_calldata
+from tollkeeper.core.settlement.states import SettlementKind
+from tollkeeper.core.x402.version1 import PaymentKey
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.storage import Statement, open_database
-from tollkeeper.storage.claims import Claimed, NewSettlement, Wish, claim_and_sign
-from tollkeeper.storage.database import Unit
-from tollkeeper.storage.transactions import open_lane
+from tollkeeper.storage.engine.database import Unit
+from tollkeeper.storage.hub.claims import ClaimedSettlement, NewSettlement, SettlementRequest, claim_and_sign
+from tollkeeper.storage.hub.transactions import open_lane
 
 _BATCH = 100
 _OF_PAYER = 100  # what each can pay
 AIM_SECONDS = 5.0
 
 
-def wish_of(chain: ChainUnderTest, payment: TestPayment, number: int) -> Wish:
+def wish_of(chain: ChainUnderTest, payment: TestPayment, number: int) -> SettlementRequest:
     authorization = payment.authorization
-    return Wish(
+    return SettlementRequest(
         NewSettlement(
             id=f"left-{number}",
             key=PaymentKey(NETWORK, USDC_ADDRESS, authorization.payer, authorization.nonce),
-            kind=Kind.TRANSFER,
+            kind=SettlementKind.TRANSFER,
             pay_to=authorization.pay_to,
             value=authorization.value,
             payment=json.dumps(payment.body["paymentPayload"]),
@@ -84,7 +84,7 @@ async def leave(directory: Path, chain: ChainUnderTest, count: int) -> list[byte
             return raw, transaction_hash
 
         (claim,) = yield from claim_and_sign([wish_of(chain, payment, number)], sign)
-        assert claim.outcome is Claimed.WON
+        assert claim.outcome is ClaimedSettlement.WON
 
     def all_of_them() -> Unit[None]:
         for number in range(count):
@@ -221,16 +221,16 @@ def test_exchanges_that_overlap_count_once() -> None:
 def exchanges(monkeypatch: pytest.MonkeyPatch) -> Exchanges:
     """Those of the hub under test."""
     seen = Exchanges()
-    post = Connections.post
+    post = NodeConnections.post
 
-    async def measured(self: Connections, node: Node, body: bytes, seconds: float) -> HttpReply:
+    async def measured(self: NodeConnections, node: Node, body: bytes, seconds: float) -> HttpReply:
         began = time.monotonic()
         try:
             return await post(self, node, body, seconds)
         finally:
             seen.spans.append((began, time.monotonic()))
 
-    monkeypatch.setattr(Connections, "post", measured)
+    monkeypatch.setattr(NodeConnections, "post", measured)
     return seen
 
 

@@ -11,9 +11,9 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment
 from tests.hub.test_completer import change
-from tollkeeper.core.evm import transfer_calldata
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.storage.database import Statement
+from tollkeeper.core.evm.encoding import transfer_calldata
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.storage.engine.database import Statement
 
 FORGET = ("settlement_events", "settlement_slots", "raw_transactions", "idempotency", "settlements")
 

@@ -12,13 +12,13 @@ import pytest
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment
-from tollkeeper.core.evm import SELECTOR_BALANCE_OF, SELECTOR_TRANSFER, checksum_address
-from tollkeeper.hub import settlement
-from tollkeeper.hub.orders import Order
-from tollkeeper.hub.settlement import Settlements
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.core.evm.encoding import SELECTOR_BALANCE_OF, SELECTOR_TRANSFER, checksum_address
+from tollkeeper.hub.settlement import flow as settlement
+from tollkeeper.hub.settlement.flow import Settlements
+from tollkeeper.hub.settlement.orders import Order
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallet
-from tollkeeper.storage.database import Statement
+from tollkeeper.storage.engine.database import Statement
 
 MANY = 110  # more of a payer's payments under way than are looked up at once
 

@@ -29,10 +29,10 @@ from tests.hub.test_completer import change
 from tests.hub.test_left_callers import is_about
 from tests.hub.test_unknown_outcomes import drain
 from tollkeeper.hub.app import create_app
-from tollkeeper.hub.lanes import STUCK_SECONDS
+from tollkeeper.hub.evm.nonce_lanes import STUCK_SECONDS
 from tollkeeper.storage import Database, Statement, Unit, open_database
-from tollkeeper.storage.database import Row
-from tollkeeper.storage.sqlite import SqliteDatabase
+from tollkeeper.storage.engine.database import Row
+from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from tollkeeper.chains.batcher import Carrier, allowed_carriers
-from tollkeeper.core.batches import SignedTransfer, Via, batch_gas, decode_batch, encode_batch
-from tollkeeper.core.counterfactual import Deployment, read_settling_call, settling_call, wrap
-from tollkeeper.core.evm import (
+from tollkeeper.chains.evm.batcher import Carrier, allowed_carriers
+from tollkeeper.core.evm.batches import SignedTransfer, Via, batch_gas, decode_batch, encode_batch
+from tollkeeper.core.evm.counterfactual import WalletDeployment, read_settling_call, settling_call, wrap
+from tollkeeper.core.evm.encoding import (
     SELECTOR_TRANSFER,
     SELECTOR_TRANSFER_BYTES,
     Authorization,
@@ -21,8 +21,8 @@ from tollkeeper.core.evm import (
     selector,
     transfer_calldata,
 )
-from tollkeeper.core.multicall import InnerCall, decode_aggregate, encode_aggregate
-from tollkeeper.hub.signer import PolicyError, Signer, SignerPolicy
+from tollkeeper.core.evm.multicall import InnerCall, decode_aggregate, encode_aggregate
+from tollkeeper.hub.evm.signer import PolicyError, Signer, SignerPolicy
 
 KEY = bytes(range(1, 33))
 TOKEN = "0x036cbd53842c5426634e7929541ec2318f3dcf7e"
@@ -175,7 +175,7 @@ SIGNED = bytes(64) + b"\x1b"
 
 def deploying(factory: str = FACTORY, asset: str = TOKEN, signature: bytes = SIGNED) -> Transaction:
     """What carries out the payment of a wallet that is deployed with it."""
-    call = settling_call(asset, AUTHORIZATION, wrap(Deployment(factory, b"deploy", signature)))
+    call = settling_call(asset, AUTHORIZATION, wrap(WalletDeployment(factory, b"deploy", signature)))
     return replace(GOOD, to=call.to, data=call.data, gas=650_000)
 
 

@@ -16,10 +16,10 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
 from tests.hub.test_completer import leave_pending
-from tollkeeper.core.evm import SELECTOR_AUTHORIZATION_STATE, checksum_address
-from tollkeeper.hub.signer_pool import SignerPool
+from tollkeeper.core.evm.encoding import SELECTOR_AUTHORIZATION_STATE, checksum_address
+from tollkeeper.hub.evm.signer_pool import SignerPool
 from tollkeeper.sandbox.wallets import derive_wallet
-from tollkeeper.storage.database import Statement, Unit
+from tollkeeper.storage.engine.database import Statement, Unit
 
 WALLETS = [derive_wallet(f"relayer-{number}") for number in (1, 2, 3)]
 

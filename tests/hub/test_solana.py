@@ -20,12 +20,12 @@ from tests.core.solana_payments import compute_limit, compute_price, encoded, li
 from tests.hub.hub_under_test import Answer
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, body_of, hub_of, message_hash, run_solana_hub
 from tollkeeper.chains.solana import LAG_BLOCKS, RENT_EXEMPT_LAMPORTS
-from tollkeeper.core.base58 import encode
 from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.solana.base58 import encode
 from tollkeeper.core.solana.message import read_transaction
 from tollkeeper.core.solana.programs import LIGHTHOUSE_PROGRAM, MEMO_PROGRAM, TOKEN_2022_PROGRAM
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
-from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
+from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
+from tollkeeper.sandbox.solana.node import BUYER_MICRO, SolanaNode
 
 FEE_LAMPORTS = 2 * 5_000 + 1  # of the payments that the tests make
 OWNER = WALLETS.owner.address

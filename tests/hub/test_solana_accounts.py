@@ -31,8 +31,8 @@ from tests.core.solana_payments import (
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, run_solana_hub
 from tollkeeper.chains.solana import LAG_BLOCKS
 from tollkeeper.core.solana.programs import TOKEN_PROGRAM
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
-from tollkeeper.sandbox.solana_node import BUYER_MICRO
+from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
+from tollkeeper.sandbox.solana.node import BUYER_MICRO
 
 PRICE = 10_000
 FEE_LAMPORTS = 10_001  # of a usual transaction

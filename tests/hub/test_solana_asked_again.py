@@ -12,7 +12,7 @@ from tests.hub.chaos import run_chaos
 from tests.hub.hub_under_test import Answer
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, hub_of
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana.node import SolanaNode
 
 KEY = {"Idempotency_Key": "claim-of-a-gateway.1"}
 

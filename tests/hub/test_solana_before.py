@@ -20,10 +20,10 @@ from tests.hub.solana_hub import NETWORK, SolanaHub, body_of, hub_of, run_solana
 from tests.hub.test_solana_nodes import saying, unseen
 from tollkeeper.api import clock_ms
 from tollkeeper.chains.solana.history import MissingBlocks
-from tollkeeper.core.base58 import encode
+from tollkeeper.core.solana.base58 import encode
 from tollkeeper.core.solana.message import read_transaction
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
-from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
+from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
+from tollkeeper.sandbox.solana.node import BUYER_MICRO, SolanaNode
 
 FAILED = "invalid_exact_svm_transaction_failed"
 EXPIRED = "settle_exact_svm_block_height_exceeded"
@@ -271,7 +271,7 @@ async def test_accounts_with_many_transactions_are_looked_through_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Anybody can have it done for nothing, by payments of theirs that are too old; nobody else waits for it."""
-    monkeypatch.setattr("tollkeeper.chains.solana.uses._TURN_SECONDS", 0)
+    monkeypatch.setattr("tollkeeper.chains.solana.payment_lookup._TURN_SECONDS", 0)
     async with (
         SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
         hub_of(tmp_path, node) as world,
@@ -296,7 +296,7 @@ async def test_accounts_with_many_transactions_are_looked_through_few_at_a_time(
 async def test_who_has_many_searches_made_holds_one_place_and_keeps_no_other_account_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tollkeeper.chains.solana.uses._TURN_SECONDS", 0)
+    monkeypatch.setattr("tollkeeper.chains.solana.payment_lookup._TURN_SECONDS", 0)
     async with (
         SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
         hub_of(tmp_path, node) as world,

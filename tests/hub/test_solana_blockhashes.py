@@ -26,8 +26,8 @@ from tollkeeper.chains.solana import LAG_BLOCKS
 from tollkeeper.chains.solana.blockhashes import BlockhashAges
 from tollkeeper.core.solana import BLOCKS_LEFT_MIN
 from tollkeeper.core.solana.programs import RECENT_BLOCKHASHES_SYSVAR
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
-from tollkeeper.sandbox.solana_node import SLOT_SECONDS, SolanaNode
+from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
+from tollkeeper.sandbox.solana.node import SLOT_SECONDS, SolanaNode
 
 EXPIRED = "settle_exact_svm_block_height_exceeded"
 

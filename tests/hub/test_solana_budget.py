@@ -11,7 +11,7 @@ from tests.core.solana_payments import compute_limit, compute_price, memo, trans
 from tests.hub.hub_under_test import Answer
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, run_solana_hub
 from tollkeeper.chains.solana import LAG_BLOCKS
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
+from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
 
 DEAR_LAMPORTS = 50_000  # at both caps
 

@@ -14,10 +14,10 @@ from tests.hub.chaos import Act, run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub
 from tollkeeper.api import clock_ms
 from tollkeeper.chains.solana import LAG_BLOCKS
-from tollkeeper.core.settling import Depths
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
-from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
-from tollkeeper.storage.database import Statement
+from tollkeeper.core.settlement.proof import Depths
+from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
+from tollkeeper.sandbox.solana.node import BUYER_MICRO, SolanaNode
+from tollkeeper.storage.engine.database import Statement
 
 EXPIRED_SLOTS = RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 1
 

@@ -17,11 +17,11 @@ from tests.hub.chaos import Act, ChaosNode, recording, run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of
 from tollkeeper.api import clock_ms
 from tollkeeper.chains.solana import LAG_BLOCKS
-from tollkeeper.core.base58 import encode
-from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
+from tollkeeper.core.settlement.proof import LIFETIME_DOUBTED_SECONDS
+from tollkeeper.core.solana.base58 import encode
 from tollkeeper.core.solana.message import read_transaction
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
-from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
+from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
+from tollkeeper.sandbox.solana.node import BUYER_MICRO, SolanaNode
 
 FAR = 10**6
 LONG_SECONDS = LIFETIME_DOUBTED_SECONDS + 5
@@ -195,7 +195,7 @@ async def test_what_one_node_takes_and_passes_on_to_nobody_is_settled_through_an
         await world.complete()
         assert await world.status(body) == "success"
         assert (len(world.node.chain.executed), world.earned) == (1, 10_000)
-        monkeypatch.setattr("tollkeeper.chains.rebroadcast._PAUSES_SECONDS", (0.1, 0.1))
+        monkeypatch.setattr("tollkeeper.chains.evm.rebroadcast._PAUSES_SECONDS", (0.1, 0.1))
         settled = await world.settle(world.payment())  # nor must its buyer wait, whose blockhash grows old meanwhile
         assert (settled.body["success"], world.earned) == (True, 20_000)
 

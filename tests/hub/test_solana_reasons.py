@@ -26,8 +26,8 @@ from tests.core.solana_payments import (
 )
 from tests.hub.solana_hub import SolanaHub, body_of, run_solana_hub
 from tollkeeper.core.solana.programs import MEMO_PROGRAM, SYSTEM_PROGRAM, TOKEN_2022_PROGRAM, TOKEN_PROGRAM
-from tollkeeper.core.verification import Reason
-from tollkeeper.sandbox.solana_chain import RECENT_SLOTS
+from tollkeeper.core.x402.verification import Reason
+from tollkeeper.sandbox.solana.chain import RECENT_SLOTS
 
 OWNER: Final = WALLETS.owner.address
 NOBODY: Final = str(Keypair().pubkey())

@@ -20,11 +20,11 @@ from tests.core.solana_payments import Draft, compute_limit, compute_price, memo
 from tests.hub.chaos import run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub, solana_settings
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS
-from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
-from tollkeeper.serving.reconciling import compare_with_chain, keep_reconciling
+from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
+from tollkeeper.sandbox.solana.node import BUYER_MICRO, SolanaNode
+from tollkeeper.serving.books.reconciliation import compare_with_chain, keep_reconciling
 from tollkeeper.settings import Role
-from tollkeeper.storage.database import Statement
+from tollkeeper.storage.engine.database import Statement
 
 
 @pytest_asyncio.fixture

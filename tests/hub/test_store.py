@@ -16,27 +16,27 @@ from hypothesis import strategies as st
 
 from tests.storage.plans import plan_of
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
-from tollkeeper.core.transactions import Kind, Proof, State
-from tollkeeper.core.wire import PaymentKey
+from tollkeeper.core.settlement.states import Proof, SettlementKind, State
+from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.storage import Database, open_database
-from tollkeeper.storage.claims import (
-    Claim,
-    Claimed,
+from tollkeeper.storage.engine.database import Statement, Unit
+from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.hub.claims import (
+    ClaimedSettlement,
     NewSettlement,
     Overtaken,
-    Wish,
+    SettlementClaim,
+    SettlementRequest,
     claim_and_sign,
     hand_out,
     sign_again,
 )
-from tollkeeper.storage.database import Statement, Unit
-from tollkeeper.storage.idempotency import IdempotencyKey, find_key, record_answer
-from tollkeeper.storage.leases import LeaseLost, join, leave, renew, take_lease
-from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.settlements import (
+from tollkeeper.storage.hub.idempotency import IdempotencyKey, find_key, record_answer
+from tollkeeper.storage.hub.leases import LeaseLost, join, leave, renew, take_lease
+from tollkeeper.storage.hub.settlements import (
     Move,
-    Page,
     Settlement,
+    SettlementPage,
     count_set_aside,
     find_settlement,
     list_blocks,
@@ -49,7 +49,7 @@ from tollkeeper.storage.settlements import (
     set_aside,
     take_over,
 )
-from tollkeeper.storage.transactions import (
+from tollkeeper.storage.hub.transactions import (
     GasBudget,
     RawTransaction,
     add_signed,
@@ -66,7 +66,7 @@ KEY = PaymentKey("base-sepolia", "0x" + "bb" * 20, "0x" + "cc" * 20, "0x" + "dd"
 NEW = NewSettlement(
     id="s-1",
     key=KEY,
-    kind=Kind.PURCHASE,
+    kind=SettlementKind.PURCHASE,
     pay_to="0x" + "ee" * 20,
     value=10_000,
     payment="{}",
@@ -106,33 +106,35 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
         yield database
 
 
-async def claim(database: Database, *wishes: Wish, budget: GasBudget | None = None) -> list[Claim]:
+async def claim(
+    database: Database, *wishes: SettlementRequest, budget: GasBudget | None = None
+) -> list[SettlementClaim]:
     return await database.run(claim_and_sign(wishes, sign, budget))
 
 
 async def claimed(database: Database, new: NewSettlement = NEW, *, key: IdempotencyKey | None = None) -> Settlement:
-    (won,) = await claim(database, Wish(new, key=key))
-    assert won.outcome is Claimed.WON
+    (won,) = await claim(database, SettlementRequest(new, key=key))
+    assert won.outcome is ClaimedSettlement.WON
     assert won.settlement is not None
     return won.settlement
 
 
 async def test_an_amount_of_256_bits_is_claimed_and_moved_wherever_the_database_is(database: Database) -> None:
     largest = replace(NEW, value=2**256 - 1)
-    both = await claim(database, Wish(largest), Wish(OTHERS[3]))
-    assert [one.outcome for one in both] == [Claimed.WON] * 2
+    both = await claim(database, SettlementRequest(largest), SettlementRequest(OTHERS[3]))
+    assert [one.outcome for one in both] == [ClaimedSettlement.WON] * 2
     row = both[0].settlement
     assert row is not None
     assert row.value == largest.value
     (moved,) = await database.run(move_all([(row, Move(State.MINED, 2_000, block_number=1, block_hash="0x1"))]))
     assert moved is not None
     assert moved.settlement.value == largest.value
-    (lost,) = await claim(database, Wish(replace(NEW, id="s-2", key=OTHERS[3].key)))
-    assert lost.outcome is Claimed.LOST
+    (lost,) = await claim(database, SettlementRequest(replace(NEW, id="s-2", key=OTHERS[3].key)))
+    assert lost.outcome is ClaimedSettlement.LOST
 
 
-async def claimed_again(database: Database, row: Settlement, key: IdempotencyKey | None = None) -> Claim:
-    (again,) = await claim(database, Wish(replace(NEW, id="s-2"), row, key))
+async def claimed_again(database: Database, row: Settlement, key: IdempotencyKey | None = None) -> SettlementClaim:
+    (again,) = await claim(database, SettlementRequest(replace(NEW, id="s-2"), row, key))
     return again
 
 
@@ -150,7 +152,7 @@ async def page_of(
     now_ms: int = 10_000,
     limit: int = 10,
     after: tuple[int, str] | None = None,
-) -> Page:
+) -> SettlementPage:
     return await list_unfinished(database, holder, before_ms=before_ms, now_ms=now_ms, limit=limit, after=after)
 
 
@@ -169,9 +171,9 @@ async def count(database: Database, table: str) -> int:
 
 
 async def test_one_of_many_claims_wins_and_the_others_see_it(database: Database) -> None:
-    wishes = [Wish(replace(NEW, id=f"s-{index}")) for index in range(50)]
+    wishes = [SettlementRequest(replace(NEW, id=f"s-{index}")) for index in range(50)]
     claims = [claims[0] for claims in await asyncio.gather(*(claim(database, wish) for wish in wishes))]
-    (winner,) = (one for one in claims if one.outcome is Claimed.WON)
+    (winner,) = (one for one in claims if one.outcome is ClaimedSettlement.WON)
     assert winner.settlement is not None
     assert {one.settlement.id for one in claims if one.settlement is not None} == {winner.settlement.id}
     assert await count(database, "raw_transactions") == 1
@@ -179,8 +181,8 @@ async def test_one_of_many_claims_wins_and_the_others_see_it(database: Database)
 
 
 async def test_nonces_are_dense_and_a_refused_signature_leaves_no_gap(database: Database) -> None:
-    def unit(index: int) -> Unit[list[Claim]]:
-        return claim_and_sign([Wish(OTHERS[index])], refuse if index % 3 == 0 else sign)
+    def unit(index: int) -> Unit[list[SettlementClaim]]:
+        return claim_and_sign([SettlementRequest(OTHERS[index])], refuse if index % 3 == 0 else sign)
 
     outcomes = await asyncio.gather(*(database.run(unit(index)) for index in range(60)), return_exceptions=True)
     assert sum(isinstance(outcome, ValueError) for outcome in outcomes) == 20
@@ -194,14 +196,19 @@ async def test_several_settlements_share_one_transaction_and_each_is_moved_by_it
     await record(database, "taken")
     first = await claimed(database, OTHERS[0])
     wishes = [
-        Wish(OTHERS[0]),
-        Wish(OTHERS[1]),
-        Wish(OTHERS[2], key=IdempotencyKey("payer", "taken", "mine")),
-        Wish(OTHERS[3]),
+        SettlementRequest(OTHERS[0]),
+        SettlementRequest(OTHERS[1]),
+        SettlementRequest(OTHERS[2], key=IdempotencyKey("payer", "taken", "mine")),
+        SettlementRequest(OTHERS[3]),
     ]
     claims = await claim(database, *wishes)
-    assert [one.outcome for one in claims] == [Claimed.LOST, Claimed.WON, Claimed.KEY_TAKEN, Claimed.WON]
-    won = [one.settlement for one in claims if one.outcome is Claimed.WON and one.settlement is not None]
+    assert [one.outcome for one in claims] == [
+        ClaimedSettlement.LOST,
+        ClaimedSettlement.WON,
+        ClaimedSettlement.KEY_TAKEN,
+        ClaimedSettlement.WON,
+    ]
+    won = [one.settlement for one in claims if one.outcome is ClaimedSettlement.WON and one.settlement is not None]
     assert {row.transaction_hash for row in won} == {f"0x{8:064x}"}
     assert first.transaction_hash == f"0x{7:064x}"
     for row in won:
@@ -214,7 +221,7 @@ async def test_several_settlements_share_one_transaction_and_each_is_moved_by_it
 
 async def test_what_a_transaction_is_not_signed_for_takes_no_nonce(database: Database) -> None:
     await claimed(database)
-    assert [one.outcome for one in await claim(database, Wish(NEW))] == [Claimed.LOST]
+    assert [one.outcome for one in await claim(database, SettlementRequest(NEW))] == [ClaimedSettlement.LOST]
     assert (await claimed(database, OTHERS[0])).transaction_hash == f"0x{8:064x}"
 
 
@@ -222,7 +229,7 @@ async def test_a_settlement_signed_for_again_keeps_its_attempt_and_names_the_new
     database: Database,
 ) -> None:
     budget = GasBudget("base-sepolia", 1_000, 1_000, 60_000)
-    first, second = await claim(database, Wish(OTHERS[0]), Wish(OTHERS[1]))
+    first, second = await claim(database, SettlementRequest(OTHERS[0]), SettlementRequest(OTHERS[1]))
     assert first.settlement is not None
     again = await database.run(sign_again(first.settlement, SIGNER, sign_alone, budget, gas=600))
     assert again is not None
@@ -244,8 +251,8 @@ def sign_alone(nonce: int) -> tuple[bytes, str]:
 
 async def test_a_key_bound_to_another_request_leaves_nothing_of_the_claim(database: Database) -> None:
     await record(database, "k")
-    (taken,) = await claim(database, Wish(NEW, key=IdempotencyKey("payer", "k", "mine")))
-    assert (taken.outcome, taken.settlement) == (Claimed.KEY_TAKEN, None)
+    (taken,) = await claim(database, SettlementRequest(NEW, key=IdempotencyKey("payer", "k", "mine")))
+    assert (taken.outcome, taken.settlement) == (ClaimedSettlement.KEY_TAKEN, None)
     assert await find_settlement(database, KEY) is None
     assert await count(database, "raw_transactions") == 0
     known = await find_key(database, IdempotencyKey("payer", "k", ""))
@@ -255,9 +262,9 @@ async def test_a_key_bound_to_another_request_leaves_nothing_of_the_claim(databa
 
 async def test_a_claim_that_was_lost_leaves_its_key_free(database: Database) -> None:
     await claimed(database)
-    assert [one.outcome for one in await claim(database, Wish(NEW, key=IdempotencyKey("payer", "k", "mine")))] == [
-        Claimed.LOST
-    ]
+    assert [
+        one.outcome for one in await claim(database, SettlementRequest(NEW, key=IdempotencyKey("payer", "k", "mine")))
+    ] == [ClaimedSettlement.LOST]
     assert await find_key(database, IdempotencyKey("payer", "k", "")) is None
 
 
@@ -274,10 +281,10 @@ def test_no_hour_goes_over_the_budget_and_strangers_leave_the_share(requests: li
         for index, (is_trusted, pause_ms) in enumerate(requests):
             now_ms += pause_ms
             new = replace(NEW, id=f"s-{index}", key=replace(KEY, nonce=f"0x{index:064x}"), tenant=f"t-{index}")
-            wish = Wish(new, is_trusted=is_trusted, gas=1)
+            wish = SettlementRequest(new, is_trusted=is_trusted, gas=1)
             (one,) = await claim(database, wish, budget=GasBudget("base-sepolia", 10, 5, now_ms))
             recent = [known for known in granted if known[1] // 60_000 > now_ms // 60_000 - 60]
-            if one.outcome is Claimed.OVER_BUDGET:
+            if one.outcome is ClaimedSettlement.OVER_BUDGET:
                 assert len(recent) == 10 or (not is_trusted and sum(not known[0] for known in recent) == 5)
                 continue
             assert len(recent) < 10
@@ -341,7 +348,7 @@ async def test_only_a_payment_that_may_still_succeed_is_claimed_again(database: 
     row = await failed(database, proof)
     again = await claimed_again(database, row)
     retryable = proof in {Proof.NEVER_SENT, Proof.REVERTED}
-    assert (again.outcome is Claimed.WON, row.may_be_claimed_again(None)) == (retryable, retryable)
+    assert (again.outcome is ClaimedSettlement.WON, row.may_be_claimed_again(None)) == (retryable, retryable)
     assert again.settlement is not None
     assert again.settlement.id == row.id
     assert again.settlement.attempt == (2 if retryable else 1)
@@ -351,7 +358,7 @@ async def test_of_many_presentations_one_starts_the_next_attempt_and_there_are_t
     row = await failed(database)
     for attempt in range(2, PAYMENT_ATTEMPTS_MAX + 1):
         claims = await asyncio.gather(*(claimed_again(database, row) for _ in range(10)))
-        (winner,) = (one for one in claims if one.outcome is Claimed.WON)
+        (winner,) = (one for one in claims if one.outcome is ClaimedSettlement.WON)
         assert winner.settlement is not None
         assert winner.settlement.attempt == attempt
         assert await transactions_of(database, winner.settlement) == [winner.raw]
@@ -359,7 +366,7 @@ async def test_of_many_presentations_one_starts_the_next_attempt_and_there_are_t
         assert moved is not None
         row = moved.settlement
     assert not row.may_be_claimed_again(None)
-    assert (await claimed_again(database, row)).outcome is Claimed.LOST
+    assert (await claimed_again(database, row)).outcome is ClaimedSettlement.LOST
 
 
 async def test_an_attempt_s_keys_keep_its_failure_when_the_next_begins(database: Database) -> None:

@@ -11,9 +11,9 @@ import pytest
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import NETWORK, Answer, HubUnderTest, TestPayment, in_the_pool, new_payment
-from tollkeeper.core.evm import checksum_address, transfer_calldata
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.storage.database import Statement
+from tollkeeper.core.evm.encoding import checksum_address, transfer_calldata
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.storage.engine.database import Statement
 
 STRANGER = "0x" + "5a" * 20
 

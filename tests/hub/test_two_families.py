@@ -34,10 +34,10 @@ from tollkeeper.auth import Auth
 from tollkeeper.chains.solana import SolanaConfig
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.hub.app import Hub
-from tollkeeper.hub.families import HubNetwork
-from tollkeeper.hub.signer import Signer
+from tollkeeper.hub.evm.signer import Signer
+from tollkeeper.hub.settlement.family import HubNetwork
 from tollkeeper.hub.solana.fee_payers import FeePayer
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.storage import open_database
 
 OWNER = Keypair.from_seed(WALLETS.owner.seed)

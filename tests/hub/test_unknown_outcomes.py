@@ -12,9 +12,9 @@ import pytest
 from tests.chains.chain_under_test import GAS, ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run_hub
-from tollkeeper.core.counterfactual import settling_call
-from tollkeeper.sandbox.genesis import USDC_ADDRESS, planted_token
-from tollkeeper.storage.database import Statement
+from tollkeeper.core.evm.counterfactual import settling_call
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS, planted_token
+from tollkeeper.storage.engine.database import Statement
 
 SEND = "eth_sendRawTransaction"
 RECEIPT = "eth_getTransactionReceipt"

@@ -21,7 +21,7 @@ from tests.hub.test_completer import leave_pending, unsign
 from tests.hub.test_left_callers import is_about
 from tests.hub.version2 import NAMES, in_version_2, with_offer
 from tollkeeper.core.limits import ACCEPT_WAIT_SECONDS
-from tollkeeper.hub import requests
+from tollkeeper.hub.api import requests
 from tollkeeper.storage import Database, StorageError, Unit
 
 T = TypeVar("T")

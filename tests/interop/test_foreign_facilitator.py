@@ -23,9 +23,9 @@ from tests.gateway.recording_target import RecordingTarget, recording_target
 from tests.interop.official import FACILITATOR_CLIENTS_ON_SOLANA, sign
 from tests.interop.servers import EVM, SOLANA, official_facilitator_of_version_2
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.wire import encode_header
+from tollkeeper.core.x402.version1 import encode_header
 from tollkeeper.sandbox.buyer import Buyer
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets
 from tollkeeper.settings import NetworkSettings, Role
 

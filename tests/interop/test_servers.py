@@ -32,8 +32,8 @@ from tests.interop.servers import (
     sale_on_solana,
 )
 from tests.interop.stack import Stack, sandbox
-from tollkeeper.hub import requests
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
+from tollkeeper.hub.api import requests
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 
 if TYPE_CHECKING:
     import pathlib

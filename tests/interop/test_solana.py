@@ -22,7 +22,7 @@ from tests.interop.official import (
 )
 from tests.interop.servers import SOLANA
 from tests.interop.stack import Stack, ask, sandbox
-from tollkeeper.core.base58 import encode
+from tollkeeper.core.solana.base58 import encode
 from tollkeeper.sandbox.wallets import derive_wallets, fee_payers_of
 
 if TYPE_CHECKING:

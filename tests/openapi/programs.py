@@ -15,11 +15,11 @@ import aiohttp
 from tests.cli.processes import configured, running
 from tests.interop.local_server import Reply, serving
 from tests.ports import free_port
-from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.evm_node import EvmNode
-from tollkeeper.sandbox.genesis import USDC_ADDRESS
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import EvmNode
+from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets
 
 WALLETS: Final = derive_wallets()

@@ -12,7 +12,7 @@ from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 
 from tests.interop.stack import ask
 from tests.openapi.conftest import Described
-from tollkeeper.core.errors import TABLE, Code
+from tollkeeper.core.api.errors import TABLE, Code
 
 SOURCES = Path(__file__).resolve().parents[2] / "src" / "tollkeeper"
 ENDPOINTS = """

@@ -12,7 +12,7 @@ from tests.described_answers import seen
 from tests.edge.callers import first_answer
 from tests.openapi.conftest import Described
 from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES
-from tollkeeper.edge.inbound import PIPELINED_MAX
+from tollkeeper.edge.server.protocol import PIPELINED_MAX
 
 PLACES = {"gate_id": "1", "file_id": "1", "settlement_id": "x", "slug": "nothing", "name": "x", "network": "base"}
 

@@ -9,20 +9,20 @@ import pytest
 from eth_account import Account as SigningAccount
 
 from tests.chains.abi import encode_call
-from tollkeeper.core.evm import Transaction, sign_transaction
-from tollkeeper.sandbox.evm_blocks import Receipt
-from tollkeeper.sandbox.evm_chain import BASE_SEPOLIA_CHAIN_ID, EmbeddedChain, revert_reason
-from tollkeeper.sandbox.evm_engine import (
+from tollkeeper.core.evm.encoding import Transaction, sign_transaction
+from tollkeeper.sandbox.evm.blocks import Receipt
+from tollkeeper.sandbox.evm.chain import BASE_SEPOLIA_CHAIN_ID, EmbeddedChain, revert_reason
+from tollkeeper.sandbox.evm.engine import (
     BLOCK_GAS_LIMIT,
     COINBASE,
-    Account,
+    EngineAccount,
+    EngineMessage,
     EngineName,
     GenesisAccount,
-    Message,
     Result,
     open_engine,
 )
-from tollkeeper.sandbox.genesis import (
+from tollkeeper.sandbox.evm.genesis import (
     BUYER_BALANCE_MICRO,
     RELAYER_BALANCE_WEI,
     USDC_ADDRESS,
@@ -30,7 +30,7 @@ from tollkeeper.sandbox.genesis import (
     sandbox_genesis,
     short_string,
 )
-from tollkeeper.sandbox.rpc_server import RpcError
+from tollkeeper.sandbox.rpc_server import ServedRpcError
 from tollkeeper.sandbox.wallets import derive_wallets
 
 _START_MS = 1_800_000_000_000
@@ -76,7 +76,7 @@ def _receipt(embedded: EmbeddedChain, transaction_hash: str) -> Receipt:
 
 
 def _usdc(embedded: EmbeddedChain, holder: str) -> int:
-    message = Message(_STRANGER, USDC_ADDRESS, encode_call("balanceOf(address)", holder), BLOCK_GAS_LIMIT)
+    message = EngineMessage(_STRANGER, USDC_ADDRESS, encode_call("balanceOf(address)", holder), BLOCK_GAS_LIMIT)
     return int.from_bytes(embedded.call(message).output, "big")
 
 
@@ -85,7 +85,7 @@ def test_genesis_funds_the_roles(embedded: EmbeddedChain) -> None:
     assert _usdc(embedded, _WALLETS.buyer.address) == _usdc(embedded, _WALLETS.second_buyer.address)
     assert _usdc(embedded, _WALLETS.buyer.address) == BUYER_BALANCE_MICRO
     assert _usdc(embedded, _WALLETS.owner.address) == 0
-    supply = embedded.call(Message(_STRANGER, USDC_ADDRESS, encode_call("totalSupply()"), BLOCK_GAS_LIMIT)).output
+    supply = embedded.call(EngineMessage(_STRANGER, USDC_ADDRESS, encode_call("totalSupply()"), BLOCK_GAS_LIMIT)).output
     assert int.from_bytes(supply, "big") == 2 * BUYER_BALANCE_MICRO
 
 
@@ -106,7 +106,7 @@ def test_blocks_follow_the_clock_and_never_go_back(embedded: EmbeddedChain, cloc
     assert embedded.mine().timestamp_seconds == _START_MS // 1000 + 5
     embedded.advance_time(100)
     assert embedded.mine().timestamp_seconds == _START_MS // 1000 + 45
-    with pytest.raises(RpcError, match="before the newest"):
+    with pytest.raises(ServedRpcError, match="before the newest"):
         embedded.set_next_timestamp(_START_MS // 1000)
 
 
@@ -133,9 +133,9 @@ def test_restored_state_is_the_engines_too(embedded: EmbeddedChain) -> None:
     embedded.send_raw(_raw(embedded, value=9))
     embedded.engine.set_storage(USDC_ADDRESS, 0, short_string("Other"))
     assert embedded.restore(checkpoint)
-    assert embedded.engine.account(_STRANGER) == Account()
+    assert embedded.engine.account(_STRANGER) == EngineAccount()
     assert embedded.engine.account(_WALLETS.relayer.address).nonce == 0
-    name = embedded.call(Message(_STRANGER, USDC_ADDRESS, encode_call("name()"), BLOCK_GAS_LIMIT)).output
+    name = embedded.call(EngineMessage(_STRANGER, USDC_ADDRESS, encode_call("name()"), BLOCK_GAS_LIMIT)).output
     assert b"USD Coin" in name
 
 
@@ -154,7 +154,7 @@ def test_transaction_that_cannot_pay_the_base_fee_waits(embedded: EmbeddedChain)
 def test_mined_transaction_is_already_known(embedded: EmbeddedChain) -> None:
     raw = _raw(embedded)
     embedded.send_raw(raw)
-    with pytest.raises(RpcError, match="already known"):
+    with pytest.raises(ServedRpcError, match="already known"):
         embedded.send_raw(raw)
 
 
@@ -183,7 +183,7 @@ def test_creation_by_a_legacy_transaction(embedded: EmbeddedChain) -> None:
     outcome = _receipt(embedded, embedded.send_raw(bytes(signed.raw_transaction))).outcome
     assert outcome.result is Result.SUCCESS
     assert outcome.created is not None
-    assert embedded.engine.account(outcome.created) == Account(balance=0, nonce=1, code=b"\xaa")
+    assert embedded.engine.account(outcome.created) == EngineAccount(balance=0, nonce=1, code=b"\xaa")
     assert embedded.engine.account(_WALLETS.relayer.address).nonce == 1
 
 
@@ -192,9 +192,9 @@ def test_contract_sees_block_and_chain(embedded: EmbeddedChain, clock: _Clock) -
     opcodes = (0x43, 0x42, 0x46, 0x45, 0x41, 0x48, 0x3A)
     code = b"".join(bytes([opcode, 0x60, 32 * place, 0x52]) for place, opcode in enumerate(opcodes))
     code += bytes([0x60, 32 * len(opcodes), 0x60, 0, 0xF3])
-    embedded.engine.set_account(_STRANGER, Account(nonce=1, code=code))
+    embedded.engine.set_account(_STRANGER, EngineAccount(nonce=1, code=code))
     clock.now_ms += 7_000
-    output = embedded.call(Message(_WALLETS.owner.address, _STRANGER, b"", 100_000)).output
+    output = embedded.call(EngineMessage(_WALLETS.owner.address, _STRANGER, b"", 100_000)).output
     words = [int.from_bytes(output[start : start + 32], "big") for start in range(0, len(output), 32)]
     assert words == [1, _START_MS // 1000 + 7, 84532, BLOCK_GAS_LIMIT, int(COINBASE, 16), 0, 0]
 
@@ -202,7 +202,7 @@ def test_contract_sees_block_and_chain(embedded: EmbeddedChain, clock: _Clock) -
 def test_transient_storage_ends_with_the_transaction(embedded: EmbeddedChain) -> None:
     # stores TLOAD(0) at slot 0, then TSTORE(0, 1)
     code = bytes.fromhex("60005c60005560016000" + "5d00")
-    embedded.engine.set_account(_STRANGER, Account(nonce=1, code=code))
+    embedded.engine.set_account(_STRANGER, EngineAccount(nonce=1, code=code))
     for _ in range(2):
         embedded.send_raw(_raw(embedded, gas=100_000, value=0))
         assert embedded.engine.storage(_STRANGER, 0) == 0
@@ -211,7 +211,7 @@ def test_transient_storage_ends_with_the_transaction(embedded: EmbeddedChain) ->
 def test_contract_that_calls_itself_goes_as_deep_as_its_gas(embedded: EmbeddedChain) -> None:
     # adds one to slot 0, then calls itself with all its gas
     code = bytes.fromhex("60005460010160005560006000600060006000305af100")
-    embedded.engine.set_account(_STRANGER, Account(nonce=1, code=code))
+    embedded.engine.set_account(_STRANGER, EngineAccount(nonce=1, code=code))
     limit = sys.getrecursionlimit()
     embedded.send_raw(_raw(embedded, gas=BLOCK_GAS_LIMIT, value=0))
     assert embedded.engine.storage(_STRANGER, 0) > 300
@@ -219,7 +219,7 @@ def test_contract_that_calls_itself_goes_as_deep_as_its_gas(embedded: EmbeddedCh
 
 
 def test_cleared_slot_reads_as_zero_and_refunds(embedded: EmbeddedChain) -> None:
-    embedded.engine.set_account(_STRANGER, Account(nonce=1, code=bytes.fromhex("60006000556001600155")))
+    embedded.engine.set_account(_STRANGER, EngineAccount(nonce=1, code=bytes.fromhex("60006000556001600155")))
     embedded.engine.set_storage(_STRANGER, 0, 5)
     transaction_hash = embedded.send_raw(_raw(embedded, gas=100_000, value=0))
     assert embedded.engine.storage(_STRANGER, 0) == 0
@@ -238,7 +238,7 @@ def test_contract_can_ask_and_cannot_send(embedded: EmbeddedChain) -> None:
 
     relayer = embedded.engine.account(_WALLETS.relayer.address)
     embedded.engine.set_account(_WALLETS.relayer.address, replace(relayer, code=b"\0"))
-    with pytest.raises(RpcError, match="sender not an eoa"):
+    with pytest.raises(ServedRpcError, match="sender not an eoa"):
         embedded.send_raw(_raw(embedded))
 
 
@@ -253,7 +253,7 @@ def test_other_reverts_have_no_reason(output: bytes) -> None:
 
 
 def test_other_worlds_can_be_built() -> None:
-    rich = GenesisAccount(Account(balance=7), {})
+    rich = GenesisAccount(EngineAccount(balance=7), {})
     for name in EngineName:
         world = EmbeddedChain(open_engine(1, name), chain_id=1, genesis={_STRANGER: rich}, clock_ms=_Clock())
         assert world.engine.account(_STRANGER).balance == 7

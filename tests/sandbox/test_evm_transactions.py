@@ -7,8 +7,8 @@ from eth_account import Account
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.core.evm import SECP256K1_ORDER, RlpItem, Transaction, rlp_decode, rlp_encode, sign_transaction
-from tollkeeper.sandbox.evm_transactions import decode_transaction
+from tollkeeper.core.evm.encoding import SECP256K1_ORDER, RlpItem, Transaction, rlp_decode, rlp_encode, sign_transaction
+from tollkeeper.sandbox.evm.transactions import decode_transaction
 from tollkeeper.sandbox.wallets import derive_wallet
 
 _WALLET = derive_wallet("relayer")

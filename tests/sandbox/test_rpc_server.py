@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tollkeeper.sandbox.evm_engine import EngineName
-from tollkeeper.sandbox.evm_node import EvmNode
+from tollkeeper.sandbox.evm.engine import EngineName
+from tollkeeper.sandbox.evm.node import EvmNode
 from tollkeeper.sandbox.rpc_server import MAX_BODY_BYTES, JsonRpcApp
 
 

@@ -23,9 +23,9 @@ from solders.keypair import Keypair
 from tests.core.solana_payments import Draft, compute_limit, compute_price, memo, transfer
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana.programs import associated_token_account
-from tollkeeper.sandbox.rpc_server import INTERNAL_ERROR, JsonRpcApp, RpcError
-from tollkeeper.sandbox.solana_chain import FINAL_SLOTS, RECENT_SLOTS, TIMES_KEPT
-from tollkeeper.sandbox.solana_node import BUYER_MICRO, SolanaNode
+from tollkeeper.sandbox.rpc_server import INTERNAL_ERROR, JsonRpcApp, ServedRpcError
+from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS, TIMES_KEPT
+from tollkeeper.sandbox.solana.node import BUYER_MICRO, SolanaNode
 from tollkeeper.sandbox.wallets import SolanaWallets, derive_solana_wallets
 
 WALLETS = derive_solana_wallets()
@@ -91,7 +91,7 @@ def test_a_payment_moves_money_once(node: SolanaNode) -> None:
     assert node.rpc.call("getSignatureStatuses", [[signature]])["value"][0]["confirmationStatus"] == "finalized"
     simulated = node.rpc.call("simulateTransaction", [text, {"sigVerify": False}])["value"]
     assert simulated["err"] == "AlreadyProcessed"
-    with pytest.raises(RpcError, match="AlreadyProcessed") as caught:
+    with pytest.raises(ServedRpcError, match="AlreadyProcessed") as caught:
         node.rpc.call("sendTransaction", [text])
     assert caught.value.code == -32002
 
@@ -120,9 +120,9 @@ def test_simulation_needs_no_signature_and_changes_nothing(node: SolanaNode) -> 
     for _ in range(2):
         assert node.rpc.call("simulateTransaction", [text, {"sigVerify": False}])["value"]["err"] is None
     assert held(node.rpc, WALLETS.owner.address) == 0
-    with pytest.raises(RpcError, match="signature verification"):
+    with pytest.raises(ServedRpcError, match="signature verification"):
         node.rpc.call("simulateTransaction", [text, {"sigVerify": True}])
-    with pytest.raises(RpcError, match="signature verification"):
+    with pytest.raises(ServedRpcError, match="signature verification"):
         node.rpc.call("sendTransaction", [text])
 
 
@@ -130,7 +130,7 @@ def test_a_failure_is_refused_by_preflight_and_executed_without(node: SolanaNode
     text = paid(node.rpc, BUYER_MICRO + 1)
     error = {"InstructionError": [2, {"Custom": 1}]}
     assert node.rpc.call("simulateTransaction", [text])["value"]["err"] == error
-    with pytest.raises(RpcError) as caught:
+    with pytest.raises(ServedRpcError) as caught:
         node.rpc.call("sendTransaction", [text])
     assert caught.value.code == -32002
     assert isinstance(caught.value.data, dict)
@@ -155,7 +155,7 @@ def test_a_blockhash_is_recent_for_150_slots(node: SolanaNode) -> None:
     assert replaced["err"] is None
     assert replaced["unitsConsumed"] > 0
     assert replaced["replacementBlockhash"]["blockhash"] == node.chain.blockhash != blockhash["blockhash"]
-    with pytest.raises(RpcError, match="BlockhashNotFound"):
+    with pytest.raises(ServedRpcError, match="BlockhashNotFound"):
         node.rpc.call("sendTransaction", [text])
     signature = node.rpc.call("sendTransaction", [text, {"skipPreflight": True}])
     assert node.rpc.call("getSignatureStatuses", [[signature]])["value"] == [None]
@@ -186,7 +186,7 @@ def test_what_is_held_is_executed_dropped_or_expires(node: SolanaNode) -> None:
 @pytest.mark.parametrize("text", ["", "AAAA", "no base64", base64.b64encode(bytes(2000)).decode()])
 def test_what_is_no_transaction_is_refused(node: SolanaNode, text: str) -> None:
     for method in ("sendTransaction", "simulateTransaction"):
-        with pytest.raises(RpcError) as caught:
+        with pytest.raises(ServedRpcError) as caught:
             node.rpc.call(method, [text])
         assert caught.value.code == -32602
 
@@ -240,11 +240,11 @@ def test_every_block_has_its_time(node: SolanaNode) -> None:
     asked = [str(BUYER.pubkey()), {"commitment": "confirmed"}]
     assert node.rpc.call("getSignaturesForAddress", asked)[0]["blockTime"] == seconds
     for none in (slot + 1, -1):
-        with pytest.raises(RpcError) as caught:
+        with pytest.raises(ServedRpcError) as caught:
             node.rpc.call("getBlockTime", [none])
         assert caught.value.code == -32004
     node.chain.next_slot(TIMES_KEPT)
-    with pytest.raises(RpcError, match="not available"):
+    with pytest.raises(ServedRpcError, match="not available"):
         node.rpc.call("getBlockTime", [slot])
 
 
@@ -260,10 +260,10 @@ def test_blocks_are_listed_by_their_slots_as_far_as_the_node_has_them(node: Sola
         "blockTime": node.rpc.call("getBlockTime", [16]),
     }
     for slot, code in ((13, -32007), (21, -32004)):
-        with pytest.raises(RpcError) as caught:
+        with pytest.raises(ServedRpcError) as caught:
             node.rpc.call("getBlock", [slot])
         assert caught.value.code == code
-    with pytest.raises(RpcError, match="too large"):
+    with pytest.raises(ServedRpcError, match="too large"):
         node.rpc.call("getBlocks", [-(10**6), 20])
 
 
@@ -280,9 +280,9 @@ def test_accounts_and_the_cluster_are_described(node: SolanaNode) -> None:
     both = node.rpc.call("getMultipleAccounts", [[stranger, str(Keypair().pubkey())]])["value"]
     assert both[0]["lamports"] == 7_000_000
     assert both[1] is None
-    with pytest.raises(RpcError, match="airdrop"):
+    with pytest.raises(ServedRpcError, match="airdrop"):
         node.rpc.call("requestAirdrop", [stranger, 10**12])
-    with pytest.raises(RpcError, match="could not find account"):
+    with pytest.raises(ServedRpcError, match="could not find account"):
         node.rpc.call("getTokenAccountBalance", [associated_token_account(stranger, USDC)])
     node.rpc.call("sandbox_openAccount", [stranger, 3])
     assert held(node.rpc, stranger) == 3
@@ -305,7 +305,7 @@ def test_an_airdrop_is_a_transaction_that_confirms(node: SolanaNode) -> None:
 
 def test_an_airdrop_waits_like_every_transaction_and_too_little_is_refused(node: SolanaNode) -> None:
     stranger = str(Keypair().pubkey())
-    with pytest.raises(RpcError, match="Rent"):  # what does not exempt a new account from rent
+    with pytest.raises(ServedRpcError, match="Rent"):  # what does not exempt a new account from rent
         node.rpc.call("requestAirdrop", [stranger, 1])
     node.chain.holds = True
     name = node.rpc.call("requestAirdrop", [stranger, 5_000_000])

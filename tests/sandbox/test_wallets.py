@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tollkeeper.core.evm import address_of_key
+from tollkeeper.core.evm.encoding import address_of_key
 from tollkeeper.sandbox.wallets import derive_wallets
 
 

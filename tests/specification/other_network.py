@@ -22,12 +22,12 @@ from tests.specification.client import Chain, Http, Wallet
 from tests.specification.solana_world import NETWORK, PaidOnSolana, SolanaWorld, on_solana
 from tests.specification.world import World
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.sandbox.evm_chain import EmbeddedChain
-from tollkeeper.sandbox.evm_engine import Account, GenesisAccount, open_engine
-from tollkeeper.sandbox.evm_rpc import evm_rpc_app
-from tollkeeper.sandbox.genesis import RELAYER_BALANCE_WEI, planted_token
+from tollkeeper.sandbox.evm.chain import EmbeddedChain
+from tollkeeper.sandbox.evm.engine import EngineAccount, GenesisAccount, open_engine
+from tollkeeper.sandbox.evm.genesis import RELAYER_BALANCE_WEI, planted_token
+from tollkeeper.sandbox.evm.rpc import evm_rpc_app
 from tollkeeper.sandbox.rpc_server import RpcServer
-from tollkeeper.sandbox.solana_node import SolanaNode
+from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets, fee_payers_of
 from tollkeeper.settings import NetworkSettings
 
@@ -47,7 +47,7 @@ async def base_world(
     wallets = derive_wallets()
     genesis = {
         BASE_USDC.lower(): planted_token({wallets.buyer.address: 10**9}),
-        wallets.relayer.address: GenesisAccount(Account(balance=RELAYER_BALANCE_WEI), {}),
+        wallets.relayer.address: GenesisAccount(EngineAccount(balance=RELAYER_BALANCE_WEI), {}),
     }
     engine = open_engine(BASE_CHAIN_ID, None)
     chain = EmbeddedChain(engine, chain_id=BASE_CHAIN_ID, genesis=genesis, clock_ms=lambda: time.time_ns() // 1_000_000)

@@ -19,7 +19,7 @@ from tests.specification.client import Wallet, header
 from tests.specification.program import PAYGATES, bearer_header
 from tests.specification.rows import row
 from tests.specification.solana_world import NETWORK, SolanaWorld, payload
-from tollkeeper.edge.forwarding import Forwarder
+from tollkeeper.edge.target.forwarder import Forwarder
 from tollkeeper.sandbox.stack import Options
 
 

@@ -22,8 +22,8 @@ from tests.specification.other_network import base_world
 from tests.specification.program import PAYGATES, Program, ProgramOfItsOwn, bearer_header
 from tests.specification.rows import row, row_on_both
 from tests.specification.world import World
-from tollkeeper.core.rate_limits import RequestLimits
-from tollkeeper.edge.forwarding import Forwarder
+from tollkeeper.core.http.rate_limits import RequestLimits
+from tollkeeper.edge.target.forwarder import Forwarder
 
 SIZE_LIMIT_BYTES = 10_485_760
 

@@ -21,7 +21,7 @@ from tests.specification.program import Program, bearer_header
 from tests.specification.rows import is_on_solana, row_on_both
 from tests.specification.world import World
 from tollkeeper.core.limits import PROXY_TIMEOUT_SECONDS
-from tollkeeper.edge.forwarding import Forwarder
+from tollkeeper.edge.target.forwarder import Forwarder
 
 PROXY_SIZE_BYTES = 10_485_760
 DAY_SECONDS = 24 * 3600

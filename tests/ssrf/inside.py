@@ -36,13 +36,13 @@ from tests.ssrf.vectors import (
     corpus,
 )
 from tollkeeper.core.configuration import PublicUrl
-from tollkeeper.core.rate_limits import RequestLimits
-from tollkeeper.edge.addresses import CACHE_SECONDS
+from tollkeeper.core.http.rate_limits import RequestLimits
+from tollkeeper.edge.target.addresses import CACHE_SECONDS
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.evm_node import EvmNode
+from tollkeeper.sandbox.evm.node import EvmNode
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.composition import compose
-from tollkeeper.serving.http_server import HttpServer, listen
+from tollkeeper.serving.process.http_server import HttpServer, listen
 
 BUYER_ADDRESS: Final = "127.0.0.9"  # so that nobody else's connection to the gateway looks like the buyer's
 CANARY_PORTS: Final = (80, 443, 6379)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tollkeeper.storage.database import Database, Statement
+from tollkeeper.storage.engine.database import Database, Statement
 
 
 async def plan_of(database: Database, statement: Statement) -> list[str]:

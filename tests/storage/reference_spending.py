@@ -5,9 +5,9 @@ from __future__ import annotations
 import hmac
 
 from tollkeeper.core.purchases import PurchaseState, Spend
-from tollkeeper.storage.database import Row, Statement, Unit
-from tollkeeper.storage.ledger import HeldSpend
-from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult, purchase_from
+from tollkeeper.storage.engine.database import Row, Statement, Unit
+from tollkeeper.storage.ledger.ledger import HeldSpend
+from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult, purchase_from
 
 _WITHOUT_CREDIT = {
     PurchaseState.CLAIMED: Spend.IN_FLIGHT,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest_asyncio
 
-from tollkeeper.core.siwe import LoginMessage
+from tollkeeper.core.keys.siwe import LoginMessage
 from tollkeeper.storage import Statement, load_queries, open_database
 from tollkeeper.storage import auth as store
-from tollkeeper.storage.sqlite import SqliteDatabase
+from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 WALLET = "0x" + 40 * "a"
 DAY_MS = 24 * 3600 * 1000

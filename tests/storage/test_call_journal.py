@@ -18,17 +18,17 @@ from msgspec.structs import replace
 from tests.storage.test_ledger import by_header, outcomes, spend_together
 from tests.storage.test_purchases import NOW_MS, Shop, key
 from tollkeeper.api import new_request_id
-from tollkeeper.core.paygates import PayGate
+from tollkeeper.core.paygates.model import PayGate
 from tollkeeper.core.purchases import Spend
 from tollkeeper.storage import Statement, open_database
-from tollkeeper.storage import call_journal as journal
-from tollkeeper.storage.call_journal import Open
-from tollkeeper.storage.database import Database, Job, NotTakenError, Row, StatementError, StorageError, Unit
-from tollkeeper.storage.interrupting import PIECE_ROWS
-from tollkeeper.storage.ledger import Ledger
-from tollkeeper.storage.open_calls import ENDED_AT_ONCE, Ended, OpenCalls
-from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.sqlite import SqliteDatabase
+from tollkeeper.storage.engine.database import Database, Job, NotTakenError, Row, StatementError, StorageError, Unit
+from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.ledger import call_journal as journal
+from tollkeeper.storage.ledger.call_journal import Open
+from tollkeeper.storage.ledger.interrupted_calls import PIECE_ROWS
+from tollkeeper.storage.ledger.ledger import Ledger
+from tollkeeper.storage.ledger.open_calls import ENDED_AT_ONCE, Ended, OpenCalls
+from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 CREDITS = 100_000
 NOTHING = Ended({}, {})
@@ -382,7 +382,7 @@ def test_whatever_happens_each_call_stands_where_it_must(
 async def _play(folder: Path, steps: Sequence[tuple[str, int | list[int]]]) -> None:
     database = open_database(str(folder / "shop.sqlite3"))
     patch = pytest.MonkeyPatch()
-    patch.setattr("tollkeeper.storage.open_calls._NOTED_EVERY", 1)
+    patch.setattr("tollkeeper.storage.ledger.open_calls._NOTED_EVERY", 1)
     try:
         shop, gate = await known_shop(database)
         expected: dict[str, str] = dict.fromkeys(await states(database), "DISPATCHED")

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.storage.test_deleting_gates import opened
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.sealing import KeyRing
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.keys.sealing import KeyRing
 from tollkeeper.storage import open_database
-from tollkeeper.storage.creations import CreatedBeforeError, CreationKey, Creations
-from tollkeeper.storage.database import Statement, Unit
-from tollkeeper.storage.sealing import Sealing
+from tollkeeper.storage.engine.database import Statement, Unit
+from tollkeeper.storage.engine.seals import Sealing
+from tollkeeper.storage.gateway.creations import CreatedBeforeError, CreationKey, Creations
 
 DAY_MS = 24 * 3600 * 1000
 KEY = CreationKey("0xwallet", "key", "print")

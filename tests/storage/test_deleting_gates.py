@@ -14,16 +14,18 @@ import pytest
 from tests.hub.faulty_database import FaultyDatabase, Kind, Moment, order
 from tests.storage.plans import plan_of
 from tests.storage.test_purchases import NOW_MS, Shop, key
-from tollkeeper.core.paygates import PayGate
+from tollkeeper.core.paygates.model import PayGate
 from tollkeeper.core.purchases import Spend
-from tollkeeper.gateway.following import key_of
-from tollkeeper.storage import StorageError, file_rows, open_database, sqlite
-from tollkeeper.storage.database import Database, Row, Statement, Unit
-from tollkeeper.storage.file_rows import cut_left_files, cut_uploads, keep_until
-from tollkeeper.storage.paygates import VOIDED_AT_ONCE
-from tollkeeper.storage.purchases import Purchase
-from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.sqlite import SqliteDatabase
+from tollkeeper.gateway.purchase.monitor import key_of
+from tollkeeper.storage import StorageError, open_database
+from tollkeeper.storage.engine.database import Database, Row, Statement, Unit
+from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.gateway import file_rows
+from tollkeeper.storage.gateway.file_rows import cut_left_files, cut_uploads, keep_until
+from tollkeeper.storage.gateway.paygates import VOIDED_AT_ONCE
+from tollkeeper.storage.ledger.purchases import Purchase
+from tollkeeper.storage.sqlite import engine as sqlite
+from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 T = TypeVar("T")
 OTHER, ANOTHER = "0x" + "33" * 20, "0x" + "44" * 20

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tollkeeper.storage import Statement, StorageError, Unit, open_database
-from tollkeeper.storage.sequences import next_id
+from tollkeeper.storage.engine.sequences import next_id
 
 WRITER = """
 import asyncio, os, resource, sys
 from tollkeeper.storage import Statement, StorageError, open_database
-from tollkeeper.storage.sequences import next_id
+from tollkeeper.storage.engine.sequences import next_id
 
 def pair(caller):
     number = yield from next_id(f"a{caller}")
@@ -177,7 +177,7 @@ async def test_a_refusal_waits_for_the_commit_of_what_it_rests_on(tmp_path: Path
 async def test_another_programs_write_lock_is_a_passing_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tollkeeper.storage.sqlite.BUSY_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("tollkeeper.storage.sqlite.engine.BUSY_TIMEOUT_SECONDS", 0.05)
     path = tmp_path / "db"
     database = open_database(str(path))
     other = sqlite3.connect(path, isolation_level=None)

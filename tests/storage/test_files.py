@@ -19,10 +19,10 @@ from obstore.store import S3Store
 
 from tests.ports import free_port
 from tests.storage.s3_server import gated, s3_server
-from tollkeeper.storage import files_s3
-from tollkeeper.storage.files import FileMissingError, FileStore, FileStoreError, FileStoreFullError, LocalFiles
-from tollkeeper.storage.files_s3 import PART_SIZE_BYTES, S3Files
-from tollkeeper.storage.private import make_private_directory
+from tollkeeper.storage.engine.private_files import make_private_directory
+from tollkeeper.storage.files import s3 as files_s3
+from tollkeeper.storage.files.s3 import PART_SIZE_BYTES, S3Files
+from tollkeeper.storage.files.store import FileMissingError, FileStore, FileStoreError, FileStoreFullError, LocalFiles
 
 MIB = 1024 * 1024
 

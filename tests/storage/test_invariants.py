@@ -15,15 +15,15 @@ from tests.storage.test_ledger import by_header, spend_together
 from tests.storage.test_purchases import NOW_MS, TRUST, Shop, key
 from tollkeeper.api import clock_ms
 from tollkeeper.core.purchases import Spend
-from tollkeeper.core.transactions import Kind, Proof, State
+from tollkeeper.core.settlement.states import Proof, SettlementKind, State
 from tollkeeper.storage import StorageError, open_database
-from tollkeeper.storage.claims import NewSettlement, Wish, claim_and_sign
-from tollkeeper.storage.invariants import inspect
-from tollkeeper.storage.purchase_rows import SpendResult
-from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.settlements import Move, Settlement, move
-from tollkeeper.storage.snapshot import open_snapshot
-from tollkeeper.storage.transactions import open_lane
+from tollkeeper.storage.books.invariants import inspect
+from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.snapshot import open_snapshot
+from tollkeeper.storage.hub.claims import NewSettlement, SettlementRequest, claim_and_sign
+from tollkeeper.storage.hub.settlements import Move, Settlement, move
+from tollkeeper.storage.hub.transactions import open_lane
+from tollkeeper.storage.ledger.purchase_rows import SpendResult
 
 SIGNER = "0x" + "aa" * 20
 PAYMENT = json.dumps({"payload": {"authorization": {"validBefore": str(NOW_MS // 1000 + 60)}}})
@@ -33,7 +33,7 @@ def new_settlement(number: int) -> NewSettlement:
     return NewSettlement(
         id=f"s-{number}",
         key=key(number),
-        kind=Kind.PURCHASE,
+        kind=SettlementKind.PURCHASE,
         pay_to="0x" + "ab" * 20,
         value=10_000,
         payment=PAYMENT,
@@ -59,7 +59,7 @@ class Books:
         return await self.claim(new_settlement(number))
 
     async def claim(self, new: NewSettlement) -> Settlement:
-        wishes = [Wish(new)]
+        wishes = [SettlementRequest(new)]
         (signed,) = await self.database.run(claim_and_sign(wishes, lambda nonce, _won: (b"raw", f"0x{nonce:064x}")))
         assert signed.settlement is not None
         return signed.settlement

@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 
 from tests.storage.reference_spending import spend_one
 from tests.storage.test_purchases import HEADER, NOW_MS, Shop, key
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.paygates import PayGate
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.paygates.model import PayGate
 from tollkeeper.core.purchases import FIRST_LOOK_MS, Claim, PurchaseState, Spend, header_hash
 from tollkeeper.storage import ConstraintError, Statement, StorageError, Unit, open_database
-from tollkeeper.storage.database import Database
-from tollkeeper.storage.ledger import BATCH_MAX, WAITING_MAX, HeldSpend, Ledger
-from tollkeeper.storage.purchase_rows import Look, SpendRequest, SpendResult
-from tollkeeper.storage.purchases import Purchase
-from tollkeeper.storage.spending import spend_all
-from tollkeeper.storage.sqlite import SqliteDatabase
+from tollkeeper.storage.engine.database import Database
+from tollkeeper.storage.ledger.ledger import BATCH_MAX, WAITING_MAX, HeldSpend, Ledger
+from tollkeeper.storage.ledger.purchase_rows import Look, SpendRequest, SpendResult
+from tollkeeper.storage.ledger.purchases import Purchase
+from tollkeeper.storage.ledger.spends import spend_all
+from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 OTHER = header_hash(b"other")
 TABLES = (
@@ -122,7 +122,7 @@ async def test_spends_mixed_with_other_work_on_the_writer_are_exact(database: Sq
 async def test_spends_of_more_purchases_than_are_remembered_are_exact(
     database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tollkeeper.storage.ledger.REMEMBERED_MAX", 2)
+    monkeypatch.setattr("tollkeeper.storage.ledger.ledger.REMEMBERED_MAX", 2)
     shop = Shop(database)
     gate = await shop.gate(7)
     ledger = Ledger(database)
@@ -263,7 +263,7 @@ async def test_how_calls_ended_is_written_with_the_next_spends_and_kept_where_it
 async def test_more_ends_than_may_wait_are_dropped_and_counted(
     database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tollkeeper.storage.open_calls.ENDED_MAX", 2)
+    monkeypatch.setattr("tollkeeper.storage.ledger.open_calls.ENDED_MAX", 2)
     ledger = Ledger(database)
     for number in range(3):
         ledger.end(f"call-{number}", 200)
@@ -412,7 +412,7 @@ async def test_a_batch_is_undone_whole_where_a_call_is_known(database: SqliteDat
 async def test_the_log_is_folded_while_spends_go_on(
     database: SqliteDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tollkeeper.storage.sqlite._LOG_PAGES_MAX", 200)
+    monkeypatch.setattr("tollkeeper.storage.sqlite.engine._LOG_PAGES_MAX", 200)
     shop = Shop(database)
     gate = await shop.gate(5000)
     await shop.bought(gate)

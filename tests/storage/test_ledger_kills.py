@@ -26,8 +26,8 @@ import uvloop
 from tests.storage.test_purchases import HEADER, NOW_MS, Shop, key
 from tollkeeper.core.purchases import Spend
 from tollkeeper.storage import open_database
-from tollkeeper.storage.ledger import HeldSpend, Ledger
-from tollkeeper.storage.purchase_rows import SpendRequest
+from tollkeeper.storage.ledger.ledger import HeldSpend, Ledger
+from tollkeeper.storage.ledger.purchase_rows import SpendRequest
 
 async def main(path, run):
     database = open_database(path)

@@ -10,8 +10,9 @@ from typing import Final
 import pytest
 
 from tests.edge.test_calls import until
-from tollkeeper.storage import StorageError, Unit, open_database, sqlite
-from tollkeeper.storage.database import Statement
+from tollkeeper.storage import StorageError, Unit, open_database
+from tollkeeper.storage.engine.database import Statement
+from tollkeeper.storage.sqlite import engine as sqlite
 
 ENDLESS: Final = Statement("WITH RECURSIVE w(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM w) SELECT count(*) FROM w")
 PAGE_BYTES: Final = 4096

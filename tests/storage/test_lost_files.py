@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tollkeeper.storage import Statement, StorageError, open_database, sqlite_watch
-from tollkeeper.storage.database import Unit
-from tollkeeper.storage.sequences import next_id
-from tollkeeper.storage.sqlite import SqliteDatabase
-from tollkeeper.storage.sqlite_watch import FileWatch
+from tollkeeper.storage import Statement, StorageError, open_database
+from tollkeeper.storage.engine.database import Unit
+from tollkeeper.storage.engine.sequences import next_id
+from tollkeeper.storage.sqlite import watch as sqlite_watch
+from tollkeeper.storage.sqlite.engine import SqliteDatabase
+from tollkeeper.storage.sqlite.watch import FileWatch
 
 NOTICED_SECONDS = 60  # on a busy machine; a second and some on a quiet one
 ONE = Statement("SELECT 1 AS one")

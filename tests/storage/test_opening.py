@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from tollkeeper.storage import Statement, StorageError, Unit, open_database, pending
-from tollkeeper.storage.opening import sqlite_path
-from tollkeeper.storage.sequences import next_id
-from tollkeeper.storage.snapshot import open_snapshot
+from tollkeeper.storage.engine.sequences import next_id
+from tollkeeper.storage.engine.snapshot import open_snapshot
+from tollkeeper.storage.engine.urls import sqlite_path
 
 
 def count(name: str, times: int) -> Unit[None]:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.keys.sealing import KeyRing
 from tollkeeper.core.limits import SECRETS_IN_FORCE_MAX
-from tollkeeper.core.paygates import CreateDefaults, PayGate, parse_create
-from tollkeeper.core.sealing import KeyRing
-from tollkeeper.core.target_signing import HmacSecret, SignedCall, signature_lines
+from tollkeeper.core.paygates.model import CreateDefaults, PayGate, parse_create
+from tollkeeper.core.paygates.target_signing import HmacSecret, SignedCall, signature_lines
 from tollkeeper.storage import open_database
-from tollkeeper.storage.paygates import PayGates
-from tollkeeper.storage.sealing import Sealing
+from tollkeeper.storage.engine.seals import Sealing
+from tollkeeper.storage.gateway.paygates import PayGates
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 24 * 3600 * 1000

@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.storage.plans import plan_of
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.keys.sealing import KeyRing, SealError
 from tollkeeper.core.limits import TRUST_LOST_SECONDS
-from tollkeeper.core.paygates import CreateDefaults, PayGate, parse_create, updated
+from tollkeeper.core.paygates.model import CreateDefaults, PayGate, parse_create, updated
 from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
     NOT_ATTEMPTED,
@@ -29,14 +30,14 @@ from tollkeeper.core.purchases import (
     header_hash,
     may_move,
 )
-from tollkeeper.core.sealing import KeyRing, SealError
-from tollkeeper.core.wire import PaymentKey
-from tollkeeper.gateway.following import key_of
+from tollkeeper.core.x402.version1 import PaymentKey
+from tollkeeper.gateway.purchase.monitor import key_of
 from tollkeeper.storage import open_database
-from tollkeeper.storage.database import Database, Statement, Unit
-from tollkeeper.storage.holding import hold, release
-from tollkeeper.storage.paygates import PayGates
-from tollkeeper.storage.purchases import (
+from tollkeeper.storage.engine.database import Database, Statement, Unit
+from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.seals import Sealing
+from tollkeeper.storage.gateway.paygates import PayGates
+from tollkeeper.storage.ledger.purchases import (
     ClaimResult,
     Exposure,
     Look,
@@ -46,8 +47,7 @@ from tollkeeper.storage.purchases import (
     SpendRequest,
     TrustCaps,
 )
-from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.sealing import Sealing
+from tollkeeper.storage.ledger.quarantine import hold, release
 
 RING = KeyRing("a", {"a": bytes(32)})
 PAYEE = "0x" + "ab" * 20

@@ -10,11 +10,13 @@ from typing import TypeVar, cast
 
 import pytest
 
-from tollkeeper.core.sealing import KeyRing, place
+from tollkeeper.core.keys.sealing import KeyRing, place
 from tollkeeper.storage import open_database
-from tollkeeper.storage.database import Database, Statement, Unit
-from tollkeeper.storage.migrations import load_migrations
-from tollkeeper.storage.resealing import (
+from tollkeeper.storage.engine.database import Database, Statement, Unit
+from tollkeeper.storage.engine.migrations import load_migrations
+from tollkeeper.storage.engine.seals import Sealing
+from tollkeeper.storage.engine.snapshot import open_snapshot
+from tollkeeper.storage.gateway.reseals import (
     SEALED_TABLES,
     Resealing,
     SealedTable,
@@ -23,8 +25,6 @@ from tollkeeper.storage.resealing import (
     retired_token_keys,
     sealed_under,
 )
-from tollkeeper.storage.sealing import Sealing
-from tollkeeper.storage.snapshot import open_snapshot
 
 T = TypeVar("T")
 
@@ -32,8 +32,8 @@ FORMER, CURRENT, LOST = bytes(32), b"1" * 32, b"2" * 32
 RETIRED = next(table for table in SEALED_TABLES if table.name == "retired_keys")
 # Columns of bytes that hold digests: they are compared, and never opened.
 DIGESTS = {
-    "login_messages.digest", "refresh_tokens.digest", "paygates.management_hash", "purchases.header_hash",
-    "raw_transactions.raw", "slot_transactions.raw",
+    "refresh_tokens.digest", "paygates.management_hash", "purchases.header_hash",
+    "raw_transactions.raw",
 }  # fmt: skip
 
 

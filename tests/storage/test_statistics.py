@@ -7,18 +7,18 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from tollkeeper.core.paygates import CreateDefaults, Trust, parse_create
+from tollkeeper.core.keys.sealing import KeyRing
+from tollkeeper.core.paygates.model import CreateDefaults, Trust, parse_create
+from tollkeeper.core.paygates.statistics import HOUR_MS, RequestOutcome, Span
 from tollkeeper.core.purchases import Terms
-from tollkeeper.core.sealing import KeyRing
-from tollkeeper.core.statistics import HOUR_MS, Outcome, Span
-from tollkeeper.core.wire import PaymentKey
+from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.storage import open_database
-from tollkeeper.storage.invariants import Bounds, inspect
-from tollkeeper.storage.paygates import PayGates
-from tollkeeper.storage.purchases import WITHOUT_LIMIT, Exposure, Paid, Purchases, TrustCaps
-from tollkeeper.storage.sealing import Sealing
-from tollkeeper.storage.snapshot import open_snapshot
-from tollkeeper.storage.statistics import Counted, LoggedRequest, Statistics, Whose
+from tollkeeper.storage.books.invariants import Bounds, inspect
+from tollkeeper.storage.engine.seals import Sealing
+from tollkeeper.storage.engine.snapshot import open_snapshot
+from tollkeeper.storage.gateway.paygates import PayGates
+from tollkeeper.storage.gateway.statistics import Counted, LoggedRequest, Statistics, Whose
+from tollkeeper.storage.ledger.purchases import WITHOUT_LIMIT, Exposure, Paid, Purchases, TrustCaps
 
 PAYEE = "0x" + "77" * 20
 OWNER = "0x" + "55" * 20
@@ -27,8 +27,8 @@ LARGEST = 10**18 - 1
 
 def counted(gate_id: int, request_id: str) -> Counted:
     """A call and a challenge."""
-    request = LoggedRequest(request_id, gate_id, HOUR_MS, "GET", 200, Outcome.SERVED, None, 1000, None)
-    outcomes = {(gate_id, HOUR_MS, Outcome.SERVED): 1, (gate_id, HOUR_MS, Outcome.CHALLENGED): 1}
+    request = LoggedRequest(request_id, gate_id, HOUR_MS, "GET", 200, RequestOutcome.SERVED, None, 1000, None)
+    outcomes = {(gate_id, HOUR_MS, RequestOutcome.SERVED): 1, (gate_id, HOUR_MS, RequestOutcome.CHALLENGED): 1}
     return Counted({gate_id: (1, 1, 0)}, outcomes, {(gate_id, HOUR_MS, 5): 1}, [request], {(gate_id, HOUR_MS): 1})
 
 
@@ -49,7 +49,7 @@ async def test_a_batch_is_counted_once_whether_its_first_writing_stood_or_not(tm
         assert await statistics.not_logged(gate.id, HOUR_MS) == 2
         assert await statistics.not_logged(gate.id, 2 * HOUR_MS) == 0
         sums = await statistics.read(Whose(OWNER, gate_id=gate.id), Span(0, 2 * HOUR_MS, HOUR_MS))
-        assert sums[HOUR_MS].outcomes == {Outcome.SERVED: 2, Outcome.CHALLENGED: 2}
+        assert sums[HOUR_MS].outcomes == {RequestOutcome.SERVED: 2, RequestOutcome.CHALLENGED: 2}
         with closing(sqlite3.connect(path)) as connection:
             found = dict(connection.execute("SELECT outcome, requests FROM traffic_hours").fetchall())
             (latencies,) = connection.execute("SELECT sum(calls) FROM latency_hours").fetchone()

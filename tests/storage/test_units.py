@@ -14,12 +14,12 @@ import pytest_asyncio
 import uvloop
 
 from tollkeeper.storage import ConstraintError, Statement, StatementError, StorageError, Unit, open_database
-from tollkeeper.storage.batching import WAITING_MAX
-from tollkeeper.storage.database import Outcome
-from tollkeeper.storage.migrations import Migration
-from tollkeeper.storage.sequences import next_id
-from tollkeeper.storage.sqlite import SqliteDatabase
-from tollkeeper.storage.sqlite_file import open_sqlite
+from tollkeeper.storage.engine.batches import WAITING_MAX
+from tollkeeper.storage.engine.database import JobOutcome
+from tollkeeper.storage.engine.migrations import Migration
+from tollkeeper.storage.engine.sequences import next_id
+from tollkeeper.storage.sqlite.engine import SqliteDatabase
+from tollkeeper.storage.sqlite.file import open_sqlite
 
 SCHEMA = (
     Migration(
@@ -239,7 +239,7 @@ async def test_short_units_join_the_threads_work_where_it_has_some(database: Sql
 async def test_short_units_leave_a_slow_disk_to_the_thread(
     database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tollkeeper.storage.sqlite._COMMIT_HERE_SECONDS", 0.0)
+    monkeypatch.setattr("tollkeeper.storage.sqlite.engine._COMMIT_HERE_SECONDS", 0.0)
     units = (note(1, "one"), note_then_refuse(10), note(2, "two"))
     results = await asyncio.gather(*(database.run_short(unit) for unit in units), return_exceptions=True)
     assert results[0] == 1
@@ -359,7 +359,7 @@ async def test_closing_breaks_off_a_list_that_is_about_to_begin(
     database = open_sqlite(tmp_path / "other", SCHEMA, migrate=True)
     entered, gate, really_read = threading.Event(), threading.Event(), database._read  # noqa: SLF001 - to hold it up
 
-    def late(*asked: Any) -> Outcome:
+    def late(*asked: Any) -> JobOutcome:
         entered.set()
         assert gate.wait(10)
         return really_read(*asked)

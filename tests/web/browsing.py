@@ -15,8 +15,8 @@ from eth_account import Account
 from eth_account.messages import encode_defunct, encode_typed_data
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
-from tollkeeper.core import ed25519
-from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.evm.encoding import checksum_address
+from tollkeeper.core.solana import ed25519
 from tollkeeper.sandbox.wallets import SolanaWallet, TestWallet
 
 _EVM_WALLET: Final = Path(__file__).with_name("wallets.js").read_text()

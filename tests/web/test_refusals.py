@@ -19,7 +19,7 @@ from tests.gateway.hostile_hub import Forward, HostileHub, run_hostile_hub
 from tests.gateway.market import Market
 from tests.gateway.recording_target import RecordingTarget
 from tests.web.browsing import REJECTED, EvmWallet, WalletError, window
-from tollkeeper.gateway import asking
+from tollkeeper.gateway.call import credit_request as asking
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallet, derive_wallets
 from tollkeeper.settings import Role

@@ -11,8 +11,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.core import siwe, tokens
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.keys import siwe, tokens
 from tollkeeper.core.wallets import family_of, parse_wallet, shown_address
 from tollkeeper.storage import auth as store
 

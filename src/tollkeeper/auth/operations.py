@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tollkeeper.core.errors import Code
-from tollkeeper.core.openapi import JSON, Answer, Bearer, Operation, ref
-from tollkeeper.core.schemas import IF_NONE_MATCH, TEXT, UNCHANGED, query, record
+from tollkeeper.core.api.errors import Code
+from tollkeeper.core.api.openapi import JSON, Bearer, Operation, ResponseSpec, ref
+from tollkeeper.core.api.schemas import IF_NONE_MATCH, TEXT, UNCHANGED, query, record
 
 _TAG: Final = "login"
 _GUARDED: Final = (Code.FORBIDDEN, Code.UNAVAILABLE)  # a web page of an origin that the settings do not name: FORBIDDEN
@@ -30,7 +30,7 @@ MESSAGE: Final = Operation(
             required=True,
         ),
     ),
-    answers={200: Answer("The message", {JSON: ref("LoginMessage")})},
+    answers={200: ResponseSpec("The message", {JSON: ref("LoginMessage")})},
     codes=(Code.MISSING_PARAMETER, Code.INVALID_ADDRESS, *_GUARDED),
 )
 LOGIN: Final = Operation(
@@ -41,7 +41,7 @@ LOGIN: Final = Operation(
     is_limited=True,
     summary="Log in with a signed message",
     request={JSON: record({"message": _WORD, "signature": _WORD})},
-    answers={200: Answer("A pair of tokens", {JSON: ref("LoggedIn")})},
+    answers={200: ResponseSpec("A pair of tokens", {JSON: ref("LoggedIn")})},
     codes=(Code.INVALID_SIGNATURE, *_BODY),
 )
 REFRESH: Final = Operation(
@@ -56,7 +56,7 @@ REFRESH: Final = Operation(
         "as that was not used; any other second use ends the login."
     ),
     request={JSON: record({"refreshToken": _WORD})},
-    answers={200: Answer("A pair of tokens", {JSON: ref("Tokens")})},
+    answers={200: ResponseSpec("A pair of tokens", {JSON: ref("Tokens")})},
     codes=(Code.INVALID_TOKEN, *_BODY),
 )
 ME: Final = Operation(
@@ -68,7 +68,7 @@ ME: Final = Operation(
     summary="The current user",
     parameters=(IF_NONE_MATCH,),
     bearer=Bearer.REQUIRED,
-    answers={200: Answer("The user", {JSON: ref("CurrentUser")}), 304: UNCHANGED},
+    answers={200: ResponseSpec("The user", {JSON: ref("CurrentUser")}), 304: UNCHANGED},
     codes=_BEARER,
 )
 LOGOUT: Final = Operation(
@@ -80,7 +80,7 @@ LOGOUT: Final = Operation(
     summary="End this login",
     description="Its refresh tokens and its access tokens are void from then on.",
     bearer=Bearer.REQUIRED,
-    answers={200: Answer("Logged out", {JSON: ref("Done")})},
+    answers={200: ResponseSpec("Logged out", {JSON: ref("Done")})},
     codes=_BEARER,
 )
 INTROSPECT: Final = Operation(
@@ -94,7 +94,7 @@ INTROSPECT: Final = Operation(
         JSON: record({"token": _WORD}),
         "application/x-www-form-urlencoded": record({"token": _WORD}),
     },
-    answers={200: Answer("What the token says", {JSON: ref("Introspection")})},
+    answers={200: ResponseSpec("What the token says", {JSON: ref("Introspection")})},
     codes=_BODY,
 )
 JWKS: Final = Operation(
@@ -105,5 +105,5 @@ JWKS: Final = Operation(
     summary="The public keys of access tokens",
     description="RFC 7517.",
     parameters=(IF_NONE_MATCH,),
-    answers={200: Answer("The keys", {JSON: ref("SigningKeys")}, {"Cache-Control": TEXT}), 304: UNCHANGED},
+    answers={200: ResponseSpec("The keys", {JSON: ref("SigningKeys")}, {"Cache-Control": TEXT}), 304: UNCHANGED},
 )

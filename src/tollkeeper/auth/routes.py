@@ -14,7 +14,7 @@ from litestar import Request, Response
 
 from tollkeeper.api import bearer_token, iso, json_body, ok, once_each, query_of, read_body, string_field, unless_known
 from tollkeeper.auth import operations
-from tollkeeper.core.errors import invalid, missing
+from tollkeeper.core.api.errors import invalid, missing
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.describing import route
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import aiohttp
 
 from tollkeeper.api import CORRELATION_ID, new_request_id
-from tollkeeper.core import tokens
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.strict_json import parse_json
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.api.strict_json import parse_json
+from tollkeeper.core.keys import tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -32,7 +32,7 @@ class _BrokenOffError(RpcUnavailable):
     """A connection that had been made ended before there was an answer."""
 
 
-class Connections:
+class NodeConnections:
     """Kept connections, until one of them turns out to be out of step."""
 
     def __init__(self) -> None:

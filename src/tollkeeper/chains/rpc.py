@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from tollkeeper.chains.connections import CLOSED, Connections
+from tollkeeper.chains.connections import CLOSED, NodeConnections
 from tollkeeper.chains.nodes import BATCH_SIZE_MAX, Node, Nodes
 from tollkeeper.chains.quota import Quota
 from tollkeeper.chains.replies import (
@@ -70,7 +70,7 @@ class Rpc:
         self.nodes = Nodes(urls)
         self.quota = Quota()
         self._timeout_seconds = timeout_seconds
-        self._connections = Connections()
+        self._connections = NodeConnections()
         self._waiting: list[_Group] = []
         self._scheduled = False
         self._flights: set[asyncio.Task[None]] = set()

@@ -15,8 +15,8 @@ from tollkeeper.cli.output import EXIT_FAILED, refuse, say, tell, write
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from tollkeeper.client.buying import Called
-    from tollkeeper.core.wallet_keys import WalletKey
+    from tollkeeper.client.buying import PaidAnswer
+    from tollkeeper.core.keys.wallet_keys import WalletKey
 
 KeyFile = Annotated[Path | None, typer.Option(help="The private key of a wallet, of either chain family, in a file.")]
 
@@ -121,10 +121,10 @@ def pay_command(  # noqa: PLR0913 - one for each option
     """
     import asyncio
 
-    from tollkeeper.client.buying import Wish, pay
+    from tollkeeper.client.buying import WantedCall, pay
     from tollkeeper.client.requests import RefusedError
+    from tollkeeper.core.api.errors import ApiError
     from tollkeeper.core.configuration import parse_network
-    from tollkeeper.core.errors import ApiError
     from tollkeeper.core.usdc import parse_usdc
     from tollkeeper.sandbox.wallets import buyer_keys
 
@@ -148,7 +148,7 @@ def pay_command(  # noqa: PLR0913 - one for each option
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     keys = buyer_keys() if key_file is None else (_read_wallet_key(key_file),)
-    wish = Wish(url, keys, most_micro, chosen, rpc_url, method, body, headers, credit_token)
+    wish = WantedCall(url, keys, most_micro, chosen, rpc_url, method, body, headers, credit_token)
     try:
         called = asyncio.run(_until_ended(pay(wish, partial(tell, err=True))))
     except RefusedError as error:
@@ -162,7 +162,7 @@ def pay_command(  # noqa: PLR0913 - one for each option
     sys.exit(0 if called.status < 400 else EXIT_FAILED)
 
 
-async def _until_ended(paying: Coroutine[Any, Any, Called]) -> Called:
+async def _until_ended(paying: Coroutine[Any, Any, PaidAnswer]) -> PaidAnswer:
     """Run the payment, and tell what was signed even if somebody ends the command.
 
     A signal that the command was started to outlive (`nohup`) does not end it. Raises: KeyboardInterrupt if it was
@@ -183,7 +183,7 @@ async def _until_ended(paying: Coroutine[Any, Any, Called]) -> Called:
 
 
 def _read_wallet_key(path: Path) -> WalletKey:
-    from tollkeeper.core.wallet_keys import parse_wallet_key
+    from tollkeeper.core.keys.wallet_keys import parse_wallet_key
     from tollkeeper.settings import read_secret_file
 
     try:

@@ -124,7 +124,7 @@ def init_command(  # noqa: PLR0913 - each is an option
     Example: tollkeeper init --dir /etc/tollkeeper --rpc-url https://node.example.org
     """
     from tollkeeper.core.families import FAMILIES
-    from tollkeeper.serving.initialise import InitError, initialise, parse_choices
+    from tollkeeper.serving.config.init import InitError, initialise, parse_choices
 
     try:
         choices = parse_choices(
@@ -171,7 +171,7 @@ def config_check_command(
 
     from tollkeeper.core.configuration import LogFormat, LogLevel
     from tollkeeper.logs import configure_logs
-    from tollkeeper.serving.checking import check_configuration
+    from tollkeeper.serving.config.check import check_configuration
 
     configure_logs(LogLevel.ERROR, LogFormat.TEXT, io.StringIO())  # what asking makes logged is told as findings
     report = check_configuration(role, config, asks=not offline)
@@ -231,7 +231,7 @@ def list_keys_command(config: Config = None, role: ForRole = Role.SERVE) -> None
 
     Example: tollkeeper keys list --for gateway
     """
-    from tollkeeper.serving.key_rotation import list_keys
+    from tollkeeper.serving.keys.rotation import list_keys
 
     for line in list_keys(load_settings(role, config)):
         tell(line)
@@ -243,7 +243,7 @@ def rotate_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
 
     Example: tollkeeper keys rotate --config /etc/tollkeeper/tollkeeper.toml
     """
-    from tollkeeper.serving.key_rotation import rotate
+    from tollkeeper.serving.keys.rotation import rotate
 
     _change_key_file(lambda: rotate(load_settings(role, config)))
 
@@ -257,7 +257,7 @@ def retire_command(key: KeyId, config: Config = None, role: ForRole = Role.SERVE
 
     Example: tollkeeper keys retire e-1f2e3d4c
     """
-    from tollkeeper.serving.key_rotation import retire
+    from tollkeeper.serving.keys.rotation import retire
 
     _change_key_file(lambda: retire(load_settings(role, config), key))
 
@@ -279,7 +279,7 @@ def revoke_command(key: KeyId, config: Config = None, role: ForRole = Role.SERVE
     """
     import asyncio
 
-    from tollkeeper.serving.key_rotation import revoke
+    from tollkeeper.serving.keys.rotation import revoke
 
     _change_key_file(lambda: asyncio.run(revoke(load_settings(role, config), key)))
 
@@ -359,7 +359,7 @@ def demo_command(
     Example: tollkeeper demo
     """
     _require_embedded_chains(engine)
-    from tollkeeper.sandbox.demo import run_demo
+    from tollkeeper.sandbox.demo.evm import run_demo
 
     try:
         done = run_demo(client, engine)

@@ -59,8 +59,8 @@ def check_command(
     import asyncio
 
     from tollkeeper.chains.rpc import RpcUnavailable
-    from tollkeeper.serving.inspection import inspect_books
-    from tollkeeper.serving.reconciling import compare_with_chain, not_compared
+    from tollkeeper.serving.books.inspection import inspect_books
+    from tollkeeper.serving.books.reconciliation import compare_with_chain, not_compared
 
     settings = load_settings(role, config)
     if network is not None and network not in settings.networks:

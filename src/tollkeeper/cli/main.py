@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.serving.imports import collect_rarely, leave_rich_out
+from tollkeeper.serving.process.imports import collect_rarely, leave_rich_out
 from tollkeeper.settings import Role, SettingsError, load_settings
 from tollkeeper.settings.loading import WORKERS_MAX
 
@@ -74,7 +74,7 @@ def serve(role: Role, config: str | None, overrides: Mapping[str, str]) -> None:
         return load_settings(role, None if config is None else Path(config), overrides=overrides)
 
     settings = read()
-    from tollkeeper.serving.process import serve as serve_settings
+    from tollkeeper.serving.process.run import serve as serve_settings
 
     serve_settings(settings, read)
 

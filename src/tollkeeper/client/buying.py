@@ -27,7 +27,7 @@ from tollkeeper.client.payments import (
     solana_terms,
 )
 from tollkeeper.client.requests import RefusedError, open_session, reason_of, require_unheard, why
-from tollkeeper.core.errors import ApiError
+from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.networks import Family, Network, normalise
 from tollkeeper.core.printable import printable
 from tollkeeper.core.usdc import format_usdc
@@ -35,8 +35,8 @@ from tollkeeper.core.usdc import format_usdc
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tollkeeper.core.wallet_keys import WalletKey
-    from tollkeeper.core.wire import EvmPayload, SolanaPayload
+    from tollkeeper.core.keys.wallet_keys import WalletKey
+    from tollkeeper.core.x402.version1 import EvmPayload, SolanaPayload
 
 _TARGET_SECONDS: Final = 630  # a gateway gives its target 600
 _PENDING_SECONDS: Final = 90
@@ -51,7 +51,7 @@ _MEMO_SIZE_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class WantedCall:
     """One call. `rpc_url` is a node of the Solana network; `network` None: the first that one of the keys pays on."""
 
     url: str
@@ -66,7 +66,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class PaidAnswer:
     """An answer. Header names are lower case. `token` is the credit token that an earlier answer told."""
 
     status: int
@@ -112,7 +112,7 @@ class Called:
         return [(name, printable(value)) for name, value in said]
 
 
-async def pay(wish: Wish, tell: Callable[[str], None]) -> Called:
+async def pay(wish: WantedCall, tell: Callable[[str], None]) -> PaidAnswer:
     """Calls, pays where payment is asked, and calls again. Raises: RefusedError.
 
     `tell` is told what is paid, what it waits for, and how to go on where the outcome is not known.
@@ -138,7 +138,7 @@ async def pay(wish: Wish, tell: Callable[[str], None]) -> Called:
         return await _until_known(session, wish, offer.shown(payload), tell)
 
 
-def _handed(wish: Wish) -> dict[str, str]:
+def _handed(wish: WantedCall) -> dict[str, str]:
     """A payment that was signed before, with its credit token: it is sent again, and none is signed beside it."""
     given = {name.lower(): value for name, value in wish.headers.items()}
     if given.keys().isdisjoint(_PAYMENTS):
@@ -149,8 +149,8 @@ def _handed(wish: Wish) -> dict[str, str]:
 
 
 async def _until_known(
-    session: aiohttp.ClientSession, wish: Wish, proof: dict[str, str], tell: Callable[[str], None]
-) -> Called:
+    session: aiohttp.ClientSession, wish: WantedCall, proof: dict[str, str], tell: Callable[[str], None]
+) -> PaidAnswer:
     """Call as `_call_paid` does. If the payment's outcome is not known then, tell the buyer how to go on.
 
     Raises: RefusedError.
@@ -174,8 +174,8 @@ def _to_send_again(proof: Mapping[str, str]) -> str:
 
 
 async def _call_paid(
-    session: aiohttp.ClientSession, wish: Wish, proof: dict[str, str], tell: Callable[[str], None]
-) -> Called:
+    session: aiohttp.ClientSession, wish: WantedCall, proof: dict[str, str], tell: Callable[[str], None]
+) -> PaidAnswer:
     """Calls until the outcome is known. A credit token that an answer tells on the way is put into `proof`.
 
     No later answer tells it again, and where the token counts the payment alone is not served any more.
@@ -197,12 +197,12 @@ async def _call_paid(
         await asyncio.sleep(min(int(after), _RETRY_SECONDS_MAX) if after.isdecimal() else 1)
 
 
-def _chosen(wish: Wish) -> dict[str, str]:
+def _chosen(wish: WantedCall) -> dict[str, str]:
     """On which network it is paid, for what is asked there, and also beside a refusal."""
     return {} if wish.network is None else {"X-Payment-Network": wish.network.name}
 
 
-def choose(offers: Sequence[Offer], wish: Wish) -> tuple[Offer, WalletKey]:
+def choose(offers: Sequence[Offer], wish: WantedCall) -> tuple[Offer, WalletKey]:
     """The first of a 402's offers that one of the wallets can and may pay. Raises: RefusedError."""
     if not offers:
         raise RefusedError("the answer is a 402 that offers nothing in x402 version 2 or 1")
@@ -243,7 +243,7 @@ def _amount(shown: object) -> int:
 
 
 async def _sign(
-    session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, wish: Wish
+    session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, wish: WantedCall
 ) -> EvmPayload | SolanaPayload:
     try:
         check_terms(requirements, key.address)
@@ -253,7 +253,7 @@ async def _sign(
 
 
 async def _sign_on_evm(
-    _session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, _wish: Wish
+    _session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, _wish: WantedCall
 ) -> EvmPayload | SolanaPayload:
     nonce = os.urandom(_NONCE_SIZE_BYTES)
     authorization = authorization_for(requirements, key.address.lower(), nonce, int(time.time()))
@@ -261,7 +261,7 @@ async def _sign_on_evm(
 
 
 async def _sign_on_solana(
-    session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, wish: Wish
+    session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, wish: WantedCall
 ) -> EvmPayload | SolanaPayload:
     terms = solana_terms(requirements)
     if wish.rpc_url is None:
@@ -273,12 +273,12 @@ async def _sign_on_solana(
 _SIGNERS: Final = {Family.EVM: _sign_on_evm, Family.SOLANA: _sign_on_solana}
 
 
-async def _call(session: aiohttp.ClientSession, wish: Wish, headers: Mapping[str, str]) -> Called:
+async def _call(session: aiohttp.ClientSession, wish: WantedCall, headers: Mapping[str, str]) -> PaidAnswer:
     try:
         async with session.request(
             wish.method, wish.url, data=wish.body, headers=headers, allow_redirects=False
         ) as answer:
             names = {name.lower(): value for name, value in answer.headers.items()}
-            return Called(answer.status, names, await answer.read())
+            return PaidAnswer(answer.status, names, await answer.read())
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         raise RefusedError(f"no answer from {wish.url}: {why(error)}") from error

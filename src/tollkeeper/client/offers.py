@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.networks import CAIP2_NAMES, NETWORKS
-from tollkeeper.core.wire import X402_VERSION, Payment, encode_header, encode_payment_header
+from tollkeeper.core.x402.version1 import X402_VERSION, Payment, encode_header, encode_payment_header
 from tollkeeper.core.x402.version2 import PAYMENT_HEADER, VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tollkeeper.core.wire import EvmPayload, SolanaPayload
+    from tollkeeper.core.x402.version1 import EvmPayload, SolanaPayload
 
 # How a seller of version 2 may have the payment made and carried out, of what is signed here.
 _FLOWS: Final = (None, "authorization", "upfront")

@@ -18,16 +18,16 @@ from rich.progress import DownloadColumn, Progress, TaskID
 from yarl import URL
 
 from tollkeeper.client.requests import RefusedError, ask, open_session, require_unheard
-from tollkeeper.core.downloads import DEFAULT_TYPE, clean_name
+from tollkeeper.core.keys.siwe import login_chains, read_message
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.siwe import login_chains, read_message
+from tollkeeper.core.paygates.downloads import DEFAULT_TYPE, clean_name
 from tollkeeper.core.wallets import parse_wallet
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
-    from tollkeeper.core.wallet_keys import WalletKey
+    from tollkeeper.core.keys.wallet_keys import WalletKey
 
 _CHUNK_SIZE_BYTES: Final = 1024 * 1024
 _PATH: Final = "/api/v1/paygates"

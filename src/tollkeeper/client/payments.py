@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.client.requests import RefusedError, ask
-from tollkeeper.core.evm import (
+from tollkeeper.core.evm.encoding import (
     ZERO_ADDRESS,
     Authorization,
     authorization_digest,
@@ -20,16 +20,16 @@ from tollkeeper.core.evm import (
     sign_digest,
 )
 from tollkeeper.core.networks import Family, normalise
-from tollkeeper.core.solana.paying import Terms, sign_payment
+from tollkeeper.core.solana.paying import TransferTerms, sign_payment
 from tollkeeper.core.wallets import parse_address_of, parse_wallet
-from tollkeeper.core.wire import EvmPayload, Payment, encode_payment_header
+from tollkeeper.core.x402.version1 import EvmPayload, Payment, encode_payment_header
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import aiohttp
 
-    from tollkeeper.core.wire import SolanaPayload
+    from tollkeeper.core.x402.version1 import SolanaPayload
 
 _TOKEN_NAMES: Final = frozenset({"USDC", "USD Coin"})  # as Circle deployed it, and as the specification writes it
 _DOMAIN_VERSION: Final = "2"
@@ -96,9 +96,9 @@ def _spelled(authorization: Authorization) -> Authorization:
     )
 
 
-def solana_terms(requirements: Mapping[str, Any]) -> Terms:
+def solana_terms(requirements: Mapping[str, Any]) -> TransferTerms:
     """Return the terms that version 1 requirements on Solana ask the payer to sign."""
-    return Terms(
+    return TransferTerms(
         fee_payer=requirements["extra"]["feePayer"],
         pay_to=requirements["payTo"],
         mint=requirements["asset"],
@@ -107,14 +107,16 @@ def solana_terms(requirements: Mapping[str, Any]) -> Terms:
     )
 
 
-def solana_payment_for(requirements: Mapping[str, Any], terms: Terms, seed: bytes, blockhash: str, nonce: bytes) -> str:
+def solana_payment_for(
+    requirements: Mapping[str, Any], terms: TransferTerms, seed: bytes, blockhash: str, nonce: bytes
+) -> str:
     """The `X-Payment` value of a transfer. Raises: as `solana_payload_for`."""
     payload = solana_payload_for(requirements, terms, seed, blockhash, nonce)
     return encode_payment_header(Payment(1, requirements["scheme"], requirements["network"], payload))
 
 
 def solana_payload_for(
-    requirements: Mapping[str, Any], terms: Terms, seed: bytes, blockhash: str, nonce: bytes
+    requirements: Mapping[str, Any], terms: TransferTerms, seed: bytes, blockhash: str, nonce: bytes
 ) -> SolanaPayload:
     """The signed transfer; `nonce` makes it another payment than the last one.
 

@@ -14,7 +14,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
-from tollkeeper.core.errors import ApiError
+from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.networks import NETWORKS, Network, normalise
 from tollkeeper.core.usdc import parse_usdc
 

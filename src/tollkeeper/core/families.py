@@ -13,17 +13,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 from tollkeeper.core import solana
-from tollkeeper.core.base58 import decode, encode, encode_key
-from tollkeeper.core.ed25519 import SIGNATURE_SIZE_BYTES, public_key
-from tollkeeper.core.evm import ZERO_ADDRESS, address_of_key, checksum_address
-from tollkeeper.core.keyring import fee_payer_seeds
+from tollkeeper.core.evm.encoding import ZERO_ADDRESS, address_of_key, checksum_address
+from tollkeeper.core.keys.keyring import fee_payer_seeds
 from tollkeeper.core.networks import Family
+from tollkeeper.core.solana.base58 import decode, encode, encode_key
+from tollkeeper.core.solana.ed25519 import SIGNATURE_SIZE_BYTES, public_key
 from tollkeeper.core.solana.message import decode_transaction
 from tollkeeper.core.solana.programs import NOBODYS, TOKEN_2022_PROGRAM, TOKEN_PROGRAM, associated_token_account
-from tollkeeper.core.verification import EvmAsset, Reason
+from tollkeeper.core.x402.verification import EvmAsset, Reason
 
 if TYPE_CHECKING:
-    from tollkeeper.core.wire import Payment
+    from tollkeeper.core.x402.version1 import Payment
 
 
 class Explained(NamedTuple):

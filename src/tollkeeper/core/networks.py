@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError, Code
 
 
 class Family(StrEnum):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError, Code
 
 MICRO_PER_USDC: Final = 1_000_000
 _DECIMALS: Final = 6

@@ -6,10 +6,10 @@ other spelling. Which family an address is of shows in its first two characters:
 
 from __future__ import annotations
 
-from tollkeeper.core.base58 import parse_key
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.evm import checksum_address, parse_address
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.evm.encoding import checksum_address, parse_address
 from tollkeeper.core.networks import Family
+from tollkeeper.core.solana.base58 import parse_key
 
 
 def family_of(address: str) -> Family:

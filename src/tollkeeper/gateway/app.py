@@ -18,47 +18,47 @@ from litestar import Request, Response, asgi
 
 from tollkeeper.api import Shell, clock_ms, new_request_id, ok, refused
 from tollkeeper.auth import Auth, auth_routes
-from tollkeeper.core.challenge import Profile
-from tollkeeper.core.client_addresses import ClientAddresses
+from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.configuration import AnonymousPaygates
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.http.client_addresses import ClientAddresses
+from tollkeeper.core.http.rate_limits import RequestLimits
 from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, DOWNLOAD_LIFETIME_SECONDS, READINESS_WAIT_SECONDS
-from tollkeeper.core.rate_limits import RequestLimits
-from tollkeeper.core.statistics import Kept
+from tollkeeper.core.paygates.statistics import Kept
+from tollkeeper.core.x402.challenge import Profile
 from tollkeeper.describing import Handlers, description_routes, route
-from tollkeeper.edge.addresses import OwnPlace, Resolver
-from tollkeeper.edge.forwarding import Forwarder
-from tollkeeper.edge.pool import places_for_targets
-from tollkeeper.gateway import operations, schemas
-from tollkeeper.gateway.buying import DEFAULT_EXPOSURE, Buying
+from tollkeeper.edge.target.addresses import OwnPlace, Resolver
+from tollkeeper.edge.target.forwarder import Forwarder
+from tollkeeper.edge.target.pool import places_for_targets
+from tollkeeper.gateway.call.gate_cache import Gates
+from tollkeeper.gateway.call.handler import Access
+from tollkeeper.gateway.call.payment_header import Proofs
 from tollkeeper.gateway.calls_described import CALLS
-from tollkeeper.gateway.completer import Completer
 from tollkeeper.gateway.credits import Balances, credit_routes
-from tollkeeper.gateway.entrance import Access
 from tollkeeper.gateway.evidence.nodes import EvidenceNodes
 from tollkeeper.gateway.evidence.token_accounts import AccountChain, TokenAccounts
+from tollkeeper.gateway.facilitator.client import HubClient, HubUnreachableError, Supported
 from tollkeeper.gateway.files import Files
-from tollkeeper.gateway.gates import Gates
-from tollkeeper.gateway.hub_client import HubClient, HubUnreachableError, Supported
 from tollkeeper.gateway.limiting import ApiLimits, LimitedApi, UnpaidLimit
-from tollkeeper.gateway.ownership import Ownership
-from tollkeeper.gateway.paygates import Management, paygate_routes
-from tollkeeper.gateway.proofs import Proofs
-from tollkeeper.gateway.stats import Reports, stats_routes
-from tollkeeper.gateway.target_probe import TargetProbe
+from tollkeeper.gateway.management import operations, schemas
+from tollkeeper.gateway.management.ownership import Ownership
+from tollkeeper.gateway.management.paygates import Management, paygate_routes
+from tollkeeper.gateway.management.statistics import Reports, stats_routes
+from tollkeeper.gateway.management.target_probe import TargetProbe
+from tollkeeper.gateway.management.uploads import Uploads
+from tollkeeper.gateway.purchase.recovery import PurchaseRecovery
+from tollkeeper.gateway.purchase.service import DEFAULT_EXPOSURE, Buying
+from tollkeeper.gateway.purchase.unsigned_payments import UnsignedPayments, unsigned_payment_routes
 from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.gateway.transfers.foreign import ForeignTransfers
 from tollkeeper.gateway.transfers.request import TransferRequests
 from tollkeeper.gateway.transfers.service import DirectTransfers, transfer_routes
-from tollkeeper.gateway.unsigned_payments import UnsignedPayments, unsigned_payment_routes
-from tollkeeper.gateway.uploads import Uploads
-from tollkeeper.storage.database import StorageError
-from tollkeeper.storage.file_rows import cut_all_uploads
+from tollkeeper.storage.engine.database import StorageError
+from tollkeeper.storage.gateway.file_rows import cut_all_uploads
+from tollkeeper.storage.gateway.paygates import PayGates
+from tollkeeper.storage.gateway.settled_assets import SettledAssets
+from tollkeeper.storage.gateway.statistics import Statistics
+from tollkeeper.storage.ledger.purchases import Purchases, TrustCaps
 from tollkeeper.storage.payer_proofs import ShownPayments
-from tollkeeper.storage.paygates import PayGates
-from tollkeeper.storage.purchases import Purchases, TrustCaps
-from tollkeeper.storage.settled_assets import SettledAssets
-from tollkeeper.storage.statistics import Statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -66,13 +66,13 @@ if TYPE_CHECKING:
     from litestar.handlers import ASGIRouteHandler
     from litestar.types import ASGIApp, HTTPScope, Receive, Send
 
-    from tollkeeper.core.tenders import Asset
-    from tollkeeper.edge.pool import TargetPool
+    from tollkeeper.core.x402.payment_offer import Asset
+    from tollkeeper.edge.target.pool import TargetPool
     from tollkeeper.gateway.evidence.families import AnyChain
     from tollkeeper.gateway.pages import Pages
-    from tollkeeper.storage.database import Database
-    from tollkeeper.storage.files import FileStore
-    from tollkeeper.storage.sealing import Sealing
+    from tollkeeper.storage.engine.database import Database
+    from tollkeeper.storage.engine.seals import Sealing
+    from tollkeeper.storage.files.store import FileStore
 
 _LOG = structlog.get_logger("tollkeeper.gateway")
 REFRESH_SECONDS = 30.0
@@ -232,8 +232,8 @@ class Gateway:
             foreign=ForeignTransfers(self._hub, self.supported, self.evidence, clock_ms),
         )
 
-    def _completing(self) -> Completer:
-        return Completer(
+    def _completing(self) -> PurchaseRecovery:
+        return PurchaseRecovery(
             self.purchases,
             self.buying,
             self._hub,

@@ -1,6 +1,6 @@
 """What a call of a PayGate and a download take and answer (specification 1, 2.2; contract 4).
 
-They are not the management's to route: the listener gives calls to `access`, and `files` answers downloads.
+They are not the management's to route: the listener gives calls to `flow`, and `files` answers downloads.
 """
 
 from __future__ import annotations
@@ -8,11 +8,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from tollkeeper.core.errors import Code
-from tollkeeper.core.openapi import JSON, Answer, Bearer, Operation, Schema, ref
-from tollkeeper.core.paygate_fields import METHODS
-from tollkeeper.core.schemas import HEADER_TEXT, IF_NONE_MATCH, NETWORK_ASKED, NUMBER_TEXT, TEXT, header, in_path, query
-from tollkeeper.gateway.schemas import RECEIPT_OF_VERSION_2, REQUIRED_IN_HEADER, SLUG
+from tollkeeper.core.api.errors import Code
+from tollkeeper.core.api.openapi import JSON, Bearer, Operation, ResponseSpec, Schema, ref
+from tollkeeper.core.api.schemas import (
+    HEADER_TEXT,
+    IF_NONE_MATCH,
+    NETWORK_ASKED,
+    NUMBER_TEXT,
+    TEXT,
+    header,
+    in_path,
+    query,
+)
+from tollkeeper.core.paygates.fields import METHODS
+from tollkeeper.gateway.management.schemas import RECEIPT_OF_VERSION_2, REQUIRED_IN_HEADER, SLUG
 
 _CALL_DESCRIPTION: Final = (
     "The method is one that the PayGate allows; a path below the slug is where it allows that. Query and body go to "
@@ -47,7 +56,7 @@ _CALL_CODES: Final = (
     Code.UNAVAILABLE,
     Code.SETTLEMENT_PENDING,
 )
-_CHALLENGE: Final = Answer(
+_CHALLENGE: Final = ResponseSpec(
     "Payment required; errorDetail says CREDITS_EXHAUSTED where the payment's credits are used up.",
     {JSON: {"anyOf": [ref("Challenge"), ref("ShapeA"), ref("ShapeB")]}},
     REQUIRED_IN_HEADER,
@@ -95,8 +104,8 @@ def _call(method: str) -> Operation:
         request_required=False,
         bearer=Bearer.OPTIONAL,
         answers={
-            "default": Answer("The target's own answer", {"*/*": {}}, may_have=_RECEIPT),
-            200: Answer(
+            "default": ResponseSpec("The target's own answer", {"*/*": {}}, may_have=_RECEIPT),
+            200: ResponseSpec(
                 "The target's own answer, or a link to what a file PayGate sold",
                 {JSON: {"anyOf": [ref("Bought"), {}]}, "*/*": {}},
                 may_have=_RECEIPT,
@@ -141,9 +150,9 @@ def _download(method: str) -> Operation:
             IF_NONE_MATCH,
         ),
         answers={
-            200: Answer("The file", content, own),
-            206: Answer("A part of the file", content, {**own, "Content-Range": part}),
-            304: Answer("The caller has it", headers=own),
+            200: ResponseSpec("The file", content, own),
+            206: ResponseSpec("A part of the file", content, {**own, "Content-Range": part}),
+            304: ResponseSpec("The caller has it", headers=own),
         },
         codes=(Code.NOT_FOUND, Code.FORBIDDEN, Code.METHOD_NOT_ALLOWED, Code.UNAVAILABLE),
         also=dict.fromkeys((412, 416), (Code.INVALID_PARAMETER,)),

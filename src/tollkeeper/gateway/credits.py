@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from litestar import Request, Response
 
 from tollkeeper.api import bearer_token, clock_ms, iso, page_parameters, pagination, query_of, unless_known
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.purchases import PurchaseState, credit_token, purchase_of_token
 from tollkeeper.core.x402.version2 import PAYMENT_HEADERS
 from tollkeeper.describing import route
-from tollkeeper.gateway import operations
-from tollkeeper.gateway.ownership import login_required
+from tollkeeper.gateway.management import operations
+from tollkeeper.gateway.management.ownership import login_required
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
     from tollkeeper.auth import Auth
-    from tollkeeper.gateway.buying import Presented
-    from tollkeeper.gateway.proofs import Proofs
-    from tollkeeper.storage.purchase_rows import Purchase
-    from tollkeeper.storage.purchases import Purchases
+    from tollkeeper.gateway.call.payment_header import Proofs
+    from tollkeeper.gateway.purchase.service import Presented
+    from tollkeeper.storage.ledger.purchase_rows import Purchase
+    from tollkeeper.storage.ledger.purchases import Purchases
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from tollkeeper.api import iso
-from tollkeeper.core.downloads import DEFAULT_TYPE, Link, asked_part, bought_body, disposition, read_link
-from tollkeeper.core.errors import ApiError, Code, invalid
+from tollkeeper.core.api.errors import ApiError, Code, invalid
 from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
-from tollkeeper.storage.database import StorageError
-from tollkeeper.storage.file_rows import (
+from tollkeeper.core.paygates.downloads import DEFAULT_TYPE, Link, asked_part, bought_body, disposition, read_link
+from tollkeeper.storage.engine.database import StorageError
+from tollkeeper.storage.files.store import FileMissingError, FileStoreError
+from tollkeeper.storage.gateway.file_rows import (
     cut_left_files,
     cut_uploads,
     find_file,
@@ -29,16 +30,15 @@ from tollkeeper.storage.file_rows import (
     keep_until,
     mark_of_database,
 )
-from tollkeeper.storage.files import FileMissingError, FileStoreError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from litestar.types import HTTPScope, Receive, Send
 
-    from tollkeeper.core.downloads import Part, StoredFile
-    from tollkeeper.storage.database import Database
-    from tollkeeper.storage.files import FileStore
+    from tollkeeper.core.paygates.downloads import Part, StoredFile
+    from tollkeeper.storage.engine.database import Database
+    from tollkeeper.storage.files.store import FileStore
 
 _LOG = structlog.get_logger("tollkeeper.gateway.files")
 _ROUND_SECONDS: Final = 20.0  # between looks for what nobody sells or may download any more

@@ -4,7 +4,7 @@ At a gate nothing is counted but 402s and refusals, so that nobody is limited fo
 address that has such a debt is asked at all, one whose debt is full gets 429, and a payment or token that got a credit
 before passes all the same. A purchase takes back the unpaid request that it began with. Requests of this machine's own
 addresses are not counted. What is remembered is this process's own and in memory. The rules of counting are
-`core.rate_limits`, whose address it is `core.client_addresses`.
+`core.http.rate_limits`, whose address it is `core.http.client_addresses`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 from litestar.enums import ScopeType
 
 from tollkeeper.api import bearer_token, header_pairs
-from tollkeeper.core.client_addresses import ClientAddresses, rate_key
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.rate_limits import Rate, RateLimiter, rate_headers, rate_limited
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.http.client_addresses import ClientAddresses, rate_key
+from tollkeeper.core.http.rate_limits import Rate, RateLimiter, rate_headers, rate_limited
 from tollkeeper.core.x402.version2 import PAYMENT_HEADERS
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
     from tollkeeper.auth import Auth
-    from tollkeeper.core.rate_limits import RequestLimits
-    from tollkeeper.edge.call import InboundCall
+    from tollkeeper.core.http.rate_limits import RequestLimits
+    from tollkeeper.edge.server.call import InboundCall
 
 GOOD_PROOFS_MAX: Final = 50_000
 _API: Final = "/api/"

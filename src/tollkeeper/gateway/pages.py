@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from tollkeeper.core.errors import Code
+from tollkeeper.core.api.errors import Code
 
 if TYPE_CHECKING:
-    from tollkeeper.core.errors import ApiError
-    from tollkeeper.edge.call import InboundCall
-    from tollkeeper.gateway.gates import OpenGate
+    from tollkeeper.core.api.errors import ApiError
+    from tollkeeper.edge.server.call import InboundCall
+    from tollkeeper.gateway.call.gate_cache import OpenGate
 
 # What a page gets over, which logs in and sends other methods than the browser's GET.
 _BEFORE_PAYMENT: Final = frozenset({Code.AUTH_REQUIRED, Code.METHOD_NOT_ALLOWED})

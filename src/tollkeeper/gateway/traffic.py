@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.core.errors import ApiError
-from tollkeeper.core.statistics import DAY_MS, HOUR_MS, Outcome, latency_bucket, outcome_of_call
+from tollkeeper.core.api.errors import ApiError
+from tollkeeper.core.paygates.statistics import DAY_MS, HOUR_MS, RequestOutcome, latency_bucket, outcome_of_call
 from tollkeeper.storage import ConstraintError, StatementError, StorageError
-from tollkeeper.storage.statistics import Counted, LoggedRequest
+from tollkeeper.storage.gateway.statistics import Counted, LoggedRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from tollkeeper.core.errors import Code
-    from tollkeeper.core.statistics import Kept
-    from tollkeeper.edge.call import InboundCall
-    from tollkeeper.storage.purchases import Purchases
-    from tollkeeper.storage.statistics import Statistics
+    from tollkeeper.core.api.errors import Code
+    from tollkeeper.core.paygates.statistics import Kept
+    from tollkeeper.edge.server.call import InboundCall
+    from tollkeeper.storage.gateway.statistics import Statistics
+    from tollkeeper.storage.ledger.purchases import Purchases
 
 INTERVAL_SECONDS: Final = 0.5
 LOGGED_MAX: Final = 500
@@ -39,7 +39,7 @@ UNPAID_ROWS_MAX: Final = 1000  # of a gate, an outcome and an hour
 _ROWS_SECONDS: Final = 0.05  # while more rows wait than are written at once
 _COUNTS_SECONDS: Final = 1.0  # after which counts do not wait for more rows
 _FORGET_SECONDS: Final = 3600.0
-_UNPAID: Final = frozenset({Outcome.CHALLENGED, Outcome.REFUSED})
+_UNPAID: Final = frozenset({RequestOutcome.CHALLENGED, RequestOutcome.REFUSED})
 _LOG = structlog.get_logger("tollkeeper.gateway.traffic")
 
 
@@ -69,11 +69,11 @@ class Traffic:
         self._clock_ms = clock_ms
         self._kept = kept
         self._counts: dict[int, list[int]] = {}
-        self._outcomes: Counter[tuple[int, int, Outcome]] = Counter()
+        self._outcomes: Counter[tuple[int, int, RequestOutcome]] = Counter()
         self._latencies: Counter[tuple[int, int, int]] = Counter()
         self._requests: list[LoggedRequest] = []
         self._logged: Counter[int] = Counter()  # rows that were taken since counts were written, by gate
-        self._unpaid_rows: Counter[tuple[int, Outcome]] = Counter()  # by gate, in the hour that is
+        self._unpaid_rows: Counter[tuple[int, RequestOutcome]] = Counter()  # by gate, in the hour that is
         self._unpaid_hour_ms = 0
         self._served: dict[int, _Served] = {}  # by gate, of the hour that is; what most paid calls are
         self.has_room = True  # for more rows of the log, until some are written
@@ -92,7 +92,7 @@ class Traffic:
     def challenged(self, gate_id: int, call: InboundCall) -> None:
         """A 402 was answered to a request without payment, or with one that is used up."""
         self._of(gate_id)[0] += 1
-        self._note(gate_id, call, 402, Outcome.CHALLENGED, None, None)
+        self._note(gate_id, call, 402, RequestOutcome.CHALLENGED, None, None)
 
     def _gather(self) -> None:
         """What `_served` counted, counted as everything else."""
@@ -107,7 +107,7 @@ class Traffic:
 
     def refused(self, gate_id: int, call: InboundCall, error: ApiError) -> None:
         """Something else was answered, and nothing was served."""
-        self._note(gate_id, call, error.status, Outcome.REFUSED, error.code.value, None)
+        self._note(gate_id, call, error.status, RequestOutcome.REFUSED, error.code.value, None)
 
     def ended(
         self,
@@ -145,7 +145,7 @@ class Traffic:
     def _log_served(
         self, call: InboundCall, gate_id: int, purchase_id: str | None, status: int, now_ms: int, duration_us: int
     ) -> None:
-        outcome = Outcome.SERVED
+        outcome = RequestOutcome.SERVED
         self._log(
             LoggedRequest(
                 call.request_id, gate_id, now_ms, call.method, status, outcome, None, duration_us, purchase_id
@@ -165,12 +165,18 @@ class Traffic:
     def _take_served(self, gate_id: int, served: _Served) -> None:
         count = sum(served.latencies.values())
         self._of(gate_id)[1] += count
-        self._outcomes[gate_id, served.hour_ms, Outcome.SERVED] += count
+        self._outcomes[gate_id, served.hour_ms, RequestOutcome.SERVED] += count
         for bucket, calls in served.latencies.items():
             self._latencies[gate_id, served.hour_ms, bucket] += calls
 
     def _note(
-        self, gate_id: int, call: InboundCall, status: int, outcome: Outcome, code: str | None, purchase_id: str | None
+        self,
+        gate_id: int,
+        call: InboundCall,
+        status: int,
+        outcome: RequestOutcome,
+        code: str | None,
+        purchase_id: str | None,
     ) -> tuple[int, int]:
         now_ms = self._clock_ms()
         hour_ms = now_ms // HOUR_MS * HOUR_MS
@@ -184,7 +190,7 @@ class Traffic:
             )
         return hour_ms, duration_us
 
-    def _takes_unpaid(self, gate_id: int, hour_ms: int, outcome: Outcome) -> bool:
+    def _takes_unpaid(self, gate_id: int, hour_ms: int, outcome: RequestOutcome) -> bool:
         """Count one more row of what was not paid, if the hour has any left."""
         if hour_ms != self._unpaid_hour_ms:
             self._unpaid_rows, self._unpaid_hour_ms = Counter(), hour_ms

@@ -1,8 +1,8 @@
 """The networks that this hub settles on and the accounts that pay for each (contract 5.2, 5.3).
 
 What a network is called, whether its node has answered, which asset is taken there, and what the rules of its family
-are asked. `Account` is an EVM network's, `SolanaAccount` has the same members: the endpoints know no family. What a
-settlement is, is not decided here.
+are asked. `SettlingAccount` is an EVM network's, `SolanaAccount` has the same members: the endpoints know no family.
+What a settlement is, is not decided here.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.counterfactual import is_wrapped
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.evm.counterfactual import is_wrapped
+from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.core.networks import ALIASES
-from tollkeeper.core.verification import (
+from tollkeeper.core.x402.verification import (
     Check,
     Reason,
     chain_checks,
@@ -28,33 +28,33 @@ from tollkeeper.core.verification import (
     time_checks,
     with_usual_v,
 )
-from tollkeeper.core.wire import SCHEME, EvmPayload, Requirements
+from tollkeeper.core.x402.version1 import SCHEME, EvmPayload, Requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tollkeeper.chains.evm import EvmChain, Fees
+    from tollkeeper.chains.evm.chain import EvmChain, Fees
     from tollkeeper.chains.solana import SolanaChain
-    from tollkeeper.core.payer_proof import Standing
     from tollkeeper.core.solana import SolanaAsset
-    from tollkeeper.core.verification import EvmAsset
-    from tollkeeper.core.wire import Payment, PaymentKey
-    from tollkeeper.hub.askers import Asker
-    from tollkeeper.hub.company import Company
+    from tollkeeper.core.x402.payer_proof import AuthorizationStanding
+    from tollkeeper.core.x402.verification import EvmAsset
+    from tollkeeper.core.x402.version1 import Payment, PaymentKey
+    from tollkeeper.hub.api.requests import RequestedPayment
+    from tollkeeper.hub.api.tenants import Asker
+    from tollkeeper.hub.api.transfer import TransferAsked
+    from tollkeeper.hub.evm.batch import Company
+    from tollkeeper.hub.evm.signer_pool import SignerPool
     from tollkeeper.hub.gas import Gas
     from tollkeeper.hub.queue import Queue
-    from tollkeeper.hub.requests import Asked
-    from tollkeeper.hub.signer_pool import SignerPool
     from tollkeeper.hub.solana.account import SolanaAccount
-    from tollkeeper.hub.transfer import TransferAsked
 
-AnyAccount: TypeAlias = "Account | SolanaAccount"
+AnyAccount: TypeAlias = "SettlingAccount | SolanaAccount"
 
 RETRY_AFTER_SECONDS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class SettlingAccount:
     """One network with the signers that settle on it, and what that may cost in an hour."""
 
     chain: EvmChain
@@ -91,7 +91,7 @@ class Account:
         assert asset is not None  # noqa: S101 - the network is open
         return asset
 
-    def static_checks(self, asked: Asked, now_seconds: int | None) -> Iterator[Check]:
+    def static_checks(self, asked: RequestedPayment, now_seconds: int | None) -> Iterator[Check]:
         """Every rule of the family that needs no node, in order; those about time only where `now_seconds` is given.
 
         The signature is not among them: where the payer is a contract, only a node can say.
@@ -167,7 +167,7 @@ class Account:
             pay_to=checksum_address(authorization.pay_to),
         )
 
-    async def live_checks(self, asked: Asked, now_seconds: int) -> list[Check]:
+    async def live_checks(self, asked: RequestedPayment, now_seconds: int) -> list[Check]:
         """Return the chain's checks of a payment that kept the other rules; none if it is not signed.
 
         Raises: UNAVAILABLE.
@@ -189,7 +189,7 @@ class Account:
         late = [check for check in time_checks(payload, now_seconds) if not check.ok]
         return [deployed, *late, *checks]
 
-    async def standing(self, key: PaymentKey, blockhash: str) -> Standing:  # noqa: ARG002 - Solana's
+    async def standing(self, key: PaymentKey, blockhash: str) -> AuthorizationStanding:  # noqa: ARG002 - Solana's
         """Is the authorization unused? Raises: RpcUnavailable."""
         return await self.chain.authorizations.unused(key.payer, key.nonce)
 

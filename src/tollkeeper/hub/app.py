@@ -15,24 +15,24 @@ from litestar import Request, Response
 from tollkeeper.api import Shell, clock_ms, ok, refused
 from tollkeeper.auth import auth_routes
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.client_addresses import ClientAddresses
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.http.client_addresses import ClientAddresses
+from tollkeeper.core.http.signatures import Algorithm, VerifyingKey
 from tollkeeper.core.limits import READINESS_WAIT_SECONDS
-from tollkeeper.core.signatures import Algorithm, VerifyingKey
 from tollkeeper.describing import Handlers, description_routes, route
-from tollkeeper.hub import operations
-from tollkeeper.hub.askers import Askers
-from tollkeeper.hub.completer import open_account
-from tollkeeper.hub.facilitator import Facilitator
-from tollkeeper.hub.families import Around, Settling, account_of
-from tollkeeper.hub.gateway_signature import TrustedKeys, local_path
-from tollkeeper.hub.history import history_routes, status_routes
+from tollkeeper.hub.api import operations
+from tollkeeper.hub.api.facilitator import Facilitator
+from tollkeeper.hub.api.gateway_signature import TrustedKeys, local_path
+from tollkeeper.hub.api.history import history_routes, status_routes
+from tollkeeper.hub.api.standing import Standings
+from tollkeeper.hub.api.tenants import Askers
+from tollkeeper.hub.api.transfer import Transfers
 from tollkeeper.hub.membership import Membership
 from tollkeeper.hub.metrics import HubMetrics
-from tollkeeper.hub.records import Records
-from tollkeeper.hub.standing import Standings
-from tollkeeper.hub.transfer import Transfers
-from tollkeeper.storage.database import Statement, StorageError
+from tollkeeper.hub.settlement.family import Around, Settling, account_of
+from tollkeeper.hub.settlement.outcomes import Records
+from tollkeeper.hub.settlement.recovery import open_account
+from tollkeeper.storage.engine.database import Statement, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from litestar.types import ASGIApp, Receive, Send
 
     from tollkeeper.auth import Auth
-    from tollkeeper.core.wire import PaymentKey
+    from tollkeeper.core.x402.version1 import PaymentKey
     from tollkeeper.hub.accounts import AnyAccount
-    from tollkeeper.hub.families import HubNetwork
-    from tollkeeper.hub.settlement import Settlements
-    from tollkeeper.storage.database import Database
+    from tollkeeper.hub.settlement.family import HubNetwork
+    from tollkeeper.hub.settlement.flow import Settlements
+    from tollkeeper.storage.engine.database import Database
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 API_PREFIX: Final = "/api/v1"

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.hub.accounts import unavailable
 from tollkeeper.hub.telling import Telling
-from tollkeeper.storage.transactions import GasBudget
+from tollkeeper.storage.hub.transactions import GasBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
 
-    from tollkeeper.storage.payers import Suspended
+    from tollkeeper.storage.hub.payers import Suspended
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.api import new_request_id
-from tollkeeper.storage.database import StorageError
-from tollkeeper.storage.leases import Lease, join, leave, renew, take_lease
+from tollkeeper.storage.engine.database import StorageError
+from tollkeeper.storage.hub.leases import Lease, join, leave, renew, take_lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tollkeeper.storage.database import Database
+    from tollkeeper.storage.engine.database import Database
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 _FOREVER_MS: Final = 2**53

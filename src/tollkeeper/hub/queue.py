@@ -3,7 +3,7 @@
 The hub has no rate limit, and gas bounds an hour, not a moment: a crowd of strangers' payments in a queue would hold up
 every sale behind it. So what is under way is bounded. Where the hub has trusted gateways, strangers begin nothing while
 half of it is taken, by whomever; the other half is left for these. The count is in the database
-(`storage.claim_bounds`), so all processes that share it share one bound.
+(`storage.hub.claim_bounds`), so all processes that share it share one bound.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import structlog
 from tollkeeper.core.limits import PAYER_UNDER_WAY_MAX
 from tollkeeper.hub.accounts import unavailable
 from tollkeeper.hub.telling import Telling
-from tollkeeper.storage.claim_bounds import ClaimBounds, Funds
+from tollkeeper.storage.hub.claim_bounds import ClaimBounds, Funds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
 
-    from tollkeeper.core.errors import ApiError
+    from tollkeeper.core.api.errors import ApiError
     from tollkeeper.hub.metrics import HubMetrics
 
 _LOG = structlog.get_logger("tollkeeper.hub")

@@ -18,14 +18,14 @@ import aiohttp
 from tollkeeper.client.offers import offers_of
 from tollkeeper.client.owner import log_in
 from tollkeeper.client.payments import authorization_for, payload_for, payment_for
-from tollkeeper.core.evm import balance_of_calldata
+from tollkeeper.core.evm.encoding import balance_of_calldata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
-    from tollkeeper.core.evm import Authorization
-    from tollkeeper.core.wallet_keys import WalletKey
+    from tollkeeper.core.evm.encoding import Authorization
+    from tollkeeper.core.keys.wallet_keys import WalletKey
     from tollkeeper.sandbox.wallets import TestWallet
 
 _TIMEOUT_SECONDS: Final = 90

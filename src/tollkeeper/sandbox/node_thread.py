@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Node(Protocol):
+class RunnableNode(Protocol):
     """Node that can be started and stopped in an event loop."""
 
     async def start(self) -> str:
@@ -21,7 +21,7 @@ class Node(Protocol):
         """Stop serving."""
 
 
-N = TypeVar("N", bound=Node)
+N = TypeVar("N", bound=RunnableNode)
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ MAX_BODY_BYTES: Final = 5 * 1024 * 1024
 _log = structlog.get_logger(__name__)
 
 
-class RpcError(Exception):
+class ServedRpcError(Exception):
     """A refusal that the caller sees as a JSON-RPC error object."""
 
     def __init__(self, message: str, *, code: int = SERVER_ERROR, data: object = None) -> None:
@@ -60,32 +60,32 @@ class JsonRpcApp:
     def answer(self, request: object) -> dict[str, object]:
         """The response object to one request object."""
         if not isinstance(request, dict) or not isinstance(request.get("method"), str):
-            refusal = RpcError("invalid request", code=INVALID_REQUEST)
+            refusal = ServedRpcError("invalid request", code=INVALID_REQUEST)
             return {"jsonrpc": "2.0", "id": None, "error": refusal.as_json()}
         head: dict[str, object] = {"jsonrpc": "2.0", "id": request.get("id")}
         try:
             return head | {"result": self.call(request["method"], request.get("params", []))}
-        except RpcError as error:
+        except ServedRpcError as error:
             return head | {"error": error.as_json()}
         except Exception:  # noqa: BLE001 - a faulty method is logged and must not end the node
             _log.exception("sandbox_rpc_failed", method=request["method"])
-            return head | {"error": RpcError("internal error", code=INTERNAL_ERROR).as_json()}
+            return head | {"error": ServedRpcError("internal error", code=INTERNAL_ERROR).as_json()}
 
     def call(self, method: str, params: object = ()) -> Any:  # noqa: ANN401 - any JSON value
         """The result of one method. Raises: RpcError."""
         function = self._methods.get(method)
         if function is None:
             message = f"the method {method} does not exist/is not available"
-            raise RpcError(message, code=METHOD_NOT_FOUND)
+            raise ServedRpcError(message, code=METHOD_NOT_FOUND)
         if not isinstance(params, list | tuple):
             message = "params must be a list"
-            raise RpcError(message, code=INVALID_PARAMS)
+            raise ServedRpcError(message, code=INVALID_PARAMS)
         try:
             return function(*params)
         except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError) as error:
             # The methods read untyped JSON: what does not fit is the caller's mistake.
             message = f"invalid parameters of {method}"
-            raise RpcError(message, code=INVALID_PARAMS) from error
+            raise ServedRpcError(message, code=INVALID_PARAMS) from error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI entry."""
@@ -105,7 +105,7 @@ class JsonRpcApp:
         try:
             request = msgspec.json.decode(body)
         except (msgspec.DecodeError, RecursionError):
-            refusal = RpcError("parse error", code=PARSE_ERROR)
+            refusal = ServedRpcError("parse error", code=PARSE_ERROR)
             return {"jsonrpc": "2.0", "id": None, "error": refusal.as_json()}
         if isinstance(request, list) and request:
             return [self.answer(one) for one in request]

@@ -14,15 +14,15 @@ from tollkeeper.client.payments import authorization_for, payment_for
 from tollkeeper.client.requests import reason_of
 from tollkeeper.core import configuration as text_of
 from tollkeeper.core.configuration import LogFormat, LogLevel
-from tollkeeper.core.evm import checksum_address
-from tollkeeper.core.keyring import parse_private_key
+from tollkeeper.core.evm.encoding import checksum_address
+from tollkeeper.core.keys.keyring import parse_private_key
 from tollkeeper.core.printable import printable
 from tollkeeper.logs import configure_logs
 from tollkeeper.sandbox.buyer import Buyer
-from tollkeeper.sandbox.evm_engine import EngineName
+from tollkeeper.sandbox.evm.engine import EngineName
 from tollkeeper.sandbox.stack import SOLANA, Options, Sandbox, open_sandbox
 from tollkeeper.serving import StartError
-from tollkeeper.serving.http_server import run, until_signalled
+from tollkeeper.serving.process.http_server import run, until_signalled
 from tollkeeper.settings import typed_command, wants_colours
 
 if TYPE_CHECKING:

@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates, LogFormat, LogLevel, PublicUrl
-from tollkeeper.core.evm import checksum_address, keccak256
-from tollkeeper.core.keyring import Secret
+from tollkeeper.core.evm.encoding import checksum_address, keccak256
+from tollkeeper.core.keys.keyring import Secret
+from tollkeeper.core.keys.sealing import KeyRing
 from tollkeeper.core.limits import SETTLEMENTS_UNDER_WAY_MAX
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.sealing import KeyRing
-from tollkeeper.sandbox.evm_node import EvmNode
-from tollkeeper.sandbox.solana_node import SolanaNode
-from tollkeeper.sandbox.target import DemoTarget
+from tollkeeper.core.x402.challenge import Profile
+from tollkeeper.sandbox.demo.target import DemoTarget
+from tollkeeper.sandbox.evm.node import EvmNode
+from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import (
     PUBLIC_SEED,
     SolanaWallets,
@@ -32,7 +32,7 @@ from tollkeeper.sandbox.wallets import (
 )
 from tollkeeper.serving import StartError
 from tollkeeper.serving.composition import HUB_PREFIX, compose
-from tollkeeper.serving.http_server import HttpServer, listen
+from tollkeeper.serving.process.http_server import HttpServer, listen
 from tollkeeper.settings import (
     Batching,
     DepthSettings,
@@ -43,12 +43,12 @@ from tollkeeper.settings import (
     Role,
     Settings,
 )
-from tollkeeper.storage.private import make_private_directory
+from tollkeeper.storage.engine.private_files import make_private_directory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tollkeeper.sandbox.evm_engine import EngineName
+    from tollkeeper.sandbox.evm.engine import EngineName
 
 HOST: Final = "127.0.0.1"
 NETWORK: Final = NETWORKS["base-sepolia"]

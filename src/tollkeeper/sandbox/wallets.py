@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from tollkeeper.core.base58 import encode
-from tollkeeper.core.ed25519 import public_key
-from tollkeeper.core.evm import address_of_key, keccak256
-from tollkeeper.core.keyring import fee_payer_seeds
+from tollkeeper.core.evm.encoding import address_of_key, keccak256
+from tollkeeper.core.keys.keyring import fee_payer_seeds
+from tollkeeper.core.keys.wallet_keys import WalletKey
 from tollkeeper.core.networks import Family
-from tollkeeper.core.wallet_keys import WalletKey
+from tollkeeper.core.solana.base58 import encode
+from tollkeeper.core.solana.ed25519 import public_key
 
 PUBLIC_SEED: Final = "tollkeeper sandbox: these keys are public and worthless"
 

@@ -14,31 +14,32 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth, TrustedIssuers
-from tollkeeper.core.client_addresses import ClientAddresses
 from tollkeeper.core.families import FAMILIES
+from tollkeeper.core.http.client_addresses import ClientAddresses
+from tollkeeper.core.http.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
-from tollkeeper.core.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
-from tollkeeper.gateway.hub_client import HubClient, Transport
-from tollkeeper.gateway.transports import AsgiTransport, HttpTransport
-from tollkeeper.hub.gateway_signature import COVERED, LABEL, authority_of
-from tollkeeper.serving import inspection, reconciling
-from tollkeeper.serving.access import AccessLog, Application, Mounted
+from tollkeeper.gateway.facilitator.client import HubClient, Transport
+from tollkeeper.gateway.facilitator.transports import AsgiTransport, HttpTransport
+from tollkeeper.hub.api.gateway_signature import COVERED, LABEL, authority_of
 from tollkeeper.serving.admin.socket import taking_orders
-from tollkeeper.serving.encryption_keys import EncryptionKeys
-from tollkeeper.serving.file_stores import file_store
-from tollkeeper.serving.inspection import INTERVAL_SECONDS as INSPECTION_SECONDS
-from tollkeeper.serving.inspection import keep_inspecting
-from tollkeeper.serving.key_files import KeyFiles
-from tollkeeper.serving.measuring import Measured
-from tollkeeper.serving.metrics_listener import serving_metrics
+from tollkeeper.serving.books import inspection
+from tollkeeper.serving.books import reconciliation as reconciling
+from tollkeeper.serving.books.inspection import INTERVAL_SECONDS as INSPECTION_SECONDS
+from tollkeeper.serving.books.inspection import keep_inspecting
+from tollkeeper.serving.books.reconciliation import keep_reconciling
+from tollkeeper.serving.config.file_stores import file_store
+from tollkeeper.serving.http.access_log import AccessLog, Application, Mounted
+from tollkeeper.serving.http.origins import OriginGuard
+from tollkeeper.serving.http.traces import Spans, TracedHub
+from tollkeeper.serving.keys.encryption_keys import EncryptionKeys
+from tollkeeper.serving.keys.files import KeyFiles
+from tollkeeper.serving.keys.trusted_gateways import GatewayKeys
+from tollkeeper.serving.metrics.listener import serving_metrics
+from tollkeeper.serving.metrics.metrics import Measured
 from tollkeeper.serving.nodes import chain_of, config_of
-from tollkeeper.serving.origins import OriginGuard
 from tollkeeper.serving.own_database import open_own_database
-from tollkeeper.serving.reconciling import keep_reconciling
-from tollkeeper.serving.tracing import Spans, TracedHub
-from tollkeeper.serving.trusted_gateways import GatewayKeys
 from tollkeeper.settings import Role, Settings
-from tollkeeper.storage.purchases import Exposure, TrustCaps
+from tollkeeper.storage.ledger.purchases import Exposure, TrustCaps
 from tollkeeper.web.assets import Assets
 
 if TYPE_CHECKING:
@@ -46,12 +47,12 @@ if TYPE_CHECKING:
 
     from litestar.types import ASGIApp
 
-    from tollkeeper.core.sealing import KeyRing
+    from tollkeeper.core.keys.sealing import KeyRing
     from tollkeeper.gateway.app import Gateway
-    from tollkeeper.gateway.hub_client import Signer as RequestSigner
+    from tollkeeper.gateway.facilitator.client import Signer as RequestSigner
     from tollkeeper.hub.app import Hub
     from tollkeeper.serving.reloading import Reloading
-    from tollkeeper.storage.database import Database
+    from tollkeeper.storage.engine.database import Database
 
 T = TypeVar("T")
 
@@ -157,7 +158,7 @@ async def _open_hub(
     public_url: str,
 ) -> Hub:
     from tollkeeper.hub.app import Hub
-    from tollkeeper.hub.families import HubNetwork, signers_of
+    from tollkeeper.hub.settlement.family import HubNetwork, signers_of
 
     keys = [key.reveal() for key in settings.signer_keys]
     signers = {

@@ -2,7 +2,7 @@
 
 A key of its own pays, and never one of the hub's (security A-24): what those sign stays bounded by the signer's policy,
 and a nonce taken behind the hub's back would make one of its transactions worthless. What is deployed and how is
-`hub.deploying`'s.
+`hub.evm.deployment`'s.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 from tollkeeper.chains.rpc import Rpc, RpcUnavailable
 from tollkeeper.core.configuration import parse_network
-from tollkeeper.core.evm import checksum_address
+from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.core.families import FAMILIES
-from tollkeeper.core.keyring import parse_private_key
-from tollkeeper.hub.deploying import DeploymentError, DeploymentPolicy, deploy_batcher
-from tollkeeper.hub.signer import Signer
+from tollkeeper.core.keys.keyring import parse_private_key
+from tollkeeper.hub.evm.deployment import DeploymentError, DeploymentPolicy, deploy_batcher
+from tollkeeper.hub.evm.signer import Signer
 from tollkeeper.settings.sources import read_secret_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tollkeeper.hub.deploying import Deployment
+    from tollkeeper.hub.evm.deployment import BatcherDeployment
     from tollkeeper.settings import NetworkSettings, Settings
 
 
@@ -77,7 +77,9 @@ def _payer(settings: Settings, key_file: Path | None) -> Signer:
     return signer
 
 
-async def _deploy(settings: Settings, network: NetworkSettings, signer: Signer, *, by_deployer: bool) -> Deployment:
+async def _deploy(
+    settings: Settings, network: NetworkSettings, signer: Signer, *, by_deployer: bool
+) -> BatcherDeployment:
     chain_id = network.network.chain_id
     assert chain_id is not None  # noqa: S101 - an EVM network has one
     rpc = Rpc(network.rpc_urls)

@@ -8,24 +8,24 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tollkeeper.settings import Finding, Role
+from tollkeeper.settings import Role, SettingProblem
 
 _MOUNTS: Final = Path("/proc/self/mounts")  # elsewhere than on Linux there is none, and nothing is known
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 _DESCRIPTORS_MIN: Final = 4096
 
 
-def machine_findings(role: Role) -> list[Finding]:
+def machine_findings(role: Role) -> list[SettingProblem]:
     """Return what makes this machine give out earlier than it should."""
     found = []
     folder = os.path.realpath(tempfile.gettempdir())
     if role is not Role.HUB and _kind_of(folder) in _IN_MEMORY:
         problem = f"{folder} is in memory, where large answers wait for slow callers"
-        found.append(Finding("TMPDIR", problem, "name a directory on a disk"))
+        found.append(SettingProblem("TMPDIR", problem, "name a directory on a disk"))
     _, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed != resource.RLIM_INFINITY and allowed < _DESCRIPTORS_MIN:
         problem = f"it is {allowed}, and each call takes two descriptors"
-        found.append(Finding("ulimit -Hn", problem, f"raise it, to {_DESCRIPTORS_MIN} at least"))
+        found.append(SettingProblem("ulimit -Hn", problem, f"raise it, to {_DESCRIPTORS_MIN} at least"))
     return found
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tollkeeper.storage import StorageError, open_database
-from tollkeeper.storage.opening import sqlite_path
-from tollkeeper.storage.private import make_private_directory
+from tollkeeper.storage.engine.private_files import make_private_directory
+from tollkeeper.storage.engine.urls import sqlite_path
 
 if TYPE_CHECKING:
     from tollkeeper.settings import Settings
-    from tollkeeper.storage.sqlite import SqliteDatabase
+    from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 
 def open_own_database(settings: Settings) -> SqliteDatabase:

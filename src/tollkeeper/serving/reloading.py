@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.gateway.app import Gateway
-    from tollkeeper.serving.origins import OriginGuard
+    from tollkeeper.serving.http.origins import OriginGuard
     from tollkeeper.settings import Settings
 
 _LOG = structlog.get_logger("tollkeeper.serving.reloading")
@@ -64,7 +64,7 @@ class Reloading:
 
 def _changed(before: Settings, now: Settings) -> set[str]:
     """Return what is set otherwise now, by the names that users write. Of a node's URL all counts, also its key."""
-    from tollkeeper.serving.checking import describe  # noqa: PLC0415 - most processes never need it
+    from tollkeeper.serving.config.check import describe  # noqa: PLC0415 - most processes never need it
 
     shown = dict(describe(before))
     changed = {name for name, value in describe(now) if shown.pop(name, None) != value} | shown.keys()

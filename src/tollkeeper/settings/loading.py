@@ -8,35 +8,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core import configuration as text_of
-from tollkeeper.core.base58 import parse_key
-from tollkeeper.core.batches import DEPLOYER_ADDRESS, ITEMS_MAX
-from tollkeeper.core.challenge import Profile
 from tollkeeper.core.configuration import AnonymousPaygates, Bucket, LogFormat, LogLevel, PublicUrl
-from tollkeeper.core.evm import parse_address
-from tollkeeper.core.keyring import Secret, parse_key_ring, parse_private_keys
+from tollkeeper.core.evm.batches import DEPLOYER_ADDRESS, ITEMS_MAX
+from tollkeeper.core.evm.encoding import parse_address
+from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS
+from tollkeeper.core.http.rate_limits import RequestLimits
+from tollkeeper.core.http.timeouts import Patience
+from tollkeeper.core.keys.keyring import Secret, parse_key_ring, parse_private_keys
 from tollkeeper.core.limits import (
     CALL_BODY_SIZE_BYTES,
     REQUEST_LOG_DAYS,
     SETTLEMENTS_UNDER_WAY_MAX,
     STATISTICS_DAYS,
 )
-from tollkeeper.core.multicall import MULTICALL_ADDRESS
 from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
-from tollkeeper.core.patience import Patience
-from tollkeeper.core.rate_limits import RequestLimits
+from tollkeeper.core.paygates.statistics import Kept
+from tollkeeper.core.solana.base58 import parse_key
 from tollkeeper.core.solana.programs import COMPUTE_LIMIT_MAX, COMPUTE_PRICE_MAX_MICRO_LAMPORTS
-from tollkeeper.core.statistics import Kept
 from tollkeeper.core.wallets import parse_wallet
+from tollkeeper.core.x402.challenge import Profile
 from tollkeeper.settings.model import (
     Batching,
     DepthSettings,
     ExposureCaps,
     FeePayerCaps,
     FileSettings,
-    Finding,
     GasCaps,
     NetworkSettings,
     Role,
+    SettingProblem,
     Settings,
     SettingsError,
 )
@@ -45,7 +45,7 @@ from tollkeeper.settings.sources import Sources, find_config, network_setting, r
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tollkeeper.core.sealing import KeyRing
+    from tollkeeper.core.keys.sealing import KeyRing
 
 WORKERS_MAX: Final = 1_000_000  # that are refused by their number, and not as no number
 _ONE_WORKER: Final = (
@@ -81,7 +81,7 @@ def inspect_settings(
     *,
     overrides: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
-) -> tuple[Settings, tuple[Finding, ...]]:
+) -> tuple[Settings, tuple[SettingProblem, ...]]:
     """The settings with defaults where something is wrong, and everything that is wrong: to be shown, not to be used.
 
     Raises: SettingsError where the file cannot be read at all.
@@ -310,9 +310,9 @@ def _networks(sources: Sources, role: Role) -> dict[str, NetworkSettings]:
             sources.report(node, "it is not set", f"give the URL of a JSON-RPC node of {name}")
     known = f"one of {', '.join(NETWORKS)}"
     unknown = sorted(sources.sections - NETWORKS.keys())
-    sources.findings += [Finding(f"networks.{name}", "there is no such network", known) for name in unknown]
+    sources.findings += [SettingProblem(f"networks.{name}", "there is no such network", known) for name in unknown]
     if not networks:
-        sources.findings.append(Finding("networks", "no network is enabled", _enabling("base-sepolia", role)))
+        sources.findings.append(SettingProblem("networks", "no network is enabled", _enabling("base-sepolia", role)))
     return networks
 
 

@@ -7,21 +7,21 @@ from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING, TypeAlias
 
+from tollkeeper.core.http.rate_limits import RequestLimits
+from tollkeeper.core.http.timeouts import Patience
 from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, DOWNLOAD_LIFETIME_SECONDS
-from tollkeeper.core.patience import Patience
-from tollkeeper.core.rate_limits import RequestLimits
-from tollkeeper.core.settling import Depths
-from tollkeeper.core.statistics import Kept
+from tollkeeper.core.paygates.statistics import Kept
+from tollkeeper.core.settlement.proof import Depths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tollkeeper.core.challenge import Profile
     from tollkeeper.core.configuration import AnonymousPaygates, Bucket, LogFormat, LogLevel, PublicUrl
-    from tollkeeper.core.keyring import Secret
+    from tollkeeper.core.keys.keyring import Secret
+    from tollkeeper.core.keys.sealing import KeyRing
     from tollkeeper.core.networks import Network
-    from tollkeeper.core.sealing import KeyRing
+    from tollkeeper.core.x402.challenge import Profile
 
 Peers: TypeAlias = IPv4Network | IPv6Network
 
@@ -35,7 +35,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SettingProblem:
     """One thing that is wrong: which setting, what about it, and what to do."""
 
     name: str
@@ -49,7 +49,7 @@ class Finding:
 class SettingsError(Exception):
     """The configuration cannot be used; `findings` are all the reasons."""
 
-    def __init__(self, findings: tuple[Finding, ...]) -> None:
+    def __init__(self, findings: tuple[SettingProblem, ...]) -> None:
         super().__init__("\n".join(str(finding) for finding in findings))
         self.findings = findings
 

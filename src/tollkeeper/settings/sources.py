@@ -15,10 +15,10 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, TypeVar
 
+from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.configuration import list_of
-from tollkeeper.core.errors import ApiError
 from tollkeeper.core.networks import ALIASES
-from tollkeeper.settings.model import Finding, SettingsError
+from tollkeeper.settings.model import SettingProblem, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,7 +47,7 @@ class Sources:
         self, file: Mapping[str, Any], environ: Mapping[str, str], overrides: Mapping[str, str], base: Path
     ) -> None:
         self.base = base
-        self.findings: list[Finding] = []
+        self.findings: list[SettingProblem] = []
         self.sections: set[str] = set()  # networks that the file has a section for
         self._given: dict[str, _Given] = {}
         self._asked: set[str] = set()
@@ -84,7 +84,7 @@ class Sources:
         self._note(source, problem, remedy)
 
     def _note(self, source: str, problem: str, remedy: str = "") -> None:
-        self.findings.append(Finding(source, problem, remedy))
+        self.findings.append(SettingProblem(source, problem, remedy))
 
     def text(self, name: str) -> str | None:
         """The text of a setting; an empty one counts as not given."""
@@ -224,7 +224,7 @@ def read_toml(path: Path | None) -> dict[str, Any]:
         with path.open("rb") as file:
             return tomllib.load(file)
     except OSError as error:
-        finding = Finding(str(path), f"it cannot be read ({error.strerror})", "`tollkeeper init` writes one")
+        finding = SettingProblem(str(path), f"it cannot be read ({error.strerror})", "`tollkeeper init` writes one")
         raise SettingsError((finding,)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError((Finding(str(path), f"it is not TOML ({error})"),)) from None
+        raise SettingsError((SettingProblem(str(path), f"it is not TOML ({error})"),)) from None

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from tollkeeper.storage.database import (
+from tollkeeper.storage.engine.database import (
     ConstraintError,
     Database,
     Row,
@@ -17,8 +17,8 @@ from tollkeeper.storage.database import (
     Unit,
     Value,
 )
-from tollkeeper.storage.opening import open_database, pending
-from tollkeeper.storage.queries import Queries, Query, load_queries
+from tollkeeper.storage.engine.queries import Queries, Query, load_queries
+from tollkeeper.storage.engine.urls import open_database, pending
 
 __all__ = [
     "ConstraintError",

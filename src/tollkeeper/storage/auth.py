@@ -15,12 +15,12 @@ from tollkeeper.core.limits import (
     LOGIN_MESSAGE_LIFETIME_SECONDS,
     REFRESH_TOKEN_LIFETIME_SECONDS,
 )
-from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.sequences import next_id
+from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.sequences import next_id
 
 if TYPE_CHECKING:
-    from tollkeeper.core.siwe import LoginMessage
-    from tollkeeper.storage.database import Database, Row, Unit
+    from tollkeeper.core.keys.siwe import LoginMessage
+    from tollkeeper.storage.engine.database import Database, Row, Unit
 
 # Twice as long as a message logs in: nodes' clocks may differ.
 _USED_NONCE_KEPT_MS: Final = 2 * LOGIN_MESSAGE_LIFETIME_SECONDS * 1000

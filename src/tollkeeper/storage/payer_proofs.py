@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tollkeeper.core.keys.sealing import place as sealed_place
 from tollkeeper.core.purchases import Spend
-from tollkeeper.core.sealing import place as sealed_place
-from tollkeeper.core.wire import PaymentKey
-from tollkeeper.storage.first_purchase import ClaimRow
-from tollkeeper.storage.purchase_rows import SpendRequest, SpendResult, purchase_from
-from tollkeeper.storage.queries import load_queries
-from tollkeeper.storage.spending import HeldSpend, spend_one
+from tollkeeper.core.x402.version1 import PaymentKey
+from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.ledger.first_purchase import ClaimRow
+from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult, purchase_from
+from tollkeeper.storage.ledger.spends import HeldSpend, spend_one
 
 if TYPE_CHECKING:
-    from tollkeeper.core.payer_proof import Standing
     from tollkeeper.core.purchases import Terms
-    from tollkeeper.core.tenders import Tender
-    from tollkeeper.storage.database import Database, Statement, Unit
-    from tollkeeper.storage.purchase_rows import Purchase
-    from tollkeeper.storage.sealing import Sealing
+    from tollkeeper.core.x402.payer_proof import AuthorizationStanding
+    from tollkeeper.core.x402.payment_offer import Tender
+    from tollkeeper.storage.engine.database import Database, Statement, Unit
+    from tollkeeper.storage.engine.seals import Sealing
+    from tollkeeper.storage.ledger.purchase_rows import Purchase
 
 _Q: Final = load_queries("gateway.sql")
 NO_HEADER: Final = bytes(32)
@@ -49,7 +49,7 @@ class Place(msgspec.Struct, frozen=True):
 class ShowPayment(msgspec.Struct, frozen=True, kw_only=True):
     """A payment that is to spend a credit of its payer's. `row` and `pay_to` say what it would have bought.
 
-    `kept_until`, `moment`: as in `core.payer_proof.Standing`.
+    `kept_until`, `moment`: as in `core.x402.payer_proof.Standing`.
     """
 
     key: PaymentKey
@@ -116,7 +116,14 @@ class ShownPayments:
         return [purchase_from(row) for row in await self._database.read_short(place.claims(since_ms))]
 
     async def spend(
-        self, tender: Tender, terms: Terms, standing: Standing, wish: SpendRequest, *, purchase_id: str, now_ms: int
+        self,
+        tender: Tender,
+        terms: Terms,
+        standing: AuthorizationStanding,
+        wish: SpendRequest,
+        *,
+        purchase_id: str,
+        now_ms: int,
     ) -> SpendResult:
         """Spend a credit of the payer's by this payment, as `ShowPayment` says. `terms`: what it would have bought.
 

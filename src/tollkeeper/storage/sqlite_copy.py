@@ -14,11 +14,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.storage.database import StorageError
-from tollkeeper.storage.migrations import load_migrations, missing_migrations
-from tollkeeper.storage.opening import sqlite_path
-from tollkeeper.storage.private import make_private_directory, open_private_file
-from tollkeeper.storage.sqlite_file import MovedError, applied_migrations, lock_file, looking
+from tollkeeper.storage.engine.database import StorageError
+from tollkeeper.storage.engine.migrations import load_migrations, missing_migrations
+from tollkeeper.storage.engine.private_files import make_private_directory, open_private_file
+from tollkeeper.storage.engine.urls import sqlite_path
+from tollkeeper.storage.sqlite.file import MovedError, applied_migrations, lock_file, looking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from litestar import asgi
 
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError, Code
 
 if TYPE_CHECKING:
     from litestar.handlers import ASGIRouteHandler

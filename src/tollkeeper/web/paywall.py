@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from tollkeeper.core.errors import Code
-from tollkeeper.core.paygate_fields import CreditBinding, OnFailure
+from tollkeeper.core.api.errors import Code
+from tollkeeper.core.paygates.fields import CreditBinding, OnFailure
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.gateway.pages import Page
@@ -20,11 +20,11 @@ from tollkeeper.gateway.pages import Page
 if TYPE_CHECKING:
     import jinja2
 
-    from tollkeeper.core.errors import ApiError
+    from tollkeeper.core.api.errors import ApiError
     from tollkeeper.core.networks import Network
-    from tollkeeper.core.paygates import PayGate
-    from tollkeeper.edge.call import InboundCall
-    from tollkeeper.gateway.gates import OpenGate
+    from tollkeeper.core.paygates.model import PayGate
+    from tollkeeper.edge.server.call import InboundCall
+    from tollkeeper.gateway.call.gate_cache import OpenGate
     from tollkeeper.web.assets import Assets
 
 _PAGES_MAX: Final = 1_000  # some 10 KB each

@@ -1,10 +1,9 @@
 """One Solana network behind its nodes (specification 2.3, 2.4, 4.4).
 
-Read `chain` first: open it, read the facts of a payment, simulate, send, wait. `lifetimes` proves that a transaction
-can be executed no longer; the names of both are this package's. `blockhashes` says how long one is taken still, `uses`
-which transaction carried a payment out, `payments` which payments a range of slots holds, `history` whether a node
-lacks blocks, `answers` reads what nodes say.
-Whether a payment is good is decided in `core.solana`.
+Read `chain` first: open it, read the facts of a payment, simulate, send, wait. `expiry_proof` proves that a transaction
+can be executed no longer; the names of both are this package's. `blockhashes` says how long one is taken still,
+`payment_lookup` which transaction carried a payment out, `payments` which payments a range of slots holds, `history`
+whether a node lacks blocks, `answers` reads what nodes say. Whether a payment is good is decided in `core.solana`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tollkeeper.chains.solana.chain import (
     SolanaConfig,
     fee_lamports,
 )
-from tollkeeper.chains.solana.lifetimes import (
+from tollkeeper.chains.solana.expiry_proof import (
     BLOCKHASH_LIFETIME_BLOCKS,
     LAG_BLOCKS,
     Lifetime,

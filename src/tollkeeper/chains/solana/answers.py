@@ -10,9 +10,9 @@ import binascii
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.chains.receipts import NOTHING_SEEN, Sighting, Verdict
+from tollkeeper.chains.evm.receipts import NOTHING_SEEN, Sighting, Verdict
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
-from tollkeeper.core.base58 import decode_key, encode_key
+from tollkeeper.core.solana.base58 import decode_key, encode_key
 from tollkeeper.core.solana.programs import TokenAccount, read_token_account
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import structlog
 
-from tollkeeper.chains.rebroadcast import Rebroadcast
-from tollkeeper.chains.receipts import Expected, ReceiptWatcher, Sighting
+from tollkeeper.chains.evm.rebroadcast import Rebroadcast
+from tollkeeper.chains.evm.receipts import Expected, ReceiptWatcher, Sighting
 from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcUnavailable
 from tollkeeper.chains.solana.answers import (
     FINAL,
@@ -34,15 +34,15 @@ from tollkeeper.chains.solana.answers import (
     read_value,
 )
 from tollkeeper.chains.solana.blockhashes import LIST, BlockhashAges, Newcomers
+from tollkeeper.chains.solana.expiry_proof import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
 from tollkeeper.chains.solana.history import MissingBlocks
-from tollkeeper.chains.solana.lifetimes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
-from tollkeeper.chains.solana.sending import submit, submit_to_all
-from tollkeeper.chains.solana.uses import Searches
-from tollkeeper.chains.solana.vouching import NodeReads, SolanaWitnesses, Sought, VouchedStatuses
-from tollkeeper.core.base58 import encode_key
+from tollkeeper.chains.solana.payment_lookup import Searches
+from tollkeeper.chains.solana.quorum import NodeReads, SolanaWitnesses, Sought, VouchedStatuses
+from tollkeeper.chains.solana.sender import submit, submit_to_all
 from tollkeeper.core.limits import SETTLEMENTS_UNDER_WAY_MAX
-from tollkeeper.core.settling import Depths
+from tollkeeper.core.settlement.proof import Depths
 from tollkeeper.core.solana import BLOCKS_LEFT_MIN, FeePolicy, SolanaAsset, SolanaFacts
+from tollkeeper.core.solana.base58 import encode_key
 from tollkeeper.core.solana.programs import (
     HARMLESS_EXTENSIONS,
     TOKEN_2022_PROGRAM,
@@ -57,7 +57,7 @@ from tollkeeper.core.solana.recipients import MULTISIG_SIZE_BYTES, Account, no_w
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from tollkeeper.chains.evm import Submission
+    from tollkeeper.chains.evm.chain import Submission
     from tollkeeper.chains.nodes import Node
     from tollkeeper.core.networks import Network
     from tollkeeper.core.solana import SolanaTransfer
@@ -365,12 +365,12 @@ class SolanaChain:
         return [read_number(read_value(answer)) for answer in answers]
 
     async def submit(self, raw: bytes, signature: str) -> Submission:
-        """Hands a signed transaction to the node, as `sending.submit`, and to all where that one does not show it."""
+        """Hands a signed transaction to the node, as `sender.submit`, and to all where that one does not show it."""
         self._rebroadcast.begin(raw, signature)
         return await submit(self, raw, signature)
 
     async def submit_to_all(self, raw: bytes, signature: str) -> Submission:
-        """Hands it to every node, as `sending.submit_to_all`."""
+        """Hands it to every node, as `sender.submit_to_all`."""
         return await submit_to_all(self, raw, signature)
 
     async def wait(self, expected: Expected, deadline: float) -> Sighting:

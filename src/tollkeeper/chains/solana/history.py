@@ -17,7 +17,7 @@ import structlog
 
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.chains.solana.answers import FINAL, number_or_none, read_list, read_number
-from tollkeeper.chains.solana.vouching import node_of
+from tollkeeper.chains.solana.quorum import node_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ class Unseen(NamedTuple):
     is_so: Callable[[Sequence[Answer]], bool]
 
 
-class Block(NamedTuple):
+class FinalizedBlock(NamedTuple):
     """A finalized block. `seconds`: its Unix time, None where the node does not say."""
 
     slot: int
@@ -99,7 +99,7 @@ async def _has_recent(chain: SolanaChain) -> bool:
 async def has_every_block(
     chain: SolanaChain,
     slots: range,
-    is_behind: Callable[[Block], bool] | None = None,
+    is_behind: Callable[[FinalizedBlock], bool] | None = None,
     *,
     since: int | None = None,
     unseen: Unseen | None = None,
@@ -109,7 +109,7 @@ async def has_every_block(
     `is_behind`: what comes behind such a block does not matter. `since`: the first block must be no later than this
     Unix time. `unseen`: and does it show nothing of that? Raises: RpcUnavailable.
     """
-    first: Block | None = None
+    first: FinalizedBlock | None = None
     count = 0
     at_once = min(_SLOTS_AT_ONCE_MAX, max(_SLOTS_AT_ONCE, len(slots) // 10))
     for start in range(slots.start, slots.stop, at_once):
@@ -169,13 +169,13 @@ async def _listed(chain: SolanaChain, slots: range) -> list[int]:
     raise _not_shown(chain, "list the blocks that it has", answer)
 
 
-async def _block(chain: SolanaChain, slot: int) -> Block:
+async def _block(chain: SolanaChain, slot: int) -> FinalizedBlock:
     """Raises: RpcUnavailable, also for one whose parent the node lacks."""
     (answer,) = await chain.rpc.ask([("getBlock", [slot, _HEAD_ALONE])])
     try:
         shown: Any = answer
         parent_slot, height = read_number(shown["parentSlot"]), read_number(shown["blockHeight"])
-        return Block(slot, parent_slot, height, number_or_none(shown.get("blockTime")))
+        return FinalizedBlock(slot, parent_slot, height, number_or_none(shown.get("blockTime")))
     except (AttributeError, KeyError, TypeError) as error:
         raise _not_shown(chain, "show a block that it lists", answer) from error
 

@@ -2,7 +2,7 @@
 
 What a wallet sends by itself is nobody's business here: a payment is a transaction of a payment's shape whose fee
 another account than the payer paid. Only finalized transactions are read. Whether the books agree is decided in
-`core.reconciliation`.
+`core.settlement.reconciliation`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ import asyncio
 import base64
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tollkeeper.chains.receipts import Verdict, require_agreement
+from tollkeeper.chains.evm.receipts import Verdict, require_agreement
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.chains.solana.answers import read_number
-from tollkeeper.core import ed25519
-from tollkeeper.core.base58 import encode, encode_key, parse_key
-from tollkeeper.core.errors import ApiError
-from tollkeeper.core.reconciliation import ChainPayment
-from tollkeeper.core.solana import payment_key, read_transfer
+from tollkeeper.core.api.errors import ApiError
+from tollkeeper.core.settlement.reconciliation import ChainPayment
+from tollkeeper.core.solana import ed25519, payment_key, read_transfer
+from tollkeeper.core.solana.base58 import encode, encode_key, parse_key
 from tollkeeper.core.solana.message import MalformedTransaction
-from tollkeeper.core.wire import SolanaPayload
+from tollkeeper.core.x402.version1 import SolanaPayload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -73,7 +72,7 @@ async def read_payments(
     return sorted(found, key=lambda payment: payment.block_number)
 
 
-async def _listed(chain: SolanaChain, address: str, slots: range) -> list[Listed]:
+async def _listed(chain: SolanaChain, address: str, slots: range) -> list[ListedTransaction]:
     """All of these slots, by a node that has come to the last of them; one that lags a little is waited for."""
     last = max(0, slots.stop - 1)
     for _ in range(_LISTED_TRIES):
@@ -105,7 +104,7 @@ async def payments_of(chain: SolanaChain, signature: str) -> list[ChainPayment]:
     return list(payments_in(asset, signature, answer, {}))
 
 
-class Listed(NamedTuple):
+class ListedTransaction(NamedTuple):
     """A transaction as a node lists it."""
 
     signature: str
@@ -115,7 +114,7 @@ class Listed(NamedTuple):
 
 async def signatures_of(
     chain: SolanaChain, address: str, slots: range, *, commitment: str, first: int = _PAGE, known_slot: int = 0
-) -> AsyncIterator[Listed]:
+) -> AsyncIterator[ListedTransaction]:
     """Yield what was executed with this account in these slots, the newest first. Raises: RpcUnavailable.
 
     `first`: the number that is asked for before the others. A node that has not come to `known_slot` yet lists nothing.
@@ -142,10 +141,13 @@ def _where(commitment: str, known_slot: int) -> dict[str, Any]:
     return {"commitment": commitment, **({"minContextSlot": known_slot} if known_slot else {})}
 
 
-def _entries(page: Any) -> list[Listed]:  # noqa: ANN401 - JSON
+def _entries(page: Any) -> list[ListedTransaction]:  # noqa: ANN401 - JSON
     if isinstance(page, list):
         try:
-            return [Listed(str(one["signature"]), read_number(one["slot"]), one["err"] is not None) for one in page]
+            return [
+                ListedTransaction(str(one["signature"]), read_number(one["slot"]), one["err"] is not None)
+                for one in page
+            ]
         except (KeyError, TypeError, RpcUnavailable):
             pass
     said = f": {page.message}" if isinstance(page, RpcError) else ""

@@ -2,8 +2,8 @@
 
 Read `rules` first: which transaction keeps them, rule by rule; its names are this package's. `message` says what bytes
 a transaction is, `programs` what the programs do that one may call, `recipients` which address is no wallet's, `paying`
-how a buyer makes one. How a node is asked is in `chains.solana`; how keys are written, in `core.base58`; which
-signatures hold, in `core.ed25519`.
+how a buyer makes one. How a node is asked is in `chains.solana`; how keys are written, in `core.solana.base58`; which
+signatures hold, in `core.solana.ed25519`.
 """
 
 from __future__ import annotations

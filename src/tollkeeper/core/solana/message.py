@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from tollkeeper.core.ed25519 import SIGNATURE_SIZE_BYTES
+from tollkeeper.core.solana.ed25519 import SIGNATURE_SIZE_BYTES
 
 TRANSACTION_SIZE_BYTES: Final = 1232  # what fits into one packet; no node takes a larger one
 _KEY_SIZE_BYTES: Final = 32

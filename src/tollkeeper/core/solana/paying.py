@@ -10,8 +10,8 @@ import base64
 from dataclasses import dataclass
 from typing import Final
 
-from tollkeeper.core import ed25519
-from tollkeeper.core.base58 import decode_key, encode_key
+from tollkeeper.core.solana import ed25519
+from tollkeeper.core.solana.base58 import decode_key, encode_key
 from tollkeeper.core.solana.message import NO_SIGNATURE, encode_compact
 from tollkeeper.core.solana.programs import (
     COMPUTE_BUDGET_PROGRAM,
@@ -19,7 +19,7 @@ from tollkeeper.core.solana.programs import (
     TOKEN_PROGRAM,
     associated_token_account,
 )
-from tollkeeper.core.wire import SolanaPayload
+from tollkeeper.core.x402.version1 import SolanaPayload
 
 COMPUTE_LIMIT: Final = 20_000
 COMPUTE_PRICE_MICRO_LAMPORTS: Final = 1
@@ -30,7 +30,7 @@ _PAYER, _SOURCE, _DESTINATION, _MINT, _COMPUTE_BUDGET, _TOKEN, _MEMO = range(1, 
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class TransferTerms:
     """Terms of a payment: recipient, fee payer and mint as base58 addresses, the amount in base units."""
 
     fee_payer: str
@@ -40,13 +40,13 @@ class Terms:
     decimals: int
 
 
-def sign_payment(terms: Terms, seed: bytes, blockhash: str, memo: bytes) -> SolanaPayload:
+def sign_payment(terms: TransferTerms, seed: bytes, blockhash: str, memo: bytes) -> SolanaPayload:
     """The payment of the wallet whose Ed25519 seed this is. Raises: ValueError, as `_message`."""
     message = _message(terms, ed25519.public_key(seed), blockhash, memo)
     return _payload(message, ed25519.sign(seed, message))
 
 
-def unsigned_payment(terms: Terms, payer: str, blockhash: str, memo: bytes) -> SolanaPayload:
+def unsigned_payment(terms: TransferTerms, payer: str, blockhash: str, memo: bytes) -> SolanaPayload:
     """The same for a wallet elsewhere to sign. Raises: ValueError, as `_message`."""
     return _payload(_message(terms, decode_key(payer), blockhash, memo), NO_SIGNATURE)
 
@@ -55,7 +55,7 @@ def _payload(message: bytes, signature: bytes) -> SolanaPayload:
     return SolanaPayload(base64.b64encode(_list((NO_SIGNATURE, signature)) + message).decode())
 
 
-def _message(terms: Terms, payer: bytes, blockhash: str, memo: bytes) -> bytes:
+def _message(terms: TransferTerms, payer: bytes, blockhash: str, memo: bytes) -> bytes:
     """Return the message that its payer signs.
 
     Raises: ValueError for an address or amount that is none, and where a wallet would pay itself.

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tollkeeper.core.base58 import decode_key, encode_key
-from tollkeeper.core.ed25519 import is_on_curve
+from tollkeeper.core.solana.base58 import decode_key, encode_key
+from tollkeeper.core.solana.ed25519 import is_on_curve
 
 if TYPE_CHECKING:
     from tollkeeper.core.solana.message import Instruction

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from tollkeeper.core.base58 import decode_key
-from tollkeeper.core.ed25519 import is_on_curve
+from tollkeeper.core.solana.base58 import decode_key
+from tollkeeper.core.solana.ed25519 import is_on_curve
 from tollkeeper.core.solana.programs import (
     SYSTEM_PROGRAM,
     TOKEN_2022_PROGRAM,

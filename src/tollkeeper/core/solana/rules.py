@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
-from tollkeeper.core import ed25519
-from tollkeeper.core.base58 import decode_key, encode_key, parse_key
-from tollkeeper.core.errors import ApiError
+from tollkeeper.core.api.errors import ApiError
+from tollkeeper.core.solana import ed25519
+from tollkeeper.core.solana.base58 import decode_key, encode_key, parse_key
 from tollkeeper.core.solana.message import (
     NO_SIGNATURE,
     Instruction,
@@ -40,14 +40,14 @@ from tollkeeper.core.solana.programs import (
     read_transfer_checked,
 )
 from tollkeeper.core.solana.recipients import Holder, no_wallet
-from tollkeeper.core.verification import Check, Reason
-from tollkeeper.core.wire import PaymentKey
+from tollkeeper.core.x402.verification import Check, Reason
+from tollkeeper.core.x402.version1 import PaymentKey
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from tollkeeper.core.networks import Network
-    from tollkeeper.core.wire import Requirements, SolanaPayload
+    from tollkeeper.core.x402.version1 import Requirements, SolanaPayload
 
 INSTRUCTIONS_MIN: Final = 3
 INSTRUCTIONS_MAX: Final = 7

@@ -1,1 +1,1 @@
-"""x402's wire, version by version."""
+"""x402's wire, version by version, and the rules of a payment."""

@@ -1,8 +1,8 @@
 """The x402 version 2 wire: what a 402 offers, how a payment is shown, what a facilitator is asked (contract 10).
 
 Version 2 says the same in other words: networks by their CAIP-2 names, `amount` for `maxAmountRequired`, and a payment
-repeats the offer that it takes (`accepted`). It is read into the types of `wire`, under our names of networks, so that
-one authorization shown in both versions is one payment with one identity. Nulls are members that are not there:
+repeats the offer that it takes (`accepted`). It is read into the types of `version1`, under our names of networks, so
+that one authorization shown in both versions is one payment with one identity. Nulls are members that are not there:
 clients built on pydantic send them.
 """
 
@@ -14,17 +14,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tollkeeper.core import wire
-from tollkeeper.core.errors import ApiError, Code, failed_check, invalid, missing, payment_error
+from tollkeeper.core.api.errors import ApiError, Code, failed_check, invalid, missing, payment_error
+from tollkeeper.core.api.strict_json import parse_json, parse_json_around
 from tollkeeper.core.limits import CHALLENGE_TIMEOUT_SECONDS
 from tollkeeper.core.networks import CAIP2_NAMES, normalise
-from tollkeeper.core.strict_json import parse_json, parse_json_around
-from tollkeeper.core.wire import X402_VERSION, Payment
+from tollkeeper.core.x402 import version1 as wire
+from tollkeeper.core.x402.version1 import X402_VERSION, Payment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tollkeeper.core.wire import Requirements
+    from tollkeeper.core.x402.version1 import Requirements
 
 VERSION: Final = 2
 PAYMENT_REQUIRED_HEADER: Final = "PAYMENT-REQUIRED"
@@ -165,7 +165,7 @@ def receipt_of(
 def decode_payment_header(header: bytes, name: str) -> Payment:
     """Read the payment in a header of that name, of the version that it says itself.
 
-    Raises: PAYMENT_INVALID, as `wire.decode_payment_header`.
+    Raises: PAYMENT_INVALID, as `version1.decode_payment_header`.
     """
     return wire.read_payment_header(header, name, _read_of_either_version)
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.chains.receipts import Expected, Verdict
-from tollkeeper.core.settling import EXPIRY_MARGIN_SECONDS
-from tollkeeper.core.verification import Reason
-from tollkeeper.gateway.evidence.port import EvidenceOutcome, Finding, alike, require_asset
+from tollkeeper.chains.evm.receipts import Expected, Verdict
+from tollkeeper.core.settlement.proof import EXPIRY_MARGIN_SECONDS
+from tollkeeper.core.x402.verification import Reason
+from tollkeeper.gateway.evidence.port import EvidenceOutcome, PaymentFinding, alike, require_asset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tollkeeper.chains.blocks import Block
-    from tollkeeper.chains.evm import EvmChain
-    from tollkeeper.chains.vouching import View
-    from tollkeeper.core.payer_proof import Standing
-    from tollkeeper.core.wire import Payment, PaymentKey
+    from tollkeeper.chains.evm.blocks import Block
+    from tollkeeper.chains.evm.chain import EvmChain
+    from tollkeeper.chains.evm.quorum import View
+    from tollkeeper.core.x402.payer_proof import AuthorizationStanding
+    from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.evidence.port import ExpectedTransfer
 
 # An authorization is not used long before somebody is asked to carry it out: it was verified first. The clock that
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _BEFORE_ASKED_SECONDS: Final = 86_400
 # A node that does not show the log of a use for so long keeps no such logs.
 _UNEXPLAINED_MS: Final = 3_600_000
-_UNUSED: Final = Finding(EvidenceOutcome.UNKNOWN, may_change=True)
+_UNUSED: Final = PaymentFinding(EvidenceOutcome.UNKNOWN, may_change=True)
 
 
 class EvmEvidence:
@@ -37,7 +37,7 @@ class EvmEvidence:
     def __init__(self, chain: EvmChain, clock_ms: Callable[[], int]) -> None:  # noqa: ARG002 - the chain has its own
         self._chain = chain
 
-    async def of(self, expected: ExpectedTransfer) -> Finding:
+    async def of(self, expected: ExpectedTransfer) -> PaymentFinding:
         """Ask as many nodes as an outcome needs."""
         require_asset(self._chain, expected)
         depth_blocks = self._chain.config.depths.of(expected.value)
@@ -47,11 +47,11 @@ class EvmEvidence:
             )
         )
 
-    async def before(self, expected: ExpectedTransfer, payment: Payment) -> Finding:  # noqa: ARG002 - its key says all
+    async def before(self, expected: ExpectedTransfer, payment: Payment) -> PaymentFinding:  # noqa: ARG002 - its key says all
         """The same: whatever `of` finds but an unused authorization refuses the payment."""
         return await self.of(expected)
 
-    async def standing(self, payment: Payment, key: PaymentKey) -> Standing:  # noqa: ARG002 - its key says all
+    async def standing(self, payment: Payment, key: PaymentKey) -> AuthorizationStanding:  # noqa: ARG002 - its key says all
         """Ask the token."""
         return await self._chain.authorizations.of(key.asset).unused(key.payer, key.nonce)
 
@@ -61,7 +61,7 @@ class EvmEvidence:
         return asset is not None and await self._chain.wallet_accepts(payment.authorized, asset) is True
 
 
-async def _found(view: View, expected: ExpectedTransfer, depth_blocks: int) -> Finding:
+async def _found(view: View, expected: ExpectedTransfer, depth_blocks: int) -> PaymentFinding:
     """Return what these nodes show. Raises: RpcUnavailable."""
     # Of the latest block, because many nodes know no older state: what is unused there was unused before.
     key, reader = expected.key, view.authorizations
@@ -70,26 +70,26 @@ async def _found(view: View, expected: ExpectedTransfer, depth_blocks: int) -> F
     if is_over and depth_blocks > 1:  # after so deep a block it cannot be used on any branch
         is_over = _is_after(await reader.block(depth_blocks), expected)
     if not standing.is_used:
-        return Finding(EvidenceOutcome.FAILED, reason=Reason.VALID_BEFORE) if is_over else _UNUSED
+        return PaymentFinding(EvidenceOutcome.FAILED, reason=Reason.VALID_BEFORE) if is_over else _UNUSED
     now_seconds = standing.block.timestamp_seconds
     use = await reader.find_use(
         key.payer, key.nonce, min(expected.asked_ms // 1000, now_seconds) - _BEFORE_ASKED_SECONDS
     )
     if use is None:
         is_new = not is_over and now_seconds * 1000 < expected.asked_ms + _UNEXPLAINED_MS
-        return Finding(EvidenceOutcome.UNKNOWN, reason=Reason.NONCE_USED, may_change=is_new)
+        return PaymentFinding(EvidenceOutcome.UNKNOWN, reason=Reason.NONCE_USED, may_change=is_new)
     transaction = use.transaction_hash
     receipt = Expected(transaction, key.asset, key.payer, expected.pay_to, expected.value, key.nonce, depth_blocks)
     (sighting,) = await view.receipts.look([receipt])
     if not sighting.deep:
-        return Finding(EvidenceOutcome.UNKNOWN, transaction, Reason.NONCE_USED, may_change=True)
+        return PaymentFinding(EvidenceOutcome.UNKNOWN, transaction, Reason.NONCE_USED, may_change=True)
     if use.is_cancellation:
-        return Finding(EvidenceOutcome.FAILED, transaction, Reason.NONCE_USED)
+        return PaymentFinding(EvidenceOutcome.FAILED, transaction, Reason.NONCE_USED)
     sender = await reader.sender_of(transaction)
     is_theirs = expected.senders.sent(sender, is_named=transaction == expected.named.lower())
     if sighting.verdict is Verdict.TRANSFERRED and is_theirs:
-        return Finding(EvidenceOutcome.PAID, transaction)
-    return Finding(EvidenceOutcome.UNKNOWN, transaction, Reason.NONCE_USED)
+        return PaymentFinding(EvidenceOutcome.PAID, transaction)
+    return PaymentFinding(EvidenceOutcome.UNKNOWN, transaction, Reason.NONCE_USED)
 
 
 def _is_after(block: Block, expected: ExpectedTransfer) -> bool:

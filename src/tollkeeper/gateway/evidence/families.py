@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from tollkeeper.chains import payments
-from tollkeeper.chains.evm import EvmChain
+from tollkeeper.chains.evm import payments
+from tollkeeper.chains.evm.chain import EvmChain
 from tollkeeper.chains.solana import SolanaChain
 from tollkeeper.chains.solana import payments as solana_payments
 from tollkeeper.core.networks import Family
@@ -16,8 +16,8 @@ from tollkeeper.gateway.evidence.solana import SolanaEvidence
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from tollkeeper.core.reconciliation import ChainPayment
-    from tollkeeper.gateway.evidence.port import Evidence
+    from tollkeeper.core.settlement.reconciliation import ChainPayment
+    from tollkeeper.gateway.evidence.port import PaymentEvidence
 
 AnyChain: TypeAlias = EvmChain | SolanaChain
 
@@ -25,7 +25,7 @@ AnyChain: TypeAlias = EvmChain | SolanaChain
 class ChainRow(NamedTuple):
     """`evidence` of a chain and a clock in Unix milliseconds; `payments_of` a chain and a transaction's name."""
 
-    evidence: Callable[[Any, Callable[[], int]], Evidence]
+    evidence: Callable[[Any, Callable[[], int]], PaymentEvidence]
     payments_of: Callable[[Any, str], Awaitable[list[ChainPayment]]]
 
 
@@ -37,7 +37,7 @@ _ROWS: Final[Mapping[Family, ChainRow]] = MappingProxyType(
 )
 
 
-def evidence_of(chain: AnyChain, clock_ms: Callable[[], int]) -> Evidence:
+def evidence_of(chain: AnyChain, clock_ms: Callable[[], int]) -> PaymentEvidence:
     """Ask this chain of payments."""
     return _ROWS[chain.network.family].evidence(chain, clock_ms)
 

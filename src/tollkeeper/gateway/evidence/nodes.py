@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.verification import BEFORE_SENDING
+from tollkeeper.core.x402.verification import BEFORE_SENDING
 from tollkeeper.gateway.evidence.families import evidence_of
-from tollkeeper.gateway.evidence.port import NOT_SEEN, EvidenceOutcome, Finding
-from tollkeeper.gateway.hub_client import SettleAnswer, Settlement
+from tollkeeper.gateway.evidence.port import NOT_SEEN, EvidenceOutcome, PaymentFinding
+from tollkeeper.gateway.facilitator.client import SettleAnswer, SettleMeaning
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from tollkeeper.core.payer_proof import Standing
-    from tollkeeper.core.tenders import Asset
-    from tollkeeper.core.wire import Payment, PaymentKey
+    from tollkeeper.core.x402.payer_proof import AuthorizationStanding
+    from tollkeeper.core.x402.payment_offer import Asset
+    from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.evidence.families import AnyChain
     from tollkeeper.gateway.evidence.port import ExpectedTransfer
-    from tollkeeper.gateway.hub_client import Supported
+    from tollkeeper.gateway.facilitator.client import Supported
 
 OPEN_AGAIN_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 2.0
@@ -88,15 +88,15 @@ class EvidenceNodes:
         for chain in self._chains.values():
             await chain.close()
 
-    async def of(self, expected: ExpectedTransfer) -> Finding:
+    async def of(self, expected: ExpectedTransfer) -> PaymentFinding:
         """Ask what became of a payment on a network that is covered. Raises: RpcUnavailable."""
         return await self._evidence[expected.key.network].of(expected)
 
-    async def before(self, expected: ExpectedTransfer, payment: Payment) -> Finding:
+    async def before(self, expected: ExpectedTransfer, payment: Payment) -> PaymentFinding:
         """Ask the same before a facilitator is asked to make it (`Evidence.before`). Raises: RpcUnavailable."""
         return await self._evidence[expected.key.network].before(expected, payment)
 
-    async def standing(self, payment: Payment, key: PaymentKey) -> Standing:
+    async def standing(self, payment: Payment, key: PaymentKey) -> AuthorizationStanding:
         """Ask how a payment stands that may never be made. Raises: RpcUnavailable."""
         return await self._evidence[key.network].standing(payment, key)
 
@@ -113,7 +113,7 @@ class EvidenceNodes:
         nothing can be seen: its success counts, and a failure that may follow a sending is PENDING.
         """
         answer = await asking
-        is_success, covers = answer.outcome is Settlement.SUCCESS, self.covers(expected.key.network)
+        is_success, covers = answer.outcome is SettleMeaning.SUCCESS, self.covers(expected.key.network)
         if is_before_sending(answer) or (is_success and (trusted or confirms or not covers)):
             return answer
         named, loop = replace(expected, named=answer.transaction), asyncio.get_running_loop()
@@ -125,16 +125,16 @@ class EvidenceNodes:
             if not (is_success and finding.may_change and loop.time() < deadline):
                 break
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
-        return SettleAnswer(Settlement.PENDING, answer.transaction, answer.reason or NOT_SEEN)
+        return SettleAnswer(SettleMeaning.PENDING, answer.transaction, answer.reason or NOT_SEEN)
 
-    async def _look(self, expected: ExpectedTransfer) -> Finding:
+    async def _look(self, expected: ExpectedTransfer) -> PaymentFinding:
         try:
             return await self.of(expected)
         except RpcUnavailable as error:
             _LOG.info("chain_not_seen", reason=str(error))
-            return Finding(EvidenceOutcome.UNKNOWN, may_change=True)
+            return PaymentFinding(EvidenceOutcome.UNKNOWN, may_change=True)
 
 
 def is_before_sending(answer: SettleAnswer) -> bool:
     """Say whether it is a refusal that no transaction can have preceded."""
-    return answer.outcome is Settlement.FAILED and not answer.transaction and answer.reason in BEFORE_SENDING
+    return answer.outcome is SettleMeaning.FAILED and not answer.transaction and answer.reason in BEFORE_SENDING

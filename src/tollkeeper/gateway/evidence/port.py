@@ -12,16 +12,16 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.gateway.hub_client import SettleAnswer, Settlement
+from tollkeeper.gateway.facilitator.client import SettleAnswer, SettleMeaning
 
 if TYPE_CHECKING:
-    from tollkeeper.chains.evm import EvmChain
+    from tollkeeper.chains.evm.chain import EvmChain
     from tollkeeper.chains.solana import SolanaChain
-    from tollkeeper.core.payer_proof import Standing
-    from tollkeeper.core.tenders import Tender
-    from tollkeeper.core.verification import Reason
-    from tollkeeper.core.wire import Payment, PaymentKey
-    from tollkeeper.gateway.hub_client import Senders
+    from tollkeeper.core.x402.payer_proof import AuthorizationStanding
+    from tollkeeper.core.x402.payment_offer import Tender
+    from tollkeeper.core.x402.verification import Reason
+    from tollkeeper.core.x402.version1 import Payment, PaymentKey
+    from tollkeeper.gateway.facilitator.client import Senders
 
 NOT_SEEN: Final = "not_on_the_chain"
 
@@ -58,7 +58,7 @@ class EvidenceOutcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PaymentFinding:
     """An outcome, in which transaction ("" for none), and why a payment that is not PAID cannot be sold for.
 
     An UNKNOWN payment without a `reason` is not known to be used. `may_change`: later blocks may show more.
@@ -85,28 +85,28 @@ class Finding:
     def answer(self) -> SettleAnswer:
         """The finding in the words of a settle answer."""
         if self.outcome is EvidenceOutcome.PAID:
-            return SettleAnswer(Settlement.SUCCESS, self.transaction, "")
+            return SettleAnswer(SettleMeaning.SUCCESS, self.transaction, "")
         if self.outcome is EvidenceOutcome.FAILED:
-            return SettleAnswer(Settlement.FAILED, self.transaction, self.reason or "")
-        return SettleAnswer(Settlement.PENDING, self.transaction, NOT_SEEN)
+            return SettleAnswer(SettleMeaning.FAILED, self.transaction, self.reason or "")
+        return SettleAnswer(SettleMeaning.PENDING, self.transaction, NOT_SEEN)
 
 
-class Evidence(Protocol):
+class PaymentEvidence(Protocol):
     """The nodes of one network."""
 
-    async def of(self, expected: ExpectedTransfer) -> Finding:
+    async def of(self, expected: ExpectedTransfer) -> PaymentFinding:
         """Ask what became of the payment.
 
         Raises: RpcUnavailable, also where the nodes do not show the same.
         """
 
-    async def before(self, expected: ExpectedTransfer, payment: Payment) -> Finding:
+    async def before(self, expected: ExpectedTransfer, payment: Payment) -> PaymentFinding:
         """Ask the same before a facilitator is asked to make the payment: `is_unused` where it may be.
 
         What a facilitator makes for another server looks the same afterwards. Raises: RpcUnavailable, as `of`.
         """
 
-    async def standing(self, payment: Payment, key: PaymentKey) -> Standing:
+    async def standing(self, payment: Payment, key: PaymentKey) -> AuthorizationStanding:
         """Ask whether a payment that may never be made is unused. Raises: RpcUnavailable."""
 
     async def accepts(self, payment: Payment) -> bool:
@@ -119,7 +119,7 @@ def require_asset(chain: EvmChain | SolanaChain, expected: ExpectedTransfer) -> 
         raise RpcUnavailable(chain.problem or "the node's asset is not the facilitator's")
 
 
-def alike(finding: Finding | None) -> Finding:
+def alike(finding: PaymentFinding | None) -> PaymentFinding:
     """Return what enough nodes show alike. Raises: RpcUnavailable where they do not."""
     if finding is None:
         msg = "the nodes do not show alike whether the payment was used"

@@ -10,30 +10,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.chains.receipts import Verdict
+from tollkeeper.chains.evm.receipts import Verdict
 from tollkeeper.chains.solana import BLOCKHASH_UNKNOWN
-from tollkeeper.chains.solana.lifetimes import standing_of
-from tollkeeper.chains.solana.uses import read_use
-from tollkeeper.core.base58 import decode, encode_key
-from tollkeeper.core.ed25519 import SIGNATURE_SIZE_BYTES
+from tollkeeper.chains.solana.expiry_proof import standing_of
+from tollkeeper.chains.solana.payment_lookup import read_use
 from tollkeeper.core.solana import ALREADY_PROCESSED, read_transfer
+from tollkeeper.core.solana.base58 import decode, encode_key
+from tollkeeper.core.solana.ed25519 import SIGNATURE_SIZE_BYTES
 from tollkeeper.core.solana.programs import associated_token_account
-from tollkeeper.core.verification import Reason
-from tollkeeper.gateway.evidence.port import EvidenceOutcome, Finding, alike, require_asset
+from tollkeeper.core.x402.verification import Reason
+from tollkeeper.gateway.evidence.port import EvidenceOutcome, PaymentFinding, alike, require_asset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.chains.solana import SolanaChain
-    from tollkeeper.chains.solana.uses import Use
-    from tollkeeper.core.payer_proof import Standing
+    from tollkeeper.chains.solana.payment_lookup import PaymentUse
     from tollkeeper.core.solana import SolanaTransfer
-    from tollkeeper.core.wire import Payment, PaymentKey
+    from tollkeeper.core.x402.payer_proof import AuthorizationStanding
+    from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.evidence.port import ExpectedTransfer
 
 # A named transaction that is not there may come while its blockhash, which was recent when it was asked for, is taken.
 _LIFETIME_MS: Final = 180_000
-_UNUSED: Final = Finding(EvidenceOutcome.UNKNOWN, may_change=True)
+_UNUSED: Final = PaymentFinding(EvidenceOutcome.UNKNOWN, may_change=True)
 
 
 class SolanaEvidence:
@@ -43,38 +43,40 @@ class SolanaEvidence:
         self._chain = chain
         self._clock_ms = clock_ms
 
-    async def of(self, expected: ExpectedTransfer) -> Finding:
+    async def of(self, expected: ExpectedTransfer) -> PaymentFinding:
         """Look the named transaction up."""
         require_asset(self._chain, expected)
         if not _is_signature(expected.named):
-            return Finding(EvidenceOutcome.UNKNOWN)
+            return PaymentFinding(EvidenceOutcome.UNKNOWN)
         is_final_needed = self._chain.config.depths.of(expected.value) > 1
         use = await read_use(self._chain, expected.named, is_final_needed=is_final_needed)
         if use is None:
             may_come = self._clock_ms() < expected.asked_ms + _LIFETIME_MS
-            return Finding(EvidenceOutcome.UNKNOWN, may_change=may_come)
-        return self._judged(use, expected) if use.payment.key == expected.key else Finding(EvidenceOutcome.UNKNOWN)
+            return PaymentFinding(EvidenceOutcome.UNKNOWN, may_change=may_come)
+        return (
+            self._judged(use, expected) if use.payment.key == expected.key else PaymentFinding(EvidenceOutcome.UNKNOWN)
+        )
 
-    def _judged(self, use: Use, expected: ExpectedTransfer) -> Finding:
+    def _judged(self, use: PaymentUse, expected: ExpectedTransfer) -> PaymentFinding:
         payment, sighting = use.payment, use.sighting
         if not sighting.deep:
-            return Finding(EvidenceOutcome.UNKNOWN, expected.named, Reason.DUPLICATE, may_change=True)
+            return PaymentFinding(EvidenceOutcome.UNKNOWN, expected.named, Reason.DUPLICATE, may_change=True)
         if sighting.verdict is not Verdict.TRANSFERRED:
-            return Finding(EvidenceOutcome.FAILED, expected.named, Reason.SVM_TRANSACTION_FAILED)
+            return PaymentFinding(EvidenceOutcome.FAILED, expected.named, Reason.SVM_TRANSACTION_FAILED)
         asset, program = expected.key.asset, self._chain.config.token_program
         reached = {expected.pay_to, associated_token_account(expected.pay_to, asset, program)}
         is_owed = payment.pay_to in reached and payment.value == expected.value
         if is_owed and expected.senders.sent(payment.sender, is_named=True):
-            return Finding(EvidenceOutcome.PAID, expected.named)
-        return Finding(EvidenceOutcome.UNKNOWN, expected.named, Reason.DUPLICATE)
+            return PaymentFinding(EvidenceOutcome.PAID, expected.named)
+        return PaymentFinding(EvidenceOutcome.UNKNOWN, expected.named, Reason.DUPLICATE)
 
-    async def before(self, expected: ExpectedTransfer, payment: Payment) -> Finding:
+    async def before(self, expected: ExpectedTransfer, payment: Payment) -> PaymentFinding:
         """Have the payment simulated: is it new, may it be executed yet, does its recipient get it?"""
         require_asset(self._chain, expected)
         transfer = read_transfer(payment.transacted)
         return alike(await self._chain.agreed(lambda node: _simulated(node, transfer), lambda found: found == _UNUSED))
 
-    async def standing(self, payment: Payment, key: PaymentKey) -> Standing:  # noqa: ARG002 - its message says all
+    async def standing(self, payment: Payment, key: PaymentKey) -> AuthorizationStanding:  # noqa: ARG002 - its message says all
         """Ask for its blockhash, and have the message simulated without its signature: was it executed?"""
         unsigned = read_transfer(payment.transacted.unsigned())
         blockhash = encode_key(unsigned.transaction.message.recent_blockhash)
@@ -89,14 +91,14 @@ class SolanaEvidence:
         return False
 
 
-async def _simulated(chain: SolanaChain, transfer: SolanaTransfer) -> Finding:
+async def _simulated(chain: SolanaChain, transfer: SolanaTransfer) -> PaymentFinding:
     simulation = await chain.simulate(transfer)
     if simulation.error == ALREADY_PROCESSED:  # with or without an error of its own
-        return Finding(EvidenceOutcome.UNKNOWN, reason=Reason.DUPLICATE)
+        return PaymentFinding(EvidenceOutcome.UNKNOWN, reason=Reason.DUPLICATE)
     if simulation.error == BLOCKHASH_UNKNOWN:  # it was executed long ago, or never will be
-        return Finding(EvidenceOutcome.FAILED, reason=Reason.SVM_EXPIRED)
+        return PaymentFinding(EvidenceOutcome.FAILED, reason=Reason.SVM_EXPIRED)
     if not simulation.reaches:
-        return Finding(EvidenceOutcome.FAILED, reason=Reason.SVM_NO_RECIPIENT)
+        return PaymentFinding(EvidenceOutcome.FAILED, reason=Reason.SVM_NO_RECIPIENT)
     return _UNUSED
 
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.solana.recipients import Holder, NoWallet
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from tollkeeper.core.paygate_fields import Recipient
-    from tollkeeper.core.tenders import Asset
+    from tollkeeper.core.paygates.fields import Recipient
+    from tollkeeper.core.x402.payment_offer import Asset
 
 WAIT_SECONDS: Final = 2.0
 _LOG = structlog.get_logger("tollkeeper.gateway.evidence.token_accounts")

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.errors import Code
-from tollkeeper.core.verification import Reason, code_of_reason
+from tollkeeper.core.api.errors import Code
 from tollkeeper.core.wallets import shown_address
+from tollkeeper.core.x402.verification import Reason, code_of_reason
 from tollkeeper.gateway.evidence.port import EvidenceOutcome, ExpectedTransfer
-from tollkeeper.gateway.hub_client import Settlement
+from tollkeeper.gateway.facilitator.client import SettleMeaning
 from tollkeeper.gateway.transfers.request import refused_transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tollkeeper.core.tenders import Tender
-    from tollkeeper.core.wire import Payment, Requirements
+    from tollkeeper.core.x402.payment_offer import Tender
+    from tollkeeper.core.x402.version1 import Payment, Requirements
     from tollkeeper.gateway.evidence.nodes import EvidenceNodes
-    from tollkeeper.gateway.hub_client import HubClient, Supported
+    from tollkeeper.gateway.facilitator.client import HubClient, Supported
     from tollkeeper.gateway.transfers.request import TransferRequest
 
 _ADVICE: Final = "if you sent this payment before, look at your wallet's transactions first: it may have been made then"
@@ -73,10 +73,10 @@ class ForeignTransfers:
             )
         )
         answer = await self.evidence.settle(expected, asking, trusted=not transfer.confirm, confirms=supported.confirms)
-        if answer.outcome is Settlement.SUCCESS:
+        if answer.outcome is SettleMeaning.SUCCESS:
             return _told(payment, paid, answer.transaction), answer.transaction
         is_used = code_of_reason(answer.reason) is Code.NONCE_ALREADY_USED  # by whom, it need not say
-        if answer.outcome is Settlement.FAILED or is_used:
+        if answer.outcome is SettleMeaning.FAILED or is_used:
             raise refused_transfer(answer.reason, answer.transaction, _ADVICE)
         return None, answer.transaction
 

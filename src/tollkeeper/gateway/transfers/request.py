@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.api import string_field
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.challenge import transfer_challenge
-from tollkeeper.core.errors import ApiError, Code, invalid, missing, payment_error
+from tollkeeper.core.api.errors import ApiError, Code, invalid, missing, payment_error
 from tollkeeper.core.families import FAMILIES
+from tollkeeper.core.http.prefer_header import preferred_wait_seconds
 from tollkeeper.core.networks import ALIASES, normalise
-from tollkeeper.core.preferences import preferred_wait_seconds
-from tollkeeper.core.tenders import recipient_check, tender_of
-from tollkeeper.core.verification import Check, code_of_reason, form_checks, require
 from tollkeeper.core.wallets import parse_address_of
-from tollkeeper.core.wire import SCHEME, X402_VERSION, Payment, parse_payload, parse_uint256
+from tollkeeper.core.x402.challenge import transfer_challenge
+from tollkeeper.core.x402.payment_offer import recipient_check, tender_of
+from tollkeeper.core.x402.verification import Check, code_of_reason, form_checks, require
+from tollkeeper.core.x402.version1 import SCHEME, X402_VERSION, Payment, parse_payload, parse_uint256
 from tollkeeper.core.x402.version2 import (
     PAYMENT_HEADERS,
     TakenOffer,
@@ -28,19 +28,19 @@ from tollkeeper.core.x402.version2 import (
     spoken_version,
     two_payments,
 )
-from tollkeeper.gateway import operations
-from tollkeeper.gateway.hub_client import unavailable
+from tollkeeper.gateway.facilitator.client import unavailable
+from tollkeeper.gateway.management import operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from litestar.datastructures import Headers
 
-    from tollkeeper.core.challenge import Challenge
-    from tollkeeper.core.tenders import Asset, Tender
-    from tollkeeper.core.wire import Requirements
+    from tollkeeper.core.x402.challenge import Challenge
+    from tollkeeper.core.x402.payment_offer import Asset, Tender
+    from tollkeeper.core.x402.version1 import Requirements
     from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
-    from tollkeeper.gateway.hub_client import Supported
+    from tollkeeper.gateway.facilitator.client import Supported
 
 API_VERSION: Final = "v1"
 _OWN_KEY: Final = "Idempotency-Key"

@@ -21,11 +21,11 @@ import msgspec
 from litestar import Request, Response
 
 from tollkeeper.api import clock_ms, iso, json_body, ok
-from tollkeeper.core.challenge import Profile, profile_of
-from tollkeeper.core.errors import ApiError, Code, payment_error
+from tollkeeper.core.api.errors import ApiError, Code, payment_error
 from tollkeeper.core.purchases import SETTLEMENT_FAILED
 from tollkeeper.core.wallets import shown_address
-from tollkeeper.core.wire import X402_VERSION, encode_header
+from tollkeeper.core.x402.challenge import Profile, profile_of
+from tollkeeper.core.x402.version1 import X402_VERSION, encode_header
 from tollkeeper.core.x402.version2 import (
     PAYMENT_HEADERS,
     PAYMENT_REQUIRED_HEADER,
@@ -35,16 +35,16 @@ from tollkeeper.core.x402.version2 import (
     receipt_of,
 )
 from tollkeeper.describing import route
-from tollkeeper.gateway import operations
-from tollkeeper.gateway.hub_client import HubUnreachableError, log_refused_signature
+from tollkeeper.gateway.facilitator.client import HubUnreachableError, log_refused_signature
+from tollkeeper.gateway.management import operations
 from tollkeeper.gateway.transfers.request import refused_transfer
 
 if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
-    from tollkeeper.core.tenders import Tender
-    from tollkeeper.core.wire import Payment, PaymentKey
-    from tollkeeper.gateway.hub_client import HubClient
+    from tollkeeper.core.x402.payment_offer import Tender
+    from tollkeeper.core.x402.version1 import Payment, PaymentKey
+    from tollkeeper.gateway.facilitator.client import HubClient
     from tollkeeper.gateway.transfers.foreign import ForeignTransfers
     from tollkeeper.gateway.transfers.request import TransferRequest, TransferRequests
 

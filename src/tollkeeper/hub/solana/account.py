@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana.lifetimes import standing_of
+from tollkeeper.chains.solana.expiry_proof import standing_of
 from tollkeeper.core.solana import (
     FEE_PAYER_WITHOUT_MONEY,
     SolanaTransfer,
@@ -21,26 +21,26 @@ from tollkeeper.core.solana import (
     transaction_checks,
     transfer_of,
 )
-from tollkeeper.core.verification import Check, Reason, minimum_checks
-from tollkeeper.core.wire import SCHEME, Requirements
+from tollkeeper.core.x402.verification import Check, Reason, minimum_checks
+from tollkeeper.core.x402.version1 import SCHEME, Requirements
 from tollkeeper.hub.accounts import node_obstacles, nothing_moved, unavailable
-from tollkeeper.hub.signer_pool import Relayer, SignerPool
+from tollkeeper.hub.evm.signer_pool import Relayer, SignerPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tollkeeper.chains.solana import SolanaChain
-    from tollkeeper.core.errors import ApiError
+    from tollkeeper.core.api.errors import ApiError
     from tollkeeper.core.networks import Network
-    from tollkeeper.core.payer_proof import Standing
     from tollkeeper.core.solana import FeePolicy, SolanaAsset
-    from tollkeeper.core.wire import Payment, PaymentKey
+    from tollkeeper.core.x402.payer_proof import AuthorizationStanding
+    from tollkeeper.core.x402.version1 import Payment, PaymentKey
+    from tollkeeper.hub.api.requests import RequestedPayment
+    from tollkeeper.hub.api.transfer import TransferAsked
+    from tollkeeper.hub.evm.signer_balance import Purse
     from tollkeeper.hub.gas import Gas
-    from tollkeeper.hub.purse import Purse
     from tollkeeper.hub.queue import Queue
-    from tollkeeper.hub.requests import Asked
     from tollkeeper.hub.solana.fee_payers import FeePayers
-    from tollkeeper.hub.transfer import TransferAsked
 
 
 def pool_of(fee_payers: FeePayers, purse: Callable[[str], Purse]) -> SignerPool:
@@ -93,7 +93,7 @@ class SolanaAccount:
             shown["tokenProgram"] = self.asset.token_program
         return {"assets": [shown], "extra": {"feePayer": self.fee_payers.advertised(now_seconds, with_money)}}
 
-    def static_checks(self, asked: Asked, now_seconds: int | None) -> Iterator[Check]:  # noqa: ARG002 - no clock here
+    def static_checks(self, asked: RequestedPayment, now_seconds: int | None) -> Iterator[Check]:  # noqa: ARG002 - no clock here
         """Every rule that needs no node, in order, the signature last of those about the transaction."""
         scheme, network = asked.requirements.scheme, asked.requirements.network
         yield Check("requirements.scheme", scheme == SCHEME, Reason.SCHEME, SCHEME, scheme)
@@ -138,11 +138,11 @@ class SolanaAccount:
             pay_to=asked.recipient or "",
         )
 
-    async def standing(self, key: PaymentKey, blockhash: str) -> Standing:  # noqa: ARG002 - the hub's record says it
+    async def standing(self, key: PaymentKey, blockhash: str) -> AuthorizationStanding:  # noqa: ARG002 - the hub's record says it
         """May a transaction of this blockhash be executed yet? Only our fee payer can have it done. As `Account`'s."""
         return await standing_of(self.chain, blockhash)
 
-    async def live_checks(self, asked: Asked, now_seconds: int) -> list[Check]:  # noqa: ARG002 - blocks count, no clock
+    async def live_checks(self, asked: RequestedPayment, now_seconds: int) -> list[Check]:  # noqa: ARG002 - blocks count, no clock
         """Return the chain's checks of a payment that kept the other rules. Raises: UNAVAILABLE.
 
         There are none for a transaction that we would not sign, as where every check is explained: what a node says of

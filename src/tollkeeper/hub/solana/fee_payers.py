@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from tollkeeper.core import ed25519
-from tollkeeper.core.base58 import decode_key, encode, encode_key
 from tollkeeper.core.limits import CHALLENGE_TIMEOUT_SECONDS
-from tollkeeper.core.solana import read_transfer, transaction_checks
-from tollkeeper.core.verification import refusal
-from tollkeeper.hub.signer import PolicyError
+from tollkeeper.core.solana import ed25519, read_transfer, transaction_checks
+from tollkeeper.core.solana.base58 import decode_key, encode, encode_key
+from tollkeeper.core.x402.verification import refusal
+from tollkeeper.hub.evm.signer import PolicyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from tollkeeper.core.solana import FeePolicy, SolanaAsset
-    from tollkeeper.core.wire import SolanaPayload
+    from tollkeeper.core.x402.version1 import SolanaPayload
 
 # Servers that copy `/supported` into their 402s may keep it for some minutes, and a 402 is good for one.
 ADVERTISED_SECONDS: Final = 60 * CHALLENGE_TIMEOUT_SECONDS

@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.chains.receipts import Verdict
+from tollkeeper.chains.evm.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import STATUSES_MAX
 from tollkeeper.chains.solana.history import has_every_block, no_status_of
-from tollkeeper.storage.settlements import list_confirmed, newest_confirmed_ms, reopen_all
+from tollkeeper.storage.hub.settlements import list_confirmed, newest_confirmed_ms, reopen_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tollkeeper.chains.receipts import Sighting
+    from tollkeeper.chains.evm.receipts import Sighting
     from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.solana.account import SolanaAccount
-    from tollkeeper.storage.database import Database
-    from tollkeeper.storage.settlements import Settlement
+    from tollkeeper.storage.engine.database import Database
+    from tollkeeper.storage.hub.settlements import Settlement
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 _PAGE: Final = 500
@@ -43,7 +43,7 @@ _GIVEN_UP_SECONDS: Final = 3600.0
 _LATE_MS: Final = 10_000
 
 
-class _Fate(Enum):
+class _RowFate(Enum):
     """Fates of a row that was told, as a node shows them."""
 
     OPEN = auto()
@@ -146,9 +146,9 @@ class FinalityWatch:
             rows = due[start : start + STATUSES_MAX]
             gone = []
             for row, fate in zip(rows, await _fates(account.chain, rows), strict=True):
-                if fate is _Fate.GONE:
+                if fate is _RowFate.GONE:
                     gone.append(row)
-                elif fate is _Fate.FINAL or (fate is _Fate.OPEN and watched.is_given_up(row)):
+                elif fate is _RowFate.FINAL or (fate is _RowFate.OPEN and watched.is_given_up(row)):
                     watched.final[row.id, row.version] = row.updated_ms
                     watched.forget(row)
             await self._reopen(account.chain.network.name, gone)
@@ -165,14 +165,14 @@ class FinalityWatch:
         self._metrics.reorganised.labels(network).inc(count)
 
 
-async def _fates(chain: SolanaChain, rows: Sequence[Settlement]) -> Sequence[_Fate | None]:
+async def _fates(chain: SolanaChain, rows: Sequence[Settlement]) -> Sequence[_RowFate | None]:
     """Return the fate of each row; None where one node's word is not enough. Raises: RpcUnavailable."""
 
-    async def judge(chain: SolanaChain) -> list[_Fate]:
+    async def judge(chain: SolanaChain) -> list[_RowFate]:
         newest, sightings = await chain.see_final([row.transaction_hash for row in rows])
         fates = [_fate(row, sighting, newest) for row, sighting in zip(rows, sightings, strict=True)]
         unseen = [
-            sighting.verdict is Verdict.ABSENT and fate is _Fate.GONE
+            sighting.verdict is Verdict.ABSENT and fate is _RowFate.GONE
             for sighting, fate in zip(sightings, fates, strict=True)
         ]
         missing: dict[int, list[str]] = {}
@@ -181,17 +181,17 @@ async def _fates(chain: SolanaChain, rows: Sequence[Settlement]) -> Sequence[_Fa
                 missing.setdefault(row.block_number or 0, []).append(row.transaction_hash)
         known = await _known(chain, missing, newest) if missing else set()
         return [
-            _Fate.OPEN if is_unseen and (row.block_number or 0) not in known else fate
+            _RowFate.OPEN if is_unseen and (row.block_number or 0) not in known else fate
             for row, fate, is_unseen in zip(rows, fates, unseen, strict=True)
         ]
 
-    return await chain.agreed_each(judge, lambda fate: fate is _Fate.OPEN)
+    return await chain.agreed_each(judge, lambda fate: fate is _RowFate.OPEN)
 
 
-def _fate(row: Settlement, sighting: Sighting, newest: int) -> _Fate:
+def _fate(row: Settlement, sighting: Sighting, newest: int) -> _RowFate:
     if _is_gone(row, sighting, newest):
-        return _Fate.GONE
-    return _Fate.FINAL if sighting.deep else _Fate.OPEN
+        return _RowFate.GONE
+    return _RowFate.FINAL if sighting.deep else _RowFate.OPEN
 
 
 async def _known(chain: SolanaChain, missing: Mapping[int, Sequence[str]], newest: int) -> set[int]:

@@ -13,46 +13,46 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import structlog
 
-from tollkeeper.chains.evm import Submission
-from tollkeeper.chains.receipts import Verdict
+from tollkeeper.chains.evm.chain import Submission
+from tollkeeper.chains.evm.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime, fee_lamports, has_expired
-from tollkeeper.chains.solana.uses import holding, is_named
-from tollkeeper.core.base58 import encode, encode_key
-from tollkeeper.core.settling import LIFETIME_DOUBTED_SECONDS
+from tollkeeper.chains.solana.payment_lookup import holding, is_named
+from tollkeeper.core.settlement.proof import LIFETIME_DOUBTED_SECONDS
+from tollkeeper.core.settlement.states import Proof, State
 from tollkeeper.core.solana import FEE_PAYER_WITHOUT_MONEY, chain_checks, payer_checks, transfer_of
+from tollkeeper.core.solana.base58 import encode, encode_key
 from tollkeeper.core.solana.message import read_transaction
-from tollkeeper.core.transactions import Proof, State
-from tollkeeper.core.verification import Reason
-from tollkeeper.core.wire import SolanaPayload, payment_body, requirements_body
+from tollkeeper.core.x402.verification import Reason
+from tollkeeper.core.x402.version1 import SolanaPayload, payment_body, requirements_body
 from tollkeeper.hub.accounts import unavailable
-from tollkeeper.hub.completer import Completer
-from tollkeeper.hub.lanes import LaneView
-from tollkeeper.hub.orders import Before, Outcome, refusal
-from tollkeeper.hub.recovery import Finding, Recovery, expected_transfer, seen
-from tollkeeper.hub.requests import canonical_json
-from tollkeeper.hub.second_try import SecondTry
-from tollkeeper.hub.settlement import Settlements, terms_now
-from tollkeeper.hub.signing import Signed, Signing, require_awaited
+from tollkeeper.hub.api.requests import canonical_json
+from tollkeeper.hub.evm.nonce_lanes import LaneView
+from tollkeeper.hub.settlement.findings import ProvenTransition, Recovery, expected_transfer, seen
+from tollkeeper.hub.settlement.flow import Settlements, terms_now
+from tollkeeper.hub.settlement.orders import Before, SettleOutcome, refusal
+from tollkeeper.hub.settlement.recovery import SettlementRecovery
+from tollkeeper.hub.settlement.retry_alone import SecondTry
+from tollkeeper.hub.settlement.signed_orders import SignedOrder, Signing, require_awaited
 from tollkeeper.hub.solana.account import without_money
 from tollkeeper.hub.solana.finality import FinalityWatch
-from tollkeeper.storage.claim_bounds import Funds
-from tollkeeper.storage.claims import Claimed, NewSettlement, Wish, claim_and_sign
-from tollkeeper.storage.database import StorageError
-from tollkeeper.storage.settlements import Move, Settlement, find_settlement
-from tollkeeper.storage.transactions import open_lane, transactions_of
+from tollkeeper.storage.engine.database import StorageError
+from tollkeeper.storage.hub.claim_bounds import Funds
+from tollkeeper.storage.hub.claims import ClaimedSettlement, NewSettlement, SettlementRequest, claim_and_sign
+from tollkeeper.storage.hub.settlements import Move, Settlement, find_settlement
+from tollkeeper.storage.hub.transactions import open_lane, transactions_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tollkeeper.chains.receipts import Sighting
-    from tollkeeper.core.errors import ApiError
+    from tollkeeper.chains.evm.receipts import Sighting
+    from tollkeeper.core.api.errors import ApiError
     from tollkeeper.core.solana import SolanaTransfer
-    from tollkeeper.core.wire import Payment
-    from tollkeeper.hub.orders import Order
+    from tollkeeper.core.x402.version1 import Payment
+    from tollkeeper.hub.settlement.orders import Order
     from tollkeeper.hub.solana.account import SolanaAccount
-    from tollkeeper.storage.payers import Overdrawn
-    from tollkeeper.storage.transactions import RawTransaction
+    from tollkeeper.storage.hub.payers import Overdrawn
+    from tollkeeper.storage.hub.transactions import RawTransaction
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 # Kept beside the payment, as the other family's end is kept in it: where the chain can hold the transaction.
@@ -88,7 +88,7 @@ class SolanaTerms:
 class SolanaSigning(Signing):
     """Claims, co-signs and sends. What a transaction pays with stands in it: nothing is chosen here."""
 
-    async def sign(self, order: Order, known: Settlement | None, row_id: str, ready: Any) -> Signed:  # noqa: ANN401 - the terms
+    async def sign(self, order: Order, known: Settlement | None, row_id: str, ready: Any) -> SignedOrder:  # noqa: ANN401 - the terms
         """Claims and co-signs for an order, and begins to send. Raises: UNAVAILABLE, StorageError."""
         account: SolanaAccount = order.account
         transfer: SolanaTransfer = order.payload
@@ -109,10 +109,10 @@ class SolanaSigning(Signing):
         except BaseException:
             relayer.in_flight -= 1
             raise
-        if claim.outcome is not Claimed.WON or claim.raw is None:
+        if claim.outcome is not ClaimedSettlement.WON or claim.raw is None:
             relayer.in_flight -= 1
-            return Signed(claim, relayer)
-        return Signed(claim, relayer, self._send_soon(order.account, claim.raw))
+            return SignedOrder(claim, relayer)
+        return SignedOrder(claim, relayer, self._send_soon(order.account, claim.raw))
 
     def _funds(self, account: SolanaAccount, transfer: SolanaTransfer, terms: SolanaTerms) -> Funds | None:
         if terms.fee_money is None:
@@ -122,7 +122,7 @@ class SolanaSigning(Signing):
 
     def _solana_wish(
         self, order: Order, known: Settlement | None, row_id: str, transfer: SolanaTransfer, terms: SolanaTerms
-    ) -> Wish:
+    ) -> SettlementRequest:
         kept = {_FIRST_SLOT: terms.lifetime.first_slot, _LAST_HEIGHT: terms.lifetime.last_height}
         new = NewSettlement(
             id=row_id,
@@ -141,7 +141,7 @@ class SolanaSigning(Signing):
             now_ms=self._clock_ms(),
             alias=encode(transfer.transaction.signatures[1]),
         )
-        wish = Wish(
+        wish = SettlementRequest(
             new, known, order.options.idempotency, is_trusted=order.asker.is_trusted, gas=fee_lamports(transfer)
         )
         return replace(wish, balance=terms.balance, used=terms.used)
@@ -150,7 +150,7 @@ class SolanaSigning(Signing):
 class SolanaRecovery(Recovery):
     """Finds out what became of a transaction that is not seen, or was seen to fail."""
 
-    async def find_out(self, account: Any, row: Settlement) -> Finding:  # noqa: ANN401 - a SolanaAccount
+    async def find_out(self, account: Any, row: Settlement) -> ProvenTransition:  # noqa: ANN401 - a SolanaAccount
         """Return what the chain shows of the row; if it shows nothing, send again what can still be executed.
 
         Raises: RpcUnavailable, StorageError.
@@ -158,22 +158,22 @@ class SolanaRecovery(Recovery):
         chain = account.chain
         raws = await transactions_of(self._database, row)
         if not raws:
-            return Finding(row)
+            return ProvenTransition(row)
         raw = raws[0]
         (sighting,) = await chain.look([expected_transfer(row, chain.config.depths, raw.hash)])
         if sighting.verdict is Verdict.DOUBTED:
-            return Finding(row)
+            return ProvenTransition(row)
         if sighting.verdict is Verdict.TRANSFERRED:
             move = seen(sighting, self._clock_ms())
-            return Finding(row, None if move.to is row.state else move)
+            return ProvenTransition(row, None if move.to is row.state else move)
         if sighting.verdict is Verdict.REVERTED:
             failed = self._failed(Proof.SPENT, Reason.SVM_TRANSACTION_FAILED, sighting.block_number)
-            return Finding(row, failed if sighting.deep else None)
+            return ProvenTransition(row, failed if sighting.deep else None)
         blockhash = encode_key(read_transaction(raw.raw).message.recent_blockhash)
         is_long_ago = self._clock_ms() - raw.created_ms >= LIFETIME_DOUBTED_SECONDS * 1000
         doubted_since = raw.created_ms // 1000 if is_long_ago else None
         if await has_expired(chain, raw.hash, blockhash, lifetime_of(row), doubted_since):
-            return Finding(row, self._failed(Proof.EXPIRED, Reason.SVM_EXPIRED))
+            return ProvenTransition(row, self._failed(Proof.EXPIRED, Reason.SVM_EXPIRED))
         return await self._sent_again(account, row, raw)
 
     def _failed(self, proof: Proof, reason: Reason, block_number: int | None = None) -> Move:
@@ -188,13 +188,13 @@ class SolanaRecovery(Recovery):
             cost_nothing=proof is Proof.EXPIRED,
         )
 
-    async def _sent_again(self, account: SolanaAccount, row: Settlement, raw: RawTransaction) -> Finding:
+    async def _sent_again(self, account: SolanaAccount, row: Settlement, raw: RawTransaction) -> ProvenTransition:
         submission = await account.chain.submit_to_all(raw.raw, raw.hash)
         if row.state is State.MINED:
-            return Finding(row, Move(State.BROADCAST, self._clock_ms(), detail="no longer on the chain"))
+            return ProvenTransition(row, Move(State.BROADCAST, self._clock_ms(), detail="no longer on the chain"))
         if submission is Submission.TAKEN and row.state is State.SIGNED:
-            return Finding(row, Move(State.BROADCAST, self._clock_ms()))
-        return Finding(row)
+            return ProvenTransition(row, Move(State.BROADCAST, self._clock_ms()))
+        return ProvenTransition(row)
 
 
 class SolanaSettlements(Settlements):
@@ -288,7 +288,7 @@ class SolanaSettlements(Settlements):
             return Before(told, signature)
         return Before(Reason.DUPLICATE, "") if reason is Reason.DUPLICATE else None
 
-    async def _forgotten(self, order: Order, known: Settlement | None, reason: Reason) -> Outcome:
+    async def _forgotten(self, order: Order, known: Settlement | None, reason: Reason) -> SettleOutcome:
         """Settle a payment by what the chain shows of it: only we can have carried it out, and our signature names it.
 
         This waits until that is beyond doubt: a buyer who is refused for it pays twice.
@@ -346,11 +346,11 @@ def _has_failed(sighting: Sighting) -> bool:
     return sighting.verdict is Verdict.REVERTED and sighting.deep
 
 
-class SolanaCompleter(Completer):
+class SolanaCompleter(SettlementRecovery):
     """Finishes what no request carries forward, on Solana: no lanes, and finality in place of blocks' hashes."""
 
-    def __init__(self, *parts: Any) -> None:  # noqa: ANN401 - those of `Completer`
-        """Takes the parts of `Completer`."""
+    def __init__(self, *parts: Any) -> None:  # noqa: ANN401 - those of `SettlementRecovery`
+        """Takes the parts of `SettlementRecovery`."""
         super().__init__(*parts)
         database, _, _, clock_ms, membership, metrics, _ = parts
         self._finality = FinalityWatch(database, clock_ms, membership, metrics)

@@ -6,18 +6,18 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from tollkeeper.api import clock_ms, new_request_id
-from tollkeeper.core.errors import ApiError, Code
-from tollkeeper.gateway.honouring import Honouring
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.gateway.purchase.manual_grant import Honouring
 from tollkeeper.serving.nodes import chain_of
-from tollkeeper.storage.paygates import PayGates
-from tollkeeper.storage.purchases import Purchases
+from tollkeeper.storage.gateway.paygates import PayGates
+from tollkeeper.storage.ledger.purchases import Purchases
 
 if TYPE_CHECKING:
     from tollkeeper.gateway.evidence.families import AnyChain
     from tollkeeper.serving.admin.socket import Carry
-    from tollkeeper.serving.encryption_keys import EncryptionKeys
+    from tollkeeper.serving.keys.encryption_keys import EncryptionKeys
     from tollkeeper.settings import Settings
-    from tollkeeper.storage.database import Database
+    from tollkeeper.storage.engine.database import Database
 
 
 def commands_of(settings: Settings, database: Database, keys: EncryptionKeys) -> Carry:

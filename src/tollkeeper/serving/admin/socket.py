@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.errors import ApiError
+from tollkeeper.core.api.errors import ApiError
 from tollkeeper.serving import StartError
-from tollkeeper.storage.opening import sqlite_path
+from tollkeeper.storage.engine.urls import sqlite_path
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -1,5 +1,5 @@
 -- What must hold of every hub's database at any moment (security 5): each statement lists what does not, as subject and
--- found. Its name begins with the invariant that it belongs to; `storage.invariants` says each in words.
+-- found. Its name begins with the invariant that it belongs to; `storage.books.invariants` says each in words.
 
 -- name: i1_one_settlement_per_payment
 SELECT network || '/' || asset || '/' || payer || '/' || nonce AS subject, count(*) || ' settlements' AS found

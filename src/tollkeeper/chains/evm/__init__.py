@@ -1,0 +1,1 @@
+"""One EVM network behind its nodes."""

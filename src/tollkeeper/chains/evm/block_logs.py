@@ -1,0 +1,103 @@
+"""Logs of a token's contract in whole blocks: one question in place of one for each transaction (contract 5.2).
+
+Where many transactions of ours lie in a few blocks, as after a restart, their receipts cost a node far more than the
+logs of those blocks: some nodes build a whole block's receipts to show one of them. Only a transaction with status 1
+keeps logs in its receipt, so a transaction seen here was carried out. A transaction not seen here proves nothing; its
+receipt is then asked for. Whether a block is canonical is not decided here: blocks are named by their hash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.chains.rpc import Answer, Call, RpcUnavailable
+from tollkeeper.core.evm.receipt_logs import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+# A pass over many transactions asks for the same blocks again and again; nobody else does.
+_REMEMBERED_SECONDS: Final = 20.0
+_TRANSACTIONS_MAX: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionLogs:
+    """The logs of one transaction by one contract, and the block that they are in."""
+
+    logs: Sequence[Log]
+    block_number: int
+    block_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    until: float  # event loop time
+    transactions: dict[str, TransactionLogs]
+
+
+class BlockLogs:
+    """Logs of the blocks that were read last, for a while."""
+
+    def __init__(self, ask: Callable[[Sequence[Call]], Awaitable[list[Answer]]]) -> None:
+        self._ask = ask
+        self._blocks: dict[tuple[str, str], _Remembered] = {}  # by block hash and contract, the oldest first
+
+    async def read(self, block_number: int, block_hash: str, contract: str) -> None:
+        """Reads what the contract wrote in that block, unless it is remembered; nothing where the node shows none."""
+        if (block_hash, contract) in self._blocks:
+            return
+        with suppress(RpcUnavailable):
+            (answer,) = await self._ask([("eth_getLogs", [{"blockHash": block_hash, "address": contract}])])
+            if isinstance(answer, list):
+                until = asyncio.get_running_loop().time() + _REMEMBERED_SECONDS
+                transactions = _by_transaction(answer, block_number, block_hash, contract)
+                self._blocks[block_hash, contract] = _Remembered(until, transactions)
+
+    def find(self, transaction_hash: str, contract: str) -> TransactionLogs | None:
+        """Return what the contract wrote in that transaction, as far as it was read."""
+        for (_, address), block in self._blocks.items():
+            if address == contract and (written := block.transactions.get(transaction_hash)) is not None:
+                return written
+        return None
+
+    def forget_old(self) -> None:
+        """Lets go of what was read long ago, and of the oldest where it is too much."""
+        now = asyncio.get_running_loop().time()
+        total = sum(len(block.transactions) for block in self._blocks.values())
+        for key, block in list(self._blocks.items()):
+            if block.until > now and total <= _TRANSACTIONS_MAX:
+                break
+            total -= len(block.transactions)
+            del self._blocks[key]
+
+
+def read_log(log: dict[str, Any]) -> Log:
+    """A log object. Raises: KeyError, TypeError, AttributeError for what is none."""
+    return Log(log["address"].lower(), tuple(topic.lower() for topic in log["topics"]), log["data"].lower())
+
+
+def _by_transaction(logs: list[Any], block_number: int, block_hash: str, contract: str) -> dict[str, TransactionLogs]:
+    """The logs in their order, by their transactions. Raises: RpcUnavailable where one is not what was asked for."""
+    found: dict[str, list[tuple[int, Log]]] = {}
+    try:
+        for one in logs:
+            log = read_log(one)
+            if one["blockHash"].lower() != block_hash or log.address != contract or one.get("removed"):
+                msg = "the node answered with another block's logs"
+                raise RpcUnavailable(msg)
+            found.setdefault(one["transactionHash"].lower(), []).append((int(one["logIndex"], 16), log))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        msg = "the node's logs cannot be read"
+        raise RpcUnavailable(msg) from error
+    return {
+        transaction: TransactionLogs([log for _, log in sorted(written, key=_index)], block_number, block_hash)
+        for transaction, written in found.items()
+    }
+
+
+def _index(numbered: tuple[int, Log]) -> int:
+    return numbered[0]

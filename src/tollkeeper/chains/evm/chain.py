@@ -1,0 +1,497 @@
+"""One EVM network behind its nodes: facts of a payment, sending, waiting (specification 2.3, 4.4; contract 5.2, 5.3).
+
+`open` checks each node's chain id and adopts the token's own EIP-712 name and version if they reproduce its
+DOMAIN_SEPARATOR(). Reads of one question go out in one batch, so that they speak of one moment. Whether a payment is
+good is decided in `core.x402.verification`, what a settlement becomes in the hub.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+
+from tollkeeper.chains.evm.authorizations import AuthorizationReader
+from tollkeeper.chains.evm.blocks import Block, data_of, read_block, word_of
+from tollkeeper.chains.evm.calls import accepts_once_deployed, accepts_signature, revert_of, text_of
+from tollkeeper.chains.evm.logs import LogRange
+from tollkeeper.chains.evm.market import Market
+from tollkeeper.chains.evm.quorum import EvmWitnesses, View, VouchedReader
+from tollkeeper.chains.evm.rebroadcast import Rebroadcast
+from tollkeeper.chains.evm.receipts import (
+    Expected,
+    ReceiptReader,
+    ReceiptWatcher,
+    Sighting,
+    Verdict,
+    counted,
+    hash_of_block,
+    quantity,
+)
+from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
+from tollkeeper.core.evm import encoding as evm
+from tollkeeper.core.evm.counterfactual import (
+    acceptance_question,
+    settling_call,
+    unwrap,
+)
+from tollkeeper.core.evm.fees import settlement_cap
+from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS
+from tollkeeper.core.limits import SETTLEMENTS_UNDER_WAY_MAX
+from tollkeeper.core.settlement.proof import Depths
+from tollkeeper.core.x402.verification import ChainFacts, EvmAsset
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from tollkeeper.chains.nodes import Node
+    from tollkeeper.core.networks import Network
+    from tollkeeper.core.x402.version1 import EvmPayload
+
+T = TypeVar("T")
+
+_LOG = structlog.get_logger("tollkeeper.chains.evm.chain")
+
+
+@dataclass(frozen=True, slots=True)
+class EvmConfig:
+    """How to reach and use one EVM network.
+
+    Empty `asset`, `token_name` and `token_version` mean the network's USDC and what the token says of itself; an empty
+    `batcher` means its usual place. With a `batch_queue_depth` of 0 every settlement goes alone. `wallet_factories` may
+    deploy payers' wallets, for `deploy_gas_limit` on top of a settlement's gas. What became of a payment is known once
+    `confirm_nodes` nodes show it; 0 means two, where another one can be reached.
+    """
+
+    network: Network
+    rpc_urls: tuple[str, ...]
+    asset: str = ""
+    token_name: str = ""
+    token_version: str = ""
+    depths: Depths = field(default_factory=Depths)
+    watch_blocks: int = 128
+    gas_limit: int = 150_000
+    gas_budget_per_hour: int = 18_000_000_000
+    max_fee_per_gas_wei: int = 50_000_000_000
+    batcher: str = ""
+    batch_queue_depth: int = 0
+    batch_items_max: int = 20
+    wallet_factories: tuple[str, ...] = ()
+    deploy_gas_limit: int = 500_000
+    timeout_seconds: float = 10.0
+    confirm_nodes: int = 0
+    settlements_max: int = SETTLEMENTS_UNDER_WAY_MAX
+    min_value: int = 0  # of a payment, in base units: what moves less is not worth its gas
+
+    @property
+    def settlement_fee_cap_wei(self) -> int:
+        """Most that a settlement may pay per gas.
+
+        The rest of the cap is left to free a nonce that this did not pay for.
+        """
+        return settlement_cap(self.max_fee_per_gas_wei)
+
+    def gas_of(self, *, deploys: bool) -> int:
+        """The gas limit of a settlement that goes alone, and may deploy its payer's wallet first."""
+        return self.gas_limit + (self.deploy_gas_limit if deploys else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Fees:
+    """EIP-1559 fees in wei per gas."""
+
+    max_fee_per_gas: int
+    max_priority_fee_per_gas: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvmSimulation:
+    """The reason for which settling would revert (None: it would pass), the latest block, and what the payer holds.
+
+    `balance` is None where it was not asked for.
+    """
+
+    revert: str | None
+    block: Block
+    balance: int | None
+
+
+class GasTooDear(RpcUnavailable):
+    """The next block asks for more than the configured cap: nothing can be sent now."""
+
+
+class Submission(Enum):
+    """Answers of a node to a transaction."""
+
+    TAKEN = auto()
+    UNCLEAR = auto()  # it may or may not have it: never a failure
+
+
+class EvmChain:
+    """One network. `asset` is None until `open` succeeded; then `problem` says why not."""
+
+    def __init__(self, config: EvmConfig, rpc: Rpc | None = None) -> None:
+        self.config = config
+        self.network = config.network
+        self.asset: EvmAsset | None = None
+        self.problem = "the node was not asked yet"
+        self.is_refused = False  # the node answers, but this network must not be used with it
+        self.rpc = rpc or Rpc(config.rpc_urls, timeout_seconds=config.timeout_seconds)
+        self._address = config.asset.lower() or config.network.usdc.address
+        self.logs = LogRange(config.network.name)
+        self.authorizations = AuthorizationReader(self.rpc.ask, self._address, self.logs)
+        self._view = View(self.authorizations, ReceiptReader(self.rpc.ask))
+        is_one_enough = config.confirm_nodes == 1 or (config.confirm_nodes == 0 and len(config.rpc_urls) == 1)
+        self._witnesses = (
+            None if is_one_enough else EvmWitnesses(self.rpc, self._address, config.confirm_nodes, self.logs)
+        )
+        self._reader = self._view.receipts if self._witnesses is None else VouchedReader(self._witnesses)
+        self._watcher: ReceiptWatcher[Expected] = ReceiptWatcher(self._reader)
+        self._market = Market(self.rpc.ask)
+        self._rebroadcast = Rebroadcast(config.network.name, self._shows, self._submit_to_all)
+
+    @property
+    def limits(self) -> list[str]:
+        """Limits of the nodes that were learned."""
+        return [*self.rpc.nodes.limits, *([self.logs.limit] if self.logs.limit else [])]
+
+    @property
+    def missing_nodes(self) -> int:
+        """So many nodes fewer answer than outcomes need, or than they would need where none is out of reach."""
+        return 0 if self._witnesses is None else self.rpc.nodes.missing(self._witnesses.needed)
+
+    async def open(self) -> None:
+        """Asks every node who it is, and enables the network or disables it and says why in `problem`.
+
+        To be done again from time to time: nodes come, go and fall behind, and a token may be replaced. One of another
+        chain or token is not asked again until it is right. Raises: RpcUnavailable where nothing could be learned; the
+        network stays as it was.
+        """
+        probes = await self.rpc.probe(
+            [
+                ("eth_chainId", []),
+                ("eth_getCode", [self._address, "latest"]),
+                self._read_call(evm.SELECTOR_DOMAIN_SEPARATOR),
+                self._read_call(evm.SELECTOR_NAME),
+                self._read_call(evm.SELECTOR_VERSION),
+                ("eth_blockNumber", []),
+            ]
+        )
+        found: EvmAsset | None = None
+        silent: RpcUnavailable | None = None
+        for node, answers in probes:
+            try:
+                judged = self._judge(answers)
+            except RpcUnavailable as error:
+                silent = error
+                continue
+            if isinstance(judged, str):
+                node.judged(self.network.name, judged)
+            else:
+                found = found or judged
+                node.judged(self.network.name, "")
+            node.height = _height(answers)
+        self.rpc.nodes.compare_heights()
+        if found is not None:
+            self.asset = self.asset if self.asset == found else found
+            self.problem, self.is_refused = "", False
+        elif silent is not None:
+            raise silent
+        else:
+            self._refuse(self.rpc.nodes.all[0].barred)
+
+    def _refuse(self, problem: str) -> None:
+        if not self.is_refused or problem != self.problem:
+            _LOG.error("network_disabled", network=self.network.name, reason=problem)
+        self.asset, self.problem, self.is_refused = None, problem, True
+
+    def _judge(self, answers: list[Answer] | RpcUnavailable) -> EvmAsset | str:
+        """The asset as a node's answers show it; the reason where they do not fit. Raises: RpcUnavailable."""
+        if isinstance(answers, RpcUnavailable):
+            raise answers
+        chain_id, code, separator, name, version, _ = answers
+        if isinstance(chain_id, RpcError) or isinstance(code, RpcError):
+            msg = "the node does not answer eth_chainId and eth_getCode"
+            raise RpcUnavailable(msg)
+        if quantity(chain_id) != self.network.chain_id:
+            return f"the node's chain id is {quantity(chain_id)}, not {self.network.chain_id}"
+        if not data_of(code):
+            return f"there is no contract at the asset's address {self._address}"
+        if revert_of(separator) is not None or not data_of(separator):
+            return "the asset has no DOMAIN_SEPARATOR(), so it takes no authorizations"
+        word_of(separator)
+        for said in (name, version):
+            revert_of(said)  # a node that did not run the call says nothing of the token
+        asset = EvmAsset(
+            self.network,
+            self._address,
+            self.config.token_name or text_of(name),
+            self.config.token_version or text_of(version),
+        )
+        if asset.separator != data_of(separator):
+            return (
+                f"the EIP-712 domain {asset.name!r} version {asset.version!r} does not reproduce the asset's "
+                "DOMAIN_SEPARATOR()"
+            )
+        return asset
+
+    def _read_call(self, data: bytes) -> Call:
+        return "eth_call", [{"to": self._address, "data": "0x" + data.hex()}, "latest"]
+
+    def _simulation(self, payload: EvmPayload, sender: str) -> Call:
+        settling = settling_call(self._address, payload.authorization, payload.signature)
+        call = {"from": sender, "to": settling.to, "gas": hex(self.config.gas_of(deploys=settling.deploys))}
+        return "eth_call", [call | {"data": "0x" + settling.data.hex()}, "latest"]
+
+    def _wallet_calls(self, payload: EvmPayload, asset: EvmAsset) -> tuple[Call, Call]:
+        """The payer's code, and its word on the signature; asked with as much gas as a settlement would have.
+
+        Of a wallet that is to be deployed, its word once it is.
+        """
+        payer = payload.authorization.payer
+        digest = evm.authorization_digest(asset.separator, payload.authorization)
+        deploys = evm.is_counterfactual_signature(payload.signature)
+        gas = self.config.gas_of(deploys=deploys)
+        if deploys:
+            to, data = MULTICALL_ADDRESS, acceptance_question(payer, digest, payload.signature)
+        else:
+            to, data = payer, evm.wallet_signature_calldata(digest, payload.signature)
+        question = {"from": self._address, "to": to, "gas": hex(gas), "data": "0x" + data.hex()}
+        return ("eth_getCode", [payer, "latest"]), ("eth_call", [question, "latest"])
+
+    async def ready(self, payload: EvmPayload) -> EvmPayload:
+        """The payment as it is carried out now: of a wallet that is deployed meanwhile, its own signature alone.
+
+        Its signature was read before (`deployed_check`). Raises: RpcUnavailable.
+        """
+        if not evm.is_counterfactual_signature(payload.signature):
+            return payload
+        (code,) = await self.rpc.ask([("eth_getCode", [payload.authorization.payer, "latest"])])
+        return replace(payload, signature=unwrap(payload.signature).signature) if data_of(code) else payload
+
+    async def wallet_accepts(self, payload: EvmPayload, asset: EvmAsset) -> bool | None:
+        """Return the verdict of the payer's code on the signature (ERC-1271); None if it has no code and gets none.
+
+        Raises: RpcUnavailable.
+        """
+        payload = await self.ready(payload)
+        ask_code, ask_wallet = self._wallet_calls(payload, asset)
+        deploys = evm.is_counterfactual_signature(payload.signature)
+        # Most who have not signed have no code, and anybody may ask: the dear question is asked of wallets alone.
+        if not deploys and not data_of(*await self.rpc.ask([ask_code])):
+            return None
+        (word,) = await self.rpc.ask([ask_wallet])
+        return accepts_once_deployed(word) if deploys else accepts_signature(word)
+
+    async def state(
+        self, payload: EvmPayload, asset: EvmAsset, sender: str, *, is_signed_by_key: bool
+    ) -> tuple[ChainFacts, Block]:
+        """Return the chain's facts about a payment, read in one batch. `sender` is the account that would settle it.
+
+        A payer that has code although its key signed is asked in a second batch: it is rare, and the question costs the
+        node more than the others. Raises: RpcUnavailable.
+        """
+        payload = await self.ready(payload)
+        authorization = payload.authorization
+        ask_code, ask_wallet = self._wallet_calls(payload, asset)
+        code, payer_code, used, balance, simulation, block, *word = await self.rpc.ask(
+            [
+                ("eth_getCode", [self._address, "latest"]),
+                ask_code,
+                self._read_call(evm.authorization_state_calldata(authorization.payer, authorization.nonce)),
+                self._read_call(evm.balance_of_calldata(authorization.payer)),
+                self._simulation(payload, sender),
+                ("eth_getBlockByNumber", ["latest", False]),
+                *(() if is_signed_by_key else (ask_wallet,)),
+            ]
+        )
+        has_code = bool(data_of(payer_code))
+        if has_code and not word:
+            word = await self.rpc.ask([ask_wallet])
+        accepts = accepts_signature(word[0]) if has_code else None
+        if evm.is_counterfactual_signature(payload.signature):
+            accepts = accepts_once_deployed(word[0])
+        facts = ChainFacts(
+            asset_has_code=bool(data_of(code)),
+            wallet_accepts=accepts,
+            nonce_used=word_of(used) != 0,
+            balance=word_of(balance),
+            revert=revert_of(simulation),
+        )
+        return facts, read_block(block)
+
+    async def simulate(self, payload: EvmPayload, sender: str, *, with_balance: bool) -> EvmSimulation:
+        """Simulate settling now, and read the payer's balance if `with_balance`. Raises: RpcUnavailable."""
+        holder = evm.balance_of_calldata(payload.authorization.payer)
+        simulation, block, *balance = await self.rpc.ask(
+            [
+                self._simulation(payload, sender),
+                ("eth_getBlockByNumber", ["latest", False]),
+                *([self._read_call(holder)] if with_balance else ()),
+            ]
+        )
+        return EvmSimulation(revert_of(simulation), read_block(block), word_of(balance[0]) if balance else None)
+
+    async def latest_block(self) -> Block:
+        """The latest block. Raises: RpcUnavailable."""
+        (block,) = await self.rpc.ask([("eth_getBlockByNumber", ["latest", False])])
+        return read_block(block)
+
+    async def fees(self, base_fee_wei: int, *, moves_nonce: bool = False) -> Fees:
+        """Fees for a transaction now: twice the base fee and a tip, under a settlement's cap.
+
+        What only moves a nonce may pay the whole cap. Raises: GasTooDear where the next block asks for more than the
+        cap; RpcUnavailable.
+        """
+        cap = self.config.max_fee_per_gas_wei if moves_nonce else self.config.settlement_fee_cap_wei
+        tip_wei = min(await self._market.tip_wei(base_fee_wei), cap)
+        if base_fee_wei + tip_wei > cap:
+            msg = f"gas costs more than the configured {cap} wei"
+            raise GasTooDear(msg)
+        return Fees(min(2 * base_fee_wei + tip_wei, cap), tip_wei)
+
+    async def balances(self, addresses: tuple[str, ...]) -> list[int]:
+        """Return the balances of these accounts, in wei, in their order; remembered for about a block.
+
+        Raises: RpcUnavailable.
+        """
+        return await self._market.balances(addresses)
+
+    async def pending_nonce(self, signer: str) -> int:
+        """The first nonce that the node has not seen from this account. Raises: RpcUnavailable."""
+        return counted(await self._result("eth_getTransactionCount", signer, "pending"))
+
+    async def mined_nonce(self, signer: str) -> int:
+        """How many transactions of this account are mined. Raises: RpcUnavailable."""
+        return counted(await self._result("eth_getTransactionCount", signer, "latest"))
+
+    async def agreed_nonce(self, signer: str, tag: str = "latest") -> int | None:
+        """The nonce that enough nodes show alike, None where they do not: what a lane never comes back from.
+
+        Raises: RpcUnavailable.
+        """
+        return await self.agreed(lambda view: view.authorizations.nonce_of(signer, tag), lambda _nonce: False)
+
+    async def submit(self, raw: bytes, transaction_hash: str) -> Submission:
+        """Hands a signed transaction to the node.
+
+        What sounds like a refusal ("already known", "nonce too low") is looked up by the hash; it is never a failure.
+        One that no node shows soon is sent again.
+        """
+        self._rebroadcast.begin(raw, transaction_hash)
+        try:
+            named = await self.rpc.send_raw(raw)
+            if named.lower() == transaction_hash:
+                return Submission.TAKEN
+            _LOG.error("node_named_another_hash", network=self.network.name, transaction=transaction_hash)
+        except RpcUnavailable as error:
+            _LOG.warning("send_unclear", network=self.network.name, transaction=transaction_hash, reason=str(error))
+            return Submission.UNCLEAR
+        except RpcError as error:
+            _LOG.warning("send_refused", network=self.network.name, transaction=transaction_hash, reason=error.message)
+        try:
+            known = await self._result("eth_getTransactionByHash", transaction_hash)
+        except RpcUnavailable:
+            return Submission.UNCLEAR
+        return Submission.TAKEN if isinstance(known, dict) else Submission.UNCLEAR
+
+    async def known_to_node(self, hashes: Sequence[str]) -> set[str]:
+        """Return those of these transactions that the node has, mined or waiting. Raises: RpcUnavailable."""
+        answers = await self.rpc.ask([("eth_getTransactionByHash", [one]) for one in hashes])
+        return {one for one, answer in zip(hashes, answers, strict=True) if isinstance(answer, dict)}
+
+    async def submit_all(self, raws: Sequence[tuple[bytes, str]]) -> set[str]:
+        """Hands signed transactions (bytes, hash) to the node in their order, joined; those that it has afterwards.
+
+        Raises: RpcUnavailable where nothing is known of any.
+        """
+        answers = await self.rpc.ask([("eth_sendRawTransaction", ["0x" + raw.hex()]) for raw, _ in raws])
+        taken: set[str] = set()
+        unclear: list[str] = []
+        for (_, one), answer in zip(raws, answers, strict=True):
+            if isinstance(answer, str) and answer.lower() == one:
+                taken.add(one)
+            else:
+                reason = answer.message if isinstance(answer, RpcError) else "the node named another hash"
+                _LOG.warning("send_refused", network=self.network.name, transaction=one, reason=reason)
+                unclear.append(one)
+        return taken | (await self.known_to_node(unclear) if unclear else set())
+
+    async def spread(self, raws: Sequence[bytes]) -> None:
+        """Hands signed transactions, in their order, to every node that does not rest but the one that is asked.
+
+        That one may have them and pass them on to nobody. What these say of it changes nothing.
+        """
+        others = self.rpc.nodes.well(asyncio.get_running_loop().time())[1:]
+        calls = [("eth_sendRawTransaction", ["0x" + raw.hex()]) for raw in raws]
+
+        async def hand_to(node: Node) -> None:
+            with suppress(RpcUnavailable):
+                await self.rpc.ask_of(node, calls)
+
+        await asyncio.gather(*map(hand_to, others))
+
+    async def _shows(self, transaction_hash: str) -> bool:
+        """Ask for a transaction: of several nodes the second one, because the first may have passed it on to nobody."""
+        others = self.rpc.nodes.well(asyncio.get_running_loop().time())[1:]
+        if not others:
+            return transaction_hash in await self.known_to_node([transaction_hash])
+        (answer,) = await self.rpc.ask_of(others[0], [("eth_getTransactionByHash", [transaction_hash])])
+        return isinstance(answer, dict)
+
+    async def _submit_to_all(self, raw: bytes, transaction_hash: str) -> None:
+        with suppress(RpcUnavailable):
+            await self.submit_all([(raw, transaction_hash)])
+        await self.spread([raw])
+
+    async def block_hashes(self, numbers: Sequence[int]) -> dict[int, str]:
+        """The canonical hashes of those of these blocks that the node has. Raises: RpcUnavailable."""
+        blocks = await self.rpc.ask([("eth_getBlockByNumber", [hex(number), False]) for number in numbers])
+        hashes = {number: hash_of_block(block) for number, block in zip(numbers, blocks, strict=True)}
+        return {number: one for number, one in hashes.items() if one is not None}
+
+    async def wait(self, expected: Expected, deadline: float) -> Sighting:
+        """The first sighting at the configured depth, or at `deadline` (event loop time) what was seen last."""
+        sighting = await self._watcher.wait(expected, deadline)
+        if sighting.verdict is not Verdict.ABSENT:
+            self._rebroadcast.seen(expected.transaction_hash)
+        return sighting
+
+    async def look(self, wanted: Sequence[Expected]) -> list[Sighting]:
+        """Return what the chain shows now of many transactions. Raises: RpcUnavailable."""
+        return await self._reader.look(wanted)
+
+    async def agreed(self, judge: Callable[[View], Awaitable[T]], is_open: Callable[[T], bool]) -> T | None:
+        """Return the conclusion that enough nodes' views agree on; None if they do not agree (`Witnesses`).
+
+        Raises: RpcUnavailable.
+        """
+        if self._witnesses is None:
+            return await judge(self._view)
+        return await self._witnesses.agreed(judge, is_open)
+
+    async def close(self) -> None:
+        """Ends what waits, the watcher and the connections."""
+        await self._rebroadcast.close()
+        await self._watcher.close()
+        await self.rpc.close()
+
+    async def _result(self, method: str, *params: Any) -> Any:  # noqa: ANN401 - JSON
+        try:
+            return await self.rpc.call(method, *params)
+        except RpcError as error:
+            msg = f"the node refused {method}: {error.message}"
+            raise RpcUnavailable(msg) from error
+
+
+def _height(answers: list[Answer] | RpcUnavailable) -> int | None:
+    """The latest block in a probe's answers; None where the node does not name it."""
+    latest = None if isinstance(answers, RpcUnavailable) else answers[-1]
+    try:
+        return counted(latest)
+    except RpcUnavailable:
+        return None

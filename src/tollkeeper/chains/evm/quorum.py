@@ -1,0 +1,345 @@
+"""Agreement of several nodes of a network, where one node's word is not enough (contract 5; security A-15).
+
+A node that answers consistently with itself can show a transfer that nobody made, or deny one that was. So what one
+node shows of a payment's outcome counts once another node, asked for itself, shows the same: the same verdict in the
+same block, as deep there. One node's word suffices only if none of the others can be reached, or has seen a block for
+long. If the operator names a number of nodes, that many must agree and no fewer will do. A fact that they do not agree
+on is waited for: it makes nothing fail, and nothing succeed. The asker decides which questions need this (decision
+0040).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+import structlog
+
+from tollkeeper.chains.evm.authorizations import AuthorizationReader
+from tollkeeper.chains.evm.blocks import read_block
+from tollkeeper.chains.evm.receipts import FAILURES, Expected, ReceiptReader, Sighting, Verdict
+from tollkeeper.chains.rpc import RpcUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+
+    from tollkeeper.chains.evm.logs import LogRange
+    from tollkeeper.chains.nodes import Node
+    from tollkeeper.chains.rpc import Rpc
+
+_LOG = structlog.get_logger("tollkeeper.chains")
+# A node whose newest block is so old by our clock stands still, and has no say.
+_STANDS_STILL_SECONDS: Final = 600
+# What nodes do not show alike for so long is told to the operator.
+_DOUBT_TOLD_SECONDS: Final = 60.0
+_DOUBTS_KEPT: Final = 10_000
+# What the first node does not show for so long, the others are asked for: longer than a block takes.
+OVERDUE_SECONDS: Final = 6.0
+# How many show the same where no number is configured, and others can be reached.
+_USUALLY: Final = 2
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """View of one node, or of whichever node answers in turn."""
+
+    authorizations: AuthorizationReader
+    receipts: ReceiptReader
+
+
+class Witnesses(ABC):
+    """The nodes of a network, each asked for itself. `needed`: how many must show the same; 0: two, where possible."""
+
+    def __init__(self, rpc: Rpc, needed: int) -> None:
+        self._rpc = rpc
+        self.is_fixed = needed > 0
+        self.needed = needed or _USUALLY
+
+    async def agreed_by(self, judge: Callable[[Node], Awaitable[T]], is_open: Callable[[T], bool]) -> T | None:
+        """Return the conclusion that enough nodes' facts agree on, the first node's first; None if they do not agree.
+
+        A conclusion that `is_open` calls open needs no other node's word. Raises: RpcUnavailable if no node answers.
+        """
+
+        async def judge_one(node: Node) -> list[T]:
+            return [await judge(node)]
+
+        (found,) = await self.agreed_each_by(judge_one, is_open)
+        return found
+
+    async def agreed_each_by(
+        self, judge: Callable[[Node], Awaitable[list[T]]], is_open: Callable[[T], bool]
+    ) -> list[T | None]:
+        """Return conclusions on several things, each for itself as by `agreed_by`.
+
+        Raises: RpcUnavailable if no node answers.
+        """
+        first, found = await self.first(judge)
+        concluded = [place for place, one in enumerate(found) if not is_open(one)]
+        if not concluded:
+            return [*found]
+        answers = {first.position: found}
+
+        async def answer_of(node: Node) -> list[T]:
+            if node.position not in answers:
+                answers[node.position] = await judge(node)
+            return answers[node.position]
+
+        def sharing(claims: list[T]) -> Callable[[Node, Sequence[int]], Awaitable[list[bool]]]:
+            async def ask(node: Node, places: Sequence[int]) -> list[bool]:
+                others = await answer_of(node)
+                return [others[place] == claims[place] for place in places]
+
+            return ask
+
+        doubted = set(concluded) - await self.vouched(first, concluded, sharing(found))
+        told: list[T | None] = [None if place in doubted else one for place, one in enumerate(found)]
+        async for node, others in self.instead_of(first, answer_of, doubted):
+            places = sorted(doubted)
+            for place in await self.vouched(node, places, sharing(others), is_alone_enough=False):
+                told[place] = others[place]
+                doubted.discard(place)
+                self.overrule(first)
+        return told
+
+    async def instead_of(
+        self, first: Node, ask: Callable[[Node], Awaitable[T]], left: Collection[int]
+    ) -> AsyncIterator[tuple[Node, T]]:
+        """Each other node with its answer, the best first, while something is `left` and enough could overrule `first`.
+
+        Whose word alone is doubted is not waited for, where as many others as are needed show something else alike.
+        """
+        others = [node for node in self._rpc.nodes.in_order(asyncio.get_running_loop().time()) if node is not first]
+        while len(others) >= self.needed and left:
+            node = others.pop(0)  # with fewer behind it than are needed beside it, it is the last that could
+            try:
+                yield node, await ask(node)
+            except RpcUnavailable:
+                continue
+
+    @property
+    def can_overrule(self) -> bool:
+        """Are there as many others as are needed, whichever is asked first?"""
+        return len(self._rpc.nodes.all) > self.needed
+
+    def overrule(self, node: Node) -> None:
+        """Ask this one last for a while: enough others showed alike what it did not."""
+        node.overruled(asyncio.get_running_loop().time())
+
+    async def first(self, ask: Callable[[Node], Awaitable[T]]) -> tuple[Node, T]:
+        """The answer of the best node that gives one.
+
+        Raises: RpcUnavailable where none does in the time there is, as the best one said it.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._rpc.budget_seconds
+        why: RpcUnavailable | None = None
+        for node in self._rpc.nodes.in_order(loop.time()):
+            if loop.time() >= deadline:
+                break
+            try:
+                return node, await ask(node)
+            except RpcUnavailable as error:
+                why = why or error
+        raise why or RpcUnavailable("no node may be asked")
+
+    async def vouched(
+        self,
+        first: Node,
+        places: Sequence[int],
+        ask: Callable[[Node, Sequence[int]], Awaitable[list[bool]]],
+        *,
+        is_alone_enough: bool = True,
+    ) -> set[int]:
+        """Those of these claims of `first` that enough others share, as `ask` says of each of the others.
+
+        `is_alone_enough`: its word may have to do where none of the others can be reached.
+        """
+        nodes, loop = self._rpc.nodes, asyncio.get_running_loop()
+        alike = Counter(places)
+        denied: set[int] = set()
+        may_be_alone = is_alone_enough and not self.is_fixed
+        for node in nodes.in_order(loop.time()):
+            asked = [place for place in places if alike[place] < self.needed]
+            if node is first or not asked:
+                continue
+            if may_be_alone and loop.time() < node.rests_until and nodes.is_out_of_reach(node, loop.time()):
+                continue  # it is asked again when it has rested
+            try:
+                shares = await ask(node, asked)
+            except RpcUnavailable:
+                may_be_alone = may_be_alone and nodes.is_out_of_reach(node, loop.time())
+                continue
+            missed = {place for place, is_shared in zip(asked, shares, strict=True) if not is_shared}
+            alike.update(place for place in asked if place not in missed)
+            if missed and not await self._stands_still(node, first):
+                denied |= missed
+        return {place for place in places if alike[place] >= self.needed or (may_be_alone and place not in denied)}
+
+    async def _stands_still(self, node: Node, first: Node) -> bool:
+        """Does this node itself say that it has seen no block for long, and the first one, that there are newer ones?
+
+        What another one says of it does not count, and where no block came for long it knows as much as the first.
+        """
+        try:
+            seen_seconds = await self.newest_seconds(node)
+            is_old = seen_seconds < time.time() - _STANDS_STILL_SECONDS
+            return is_old and seen_seconds < await self.newest_seconds(first)
+        except RpcUnavailable:
+            return False
+
+    @abstractmethod
+    async def newest_seconds(self, node: Node) -> int:
+        """The Unix time of this node's newest block. Raises: RpcUnavailable."""
+
+
+class EvmWitnesses(Witnesses):
+    """Those of an EVM network."""
+
+    def __init__(self, rpc: Rpc, asset: str, needed: int, logs: LogRange) -> None:
+        super().__init__(rpc, needed)
+        self._views: dict[int, View] = {}
+        for node in rpc.nodes.all:
+            ask = partial(rpc.ask_of, node)
+            self._views[node.position] = View(AuthorizationReader(ask, asset, logs), ReceiptReader(ask))
+
+    def view(self, node: Node) -> View:
+        """Return what this node alone shows."""
+        return self._views[node.position]
+
+    async def agreed(self, judge: Callable[[View], Awaitable[T]], is_open: Callable[[T], bool]) -> T | None:
+        """Return a conclusion as `agreed_by` does, from the nodes' views."""
+        return await self.agreed_by(lambda node: judge(self.view(node)), is_open)
+
+    async def newest_seconds(self, node: Node) -> int:
+        """Return the time of the block that the node calls latest."""
+        (block,) = await self._rpc.ask_of(node, [("eth_getBlockByNumber", ["latest", False])])
+        return read_block(block).timestamp_seconds
+
+
+class Vouched(ABC, Generic[T]):
+    """Reads what enough different nodes show alike; a `T` says which transaction."""
+
+    def __init__(self, witnesses: Witnesses) -> None:
+        self._all = witnesses
+        self._doubted: dict[str, float] = {}  # transactions, and since when they are
+        self._due: dict[str, float] = {}  # transactions that were not shown, and when the others are asked
+        self.overdue_seconds = OVERDUE_SECONDS
+
+    @abstractmethod
+    async def look_at(self, node: Node, wanted: Sequence[T]) -> list[Sighting]:
+        """Return what this node shows. Raises: RpcUnavailable."""
+
+    @abstractmethod
+    async def look_there(self, node: Node, wanted: Sequence[T], numbers: Sequence[int]) -> list[Sighting]:
+        """Return what this node shows of what another one saw in these blocks. Raises: RpcUnavailable."""
+
+    @abstractmethod
+    def name_of(self, one: T) -> str:
+        """The transaction's name."""
+
+    async def look(self, wanted: Sequence[T]) -> list[Sighting]:
+        """Return what is shown now, in the order asked. Raises: RpcUnavailable."""
+        first, sightings = await self._all.first(lambda node: self.look_at(node, wanted))
+        seen = [place for place, one in enumerate(sightings) if one.verdict is not Verdict.ABSENT]
+        overdue = self._overdue(wanted, sightings)
+        if not seen and not overdue:
+            return sightings
+        vouched = await self._all.vouched(first, seen, self._sharing(wanted, sightings)) if seen else set()
+        doubted = set(seen) - vouched
+        told = [_doubted(one) if place in doubted else one for place, one in enumerate(sightings)]
+        left = doubted | overdue
+        async for node, others in self._all.instead_of(first, lambda node: self.look_at(node, wanted), left):
+            places = [place for place in sorted(left) if others[place].verdict is not Verdict.ABSENT]
+            shared = self._sharing(wanted, others)
+            for place in await self._all.vouched(node, places, shared, is_alone_enough=False) if places else ():
+                told[place] = others[place]
+                left.discard(place)
+                self._all.overrule(first)
+        self._remember(first, [self.name_of(wanted[place]) for place in set(seen) - left], doubted=False)
+        self._remember(first, [self.name_of(wanted[place]) for place in doubted & left], doubted=True)
+        return told
+
+    def _sharing(
+        self, wanted: Sequence[T], claims: Sequence[Sighting]
+    ) -> Callable[[Node, Sequence[int]], Awaitable[list[bool]]]:
+        """Asks another node whether it shows what these claims say."""
+
+        async def ask(node: Node, places: Sequence[int]) -> list[bool]:
+            some = [wanted[place] for place in places]
+            numbers = sorted({number for place in places if (number := claims[place].block_number) is not None})
+            others = await self.look_there(node, some, numbers)
+            return [_is_alike(claims[place], other) for place, other in zip(places, others, strict=True)]
+
+        return ask
+
+    def _overdue(self, wanted: Sequence[T], sightings: Sequence[Sighting]) -> set[int]:
+        """The places of what the first node has not shown for so long that the others are asked by themselves."""
+        now = asyncio.get_running_loop().time()
+        overdue: set[int] = set()
+        if not self._all.can_overrule:
+            return overdue
+        for place, (one, sighting) in enumerate(zip(wanted, sightings, strict=True)):
+            name = self.name_of(one)
+            if sighting.verdict is not Verdict.ABSENT:
+                self._due.pop(name, None)
+            elif now >= self._due.setdefault(name, now + self.overdue_seconds):
+                self._due[name] = now + self.overdue_seconds
+                overdue.add(place)
+        while len(self._due) > _DOUBTS_KEPT:
+            del self._due[next(iter(self._due))]
+        return overdue
+
+    def _remember(self, first: Node, transactions: Sequence[str], *, doubted: bool) -> None:
+        """Tells the operator, once, of what one node shows and others do not for longer than a lag explains.
+
+        From then on that node is asked last, where as many others as are needed do not show it.
+        """
+        now = asyncio.get_running_loop().time()
+        for transaction in transactions:
+            if not doubted:
+                self._doubted.pop(transaction, None)
+            elif now - self._doubted.setdefault(transaction, now) >= _DOUBT_TOLD_SECONDS:
+                self._doubted[transaction] = float("inf")
+                _LOG.error("nodes_show_different_things", node=first.position, transaction=transaction)
+                if self._all.can_overrule:
+                    self._all.overrule(first)
+        while len(self._doubted) > _DOUBTS_KEPT:
+            del self._doubted[next(iter(self._doubted))]
+
+
+class VouchedReader(Vouched[Expected]):
+    """Reader of an EVM network's receipts that several nodes vouch for."""
+
+    def __init__(self, witnesses: EvmWitnesses) -> None:
+        super().__init__(witnesses)
+        self._witnesses = witnesses
+
+    async def look_at(self, node: Node, wanted: Sequence[Expected]) -> list[Sighting]:
+        """Return the sightings in this node's receipts."""
+        return await self._witnesses.view(node).receipts.look(wanted)
+
+    async def look_there(self, node: Node, wanted: Sequence[Expected], numbers: Sequence[int]) -> list[Sighting]:
+        """Return the sightings in this node's receipts and in its blocks of these numbers."""
+        return await self._witnesses.view(node).receipts.look_there(wanted, numbers)
+
+    def name_of(self, one: Expected) -> str:
+        """Its hash."""
+        return one.transaction_hash
+
+
+def _doubted(one: Sighting) -> Sighting:
+    return Sighting(Verdict.DOUBTED, shows_failure=one.verdict in FAILURES or one.shows_failure)
+
+
+def _is_alike(one: Sighting, other: Sighting) -> bool:
+    """The same verdict in the same block, and as good as final there too, if it is here."""
+    is_same = (other.verdict, other.block_number, other.block_hash) == (one.verdict, one.block_number, one.block_hash)
+    return is_same and (other.deep or not one.deep)

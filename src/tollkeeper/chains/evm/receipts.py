@@ -1,0 +1,392 @@
+"""Receipts of our transactions, each judged against the transfer that it should have made.
+
+A sighting counts only if the block that the receipt names is the canonical one at its number and lists the transaction.
+It is `deep` once that block has the configured number of confirmations (contract 5.2; security A-14, A-15). One watcher
+task per network asks for all awaited transactions in one batch: soon after they were sent, then ever more rarely, and
+whenever a block is due. What a settlement becomes is not decided here. Of very many at once only some are asked for by
+their receipts; the logs of the blocks that those name show the others (decision 0022).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
+
+import structlog
+
+from tollkeeper.chains.evm.block_interval import BlockBeat
+from tollkeeper.chains.evm.block_logs import BlockLogs, read_log
+from tollkeeper.chains.rpc import Answer, Call, RpcError, RpcUnavailable
+from tollkeeper.core.evm.receipt_logs import Transfer, shows_transfer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+_LOG = structlog.get_logger("tollkeeper.chains")
+_FIRST_POLL_SECONDS: Final = 0.002
+_LAST_POLL_SECONDS: Final = 0.5
+# More than so many are looked for by blocks: the receipts of the first name blocks, which show many of the others.
+_FEW: Final = 100
+_PROBED: Final = 16
+_PROBED_GROWTH: Final = 4
+_QUANTITIES_END: Final = 2**256
+_COUNTED_END: Final = 2**63
+
+
+class Verdict(Enum):
+    """Verdicts of a receipt on the transfer that its transaction was to make."""
+
+    TRANSFERRED = auto()  # status 1, and the two events of this transfer
+    REVERTED = auto()  # status 0
+    MISMATCH = auto()  # status 1 without those events
+    ABSENT = auto()  # no canonical receipt: nothing is known
+    DOUBTED = auto()  # a node shows something, and too few others do: no more is known
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A transaction of ours and the transfer in it. Addresses, nonce and hash are lower-case hex, value base units.
+
+    `depth_blocks`: confirmations that make a sighting of it deep; 1 is the block itself.
+    """
+
+    transaction_hash: str
+    asset: str
+    payer: str
+    pay_to: str
+    value: int
+    nonce: str
+    depth_blocks: int = 1
+
+    @property
+    def transfer(self) -> Transfer:
+        """The transfer alone."""
+        return Transfer(self.asset, self.payer, self.pay_to, self.value, self.nonce)
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A verdict, whether it lies deep enough to stand, and in which block (None while absent).
+
+    `shows_failure`: it is doubted, and a node shows that the transaction moved nothing.
+    """
+
+    verdict: Verdict
+    deep: bool = False
+    block_number: int | None = None
+    block_hash: str | None = None
+    shows_failure: bool = False
+
+
+NOTHING_SEEN: Final = Sighting(Verdict.ABSENT)
+FAILURES: Final = frozenset({Verdict.REVERTED, Verdict.MISMATCH})
+# A verdict and the block that it was seen in, by number and hash: not yet known to be canonical.
+_Shown: TypeAlias = "tuple[Verdict, int, str]"
+
+
+def require_agreement(sightings: Sequence[Sighting]) -> None:
+    """Raises: RpcUnavailable where nodes do not show the same, so that nothing can be said of the chain."""
+    if any(sighting.verdict is Verdict.DOUBTED for sighting in sightings):
+        msg = "the nodes do not show the same"
+        raise RpcUnavailable(msg)
+
+
+def quantity(value: object) -> int:
+    """A JSON-RPC quantity. Raises: RpcUnavailable for anything else."""
+    if isinstance(value, str) and value.startswith("0x"):
+        try:
+            number = int(value, 16)
+        except ValueError:
+            number = _QUANTITIES_END
+        if number < _QUANTITIES_END:
+            return number
+    msg = "the node answered with something that is no quantity"
+    raise RpcUnavailable(msg)
+
+
+def counted(value: object) -> int:
+    """A quantity of blocks, seconds or transactions.
+
+    Raises: RpcUnavailable for anything else, and for more than a database can hold.
+    """
+    number = quantity(value)
+    if number >= _COUNTED_END:
+        msg = "the node answered with a number that counts nothing"
+        raise RpcUnavailable(msg)
+    return number
+
+
+def require_shown(answer: Answer) -> None:
+    """Refuse an error for an answer: a node that does not show something has not said that it is not there.
+
+    Raises: RpcUnavailable.
+    """
+    if isinstance(answer, RpcError):
+        msg = f"the node refused a read: {answer.message}"
+        raise RpcUnavailable(msg)
+
+
+def judge_receipt(expected: Expected, receipt: dict[str, Any]) -> Verdict:
+    """Judge the transfer by this receipt. Raises: RpcUnavailable if it is not that transaction's receipt."""
+    try:
+        if receipt["transactionHash"].lower() != expected.transaction_hash:
+            msg = "the node answered with another transaction's receipt"
+            raise RpcUnavailable(msg)
+        if quantity(receipt["status"]) != 1:
+            return Verdict.REVERTED
+        is_shown = shows_transfer([read_log(log) for log in receipt["logs"]], expected.transfer)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        msg = "the node's receipt cannot be read"
+        raise RpcUnavailable(msg) from error
+    return Verdict.TRANSFERRED if is_shown else Verdict.MISMATCH
+
+
+class ReceiptReader:
+    """Reads sightings of many transactions: a few in two round trips, more of them by the blocks that they are in."""
+
+    def __init__(self, ask: Callable[[Sequence[Call]], Awaitable[list[Answer]]]) -> None:
+        self._ask = ask
+        self._blocks = BlockLogs(ask)
+
+    async def look(self, wanted: Sequence[Expected]) -> list[Sighting]:
+        """Return what the chain shows now, in the order asked. Raises: RpcUnavailable."""
+        self._blocks.forget_old()
+        shown = await self._shown_by_receipts(wanted) if len(wanted) <= _FEW else await self._shown_by_blocks(wanted)
+        if not shown:
+            return [NOTHING_SEEN] * len(wanted)
+        numbers = sorted({number for _, number, _ in shown.values()})
+        return _sightings(wanted, shown, numbers, await self._ask(_places(numbers)))
+
+    async def look_there(self, wanted: Sequence[Expected], numbers: Sequence[int]) -> list[Sighting]:
+        """The same in one round trip, of blocks that are known beforehand; elsewhere nothing is seen. As `look`."""
+        if len(wanted) > _FEW:
+            return await self.look(wanted)
+        answers = await self._ask([*_receipts(wanted), *_places(numbers)])
+        shown = _judged(wanted, answers[: len(wanted)])
+        return _sightings(wanted, shown, numbers, answers[len(wanted) :])
+
+    async def _shown_by_receipts(self, wanted: Sequence[Expected]) -> dict[int, _Shown]:
+        """By the index in `wanted`. Raises: RpcUnavailable."""
+        return _judged(wanted, await self._ask(_receipts(wanted)))
+
+    async def _shown_by_blocks(self, wanted: Sequence[Expected]) -> dict[int, _Shown]:
+        """The receipts of a few name blocks; the logs of those blocks show the others. Raises: RpcUnavailable."""
+        shown: dict[int, _Shown] = {}
+        rest, size = self._take_written(wanted, range(len(wanted)), shown), _PROBED
+        while rest:
+            probed, rest = rest[:size], rest[size:]
+            by_receipt = await self._shown_by_receipts([wanted[index] for index in probed])
+            shown.update((probed[place], one) for place, one in by_receipt.items())
+            shared = Counter(
+                (number, block_hash, wanted[probed[i]].asset) for i, (_, number, block_hash) in by_receipt.items()
+            )
+            if rest:
+                for block, count in shared.items():
+                    if count > 1:
+                        await self._blocks.read(*block)
+                rest = self._take_written(wanted, rest, shown)
+            size *= _PROBED_GROWTH
+        return shown
+
+    def _take_written(self, wanted: Sequence[Expected], indices: Sequence[int], shown: dict[int, _Shown]) -> list[int]:
+        """Moves to `shown` what the logs that were read show; those that they do not show."""
+        rest: list[int] = []
+        for index in indices:
+            one = wanted[index]
+            written = self._blocks.find(one.transaction_hash, one.asset)
+            is_shown = False
+            with suppress(ValueError):
+                is_shown = written is not None and shows_transfer(written.logs, one.transfer)
+            if written is not None and is_shown:
+                shown[index] = Verdict.TRANSFERRED, written.block_number, written.block_hash
+            else:
+                rest.append(index)
+        return rest
+
+
+def _receipts(wanted: Sequence[Expected]) -> list[Call]:
+    return [("eth_getTransactionReceipt", [one.transaction_hash]) for one in wanted]
+
+
+def _judged(wanted: Sequence[Expected], receipts: Sequence[Answer]) -> dict[int, _Shown]:
+    """Judge these receipts, by the index in `wanted`. Raises: RpcUnavailable if the node shows no receipts."""
+    if all(isinstance(receipt, RpcError) for receipt in receipts):
+        require_shown(receipts[0])
+    shown: dict[int, _Shown] = {}
+    for index, (one, receipt) in enumerate(zip(wanted, receipts, strict=True)):
+        if isinstance(receipt, dict):
+            # One unreadable receipt tells nothing about the others.
+            with suppress(RpcUnavailable):
+                shown[index] = judge_receipt(one, receipt), *_block_of(receipt)
+    return shown
+
+
+def _places(numbers: Sequence[int]) -> list[Call]:
+    """The canonical blocks of these numbers, and how high the chain is."""
+    return [*(("eth_getBlockByNumber", [hex(number), False]) for number in numbers), ("eth_blockNumber", [])]
+
+
+def _sightings(
+    wanted: Sequence[Expected], shown: dict[int, _Shown], numbers: Sequence[int], places: Sequence[Answer]
+) -> list[Sighting]:
+    """Return which of the shown transactions are canonical, and how deep. Raises: RpcUnavailable."""
+    *blocks, head = places
+    for place in places:
+        require_shown(place)
+    latest = counted(head)
+    canonical = {number: hash_of_block(block) for number, block in zip(numbers, blocks, strict=True)}
+    listed = {number: transactions_of_block(block) for number, block in zip(numbers, blocks, strict=True)}
+    sightings = [NOTHING_SEEN] * len(wanted)
+    for index, (verdict, number, block_hash) in shown.items():
+        # Of a transaction that its block does not list, whatever a node shows was made up.
+        if canonical.get(number) == block_hash and wanted[index].transaction_hash in listed[number]:
+            is_deep = latest - number + 1 >= wanted[index].depth_blocks
+            sightings[index] = Sighting(verdict, is_deep, number, block_hash)
+    return sightings
+
+
+def _block_of(receipt: dict[str, Any]) -> tuple[int, str]:
+    block_hash = receipt.get("blockHash")
+    if not isinstance(block_hash, str):  # null while some nodes still build the block
+        msg = "the receipt names no block"
+        raise RpcUnavailable(msg)
+    return counted(receipt.get("blockNumber")), block_hash.lower()
+
+
+def hash_of_block(block: object) -> str | None:
+    """The hash that a block object names; None where there is no such block."""
+    block_hash = block.get("hash") if isinstance(block, dict) else None
+    return block_hash.lower() if isinstance(block_hash, str) else None
+
+
+def transactions_of_block(block: object) -> frozenset[str]:
+    """The hashes that a block object lists, in lower case; none where there is no such block."""
+    listed = block.get("transactions") if isinstance(block, dict) else None
+    return frozenset(one.lower() for one in listed if isinstance(one, str)) if isinstance(listed, list) else frozenset()
+
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Reader(Protocol[T_contra]):
+    """Reader of transactions of one family. A `T` names a transaction and what it must show."""
+
+    async def look(self, wanted: Sequence[T_contra]) -> list[Sighting]:
+        """Return what the chain shows now, in the order asked. Raises: RpcUnavailable."""
+
+
+class _Waiter(Generic[T]):
+    """One awaited transaction. `last` is the newest sighting, deep or not.
+
+    `absent_at` is when it was last looked for in vain; event loop time, as `next_poll` is.
+    """
+
+    __slots__ = ("absent_at", "done", "expected", "last", "next_poll", "pause")
+
+    def __init__(self, expected: T, done: asyncio.Future[None], now: float) -> None:
+        self.expected = expected
+        self.done = done
+        self.last = NOTHING_SEEN
+        self.absent_at: float | None = None
+        self.pause = _FIRST_POLL_SECONDS
+        self.next_poll = now
+
+
+class ReceiptWatcher(Generic[T]):
+    """The one task that asks for the sightings of everything awaited on a network. It ends when nothing is awaited."""
+
+    def __init__(self, reader: Reader[T]) -> None:
+        self._reader = reader
+        self._beat = BlockBeat()
+        self._block_due = math.inf
+        self._waiters: list[_Waiter[T]] = []
+        self._wake: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def wait(self, expected: T, deadline: float) -> Sighting:
+        """The first deep sighting, or at `deadline` (event loop time) whatever was seen last."""
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(expected, loop.create_future(), loop.time())
+        self._waiters.append(waiter)
+        if self._task is None:
+            self._task = loop.create_task(self._watch())
+        elif self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await waiter.done
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+        return waiter.last
+
+    async def close(self) -> None:
+        """Ends the task; those who wait get what was seen last, at their deadline."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        try:
+            while self._waiters:
+                due = await self._due()
+                if due:
+                    await self._poll(due)
+        finally:
+            self._task = None
+
+    async def _due(self) -> list[_Waiter[T]]:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        due = [waiter for waiter in self._waiters if min(waiter.next_poll, self._block_due) <= now]
+        if not due:
+            self._wake = loop.create_future()
+            next_poll = min(waiter.next_poll for waiter in self._waiters)
+            timer = loop.call_at(min(next_poll, self._block_due), _set, self._wake)
+            await self._wake
+            timer.cancel()
+            self._wake = None
+        return due
+
+    async def _poll(self, due: list[_Waiter[T]]) -> None:
+        sightings: list[Sighting | None]
+        asked_at = asyncio.get_running_loop().time()
+        try:
+            sightings = list(await self._reader.look([waiter.expected for waiter in due]))
+        except RpcUnavailable:
+            sightings = [None] * len(due)
+        except Exception:  # noqa: BLE001 - whatever a node may have shown: who waits for the next look is not left alone
+            _LOG.exception("receipts_not_understood")
+            sightings = [None] * len(due)
+        now = asyncio.get_running_loop().time()
+        for waiter, sighting in zip(due, sightings, strict=True):
+            if sighting is not None:
+                self._note(waiter, sighting, asked_at, now)
+                waiter.last = sighting
+                if sighting.deep:
+                    if not waiter.done.done():
+                        waiter.done.set_result(None)
+                    if waiter in self._waiters:
+                        self._waiters.remove(waiter)
+            waiter.next_poll = now + waiter.pause
+            waiter.pause = min(waiter.pause * 2, _LAST_POLL_SECONDS)
+        self._block_due = self._beat.next_look(now) or math.inf
+
+    def _note(self, waiter: _Waiter[T], sighting: Sighting, asked_at: float, now: float) -> None:
+        """Note what a look, asked at `asked_at` and answered `now`, tells of when the transaction's block came."""
+        if sighting.block_number is None:
+            waiter.absent_at = asked_at
+        elif waiter.last.block_number is None and waiter.absent_at is not None:
+            self._beat.found(sighting.block_number, waiter.absent_at, now)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,1 @@
+"""The API's common words: errors, schemas, strict JSON."""

@@ -1,0 +1,1 @@
+"""EVM bytes: encodings, signatures, batches and what the logs of a transaction say."""

@@ -1,0 +1,163 @@
+"""Several authorizations of one token in one call: its bytes, its gas, and reading it back (contract 5.2).
+
+Two forms. `Via.BATCHER` is our own contract (`contracts/SettlementBatcher.sol`), whose calldata is the batch itself and
+which gives each item a share of gas of its own. `Via.MULTICALL` is aggregate3 of Multicall3, which gives each item
+whatever gas is left. Both are read back strictly: bytes that this module would not have written are no batch. Which
+payments are put together, and when, is not decided here; nor what became of them (`receipt_logs`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core.evm.encoding import (
+    SIGNATURE_LENGTH,
+    Authorization,
+    keccak256,
+    read_transfer_calldata,
+    transfer_calldata,
+)
+from tollkeeper.core.evm.multicall import InnerCall, encode_aggregate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# The deterministic deployment proxy: CREATE2 of whatever follows a salt of 32 bytes.
+DEPLOYER_ADDRESS: Final = "0x4e59b44847b379578588920ca78fbf26c0b4956c"
+DEPLOYER_CODE_HASH: Final = "0x2fa86add0aed31f33a762c9d88e807c475bd51d0f52bd0955754b2608f7e4989"
+
+ITEMS_MAX: Final = 100
+# One transfer took up to 76,000 of FiatTokenV2_2 (a payee that never held the token), behind its proxy.
+ITEM_GAS: Final = 110_000
+_MULTICALL_ITEM_GAS: Final = 90_000
+_TRANSACTION_GAS: Final = 21_000
+_BYTE_GAS: Final = 16
+_LOOP_GAS: Final = 3_600  # of one item in either contract, the first look at the token among it
+_RESERVE_GAS: Final = 12_000
+
+_HEAD_SIZE_BYTES: Final = 24
+_ITEM_SIZE_BYTES: Final = 155
+_CALL_SIZE_BYTES: Final = 4 + 9 * 32
+
+
+class Via(Enum):
+    """Kinds of contract that carry a batch."""
+
+    BATCHER = auto()
+    MULTICALL = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class SignedTransfer:
+    """An authorization with its signature of 65 bytes: r, s, v."""
+
+    authorization: Authorization
+    signature: bytes
+
+
+def may_be_batched(transfer: SignedTransfer) -> bool:
+    """Can both contracts carry it? Signatures of contract wallets and outlandish numbers go alone."""
+    authorization = transfer.authorization
+    return (
+        len(transfer.signature) == SIGNATURE_LENGTH
+        and authorization.value < 2**64
+        and authorization.valid_after < 2**40
+        and authorization.valid_before < 2**40
+    )
+
+
+def encode_batch(via: Via, asset: str, transfers: Sequence[SignedTransfer]) -> bytes:
+    """The calldata. Raises: ValueError for no items, too many, or one that may not be batched."""
+    if not 0 < len(transfers) <= ITEMS_MAX or not all(may_be_batched(one) for one in transfers):
+        msg = f"a batch has 1 to {ITEMS_MAX} transfers with plain signatures"
+        raise ValueError(msg)
+    if via is Via.BATCHER:
+        head = bytes.fromhex(asset[2:]) + ITEM_GAS.to_bytes(4, "big")
+        return head + b"".join(_packed(one) for one in transfers)
+    return _aggregate(asset, transfers)
+
+
+def decode_batch(via: Via, data: bytes) -> tuple[str, list[SignedTransfer]]:
+    """The asset and the items of calldata that `encode_batch` made. Raises: ValueError for any other bytes."""
+    try:
+        asset, transfers = _unpacked(data) if via is Via.BATCHER else _aggregated(data)
+        is_ours = encode_batch(via, asset, transfers) == data
+    except ValueError:
+        is_ours = False
+    if not is_ours:
+        msg = "these bytes are no batch of transfers"
+        raise ValueError(msg)
+    return asset, transfers
+
+
+def batch_gas(via: Via, count: int) -> int:
+    """The gas limit of a batch: no item can be left short by the others.
+
+    Through our contract that holds whatever the payers are; through Multicall3 for payers without code.
+    """
+    if via is Via.BATCHER:
+        size, share = _HEAD_SIZE_BYTES + count * _ITEM_SIZE_BYTES, ITEM_GAS
+    else:
+        # Of what is left a call is given 63/64: the last item must find its own in that.
+        size, share = 68 + count * _AGGREGATE_ITEM_SIZE_BYTES, _MULTICALL_ITEM_GAS
+    return _TRANSACTION_GAS + size * _BYTE_GAS + count * (share + _LOOP_GAS) + share // 63 + _RESERVE_GAS
+
+
+def create2_address(salt: bytes, creation: bytes) -> str:
+    """Return the lower-case address at which the deterministic deployer puts a contract."""
+    seed = b"\xff" + bytes.fromhex(DEPLOYER_ADDRESS[2:]) + salt + keccak256(creation)
+    return "0x" + keccak256(seed)[12:].hex()
+
+
+def _packed(transfer: SignedTransfer) -> bytes:
+    authorization = transfer.authorization
+    return b"".join(
+        (
+            bytes.fromhex(authorization.payer[2:] + authorization.pay_to[2:]),
+            authorization.value.to_bytes(8, "big"),
+            authorization.valid_after.to_bytes(5, "big"),
+            authorization.valid_before.to_bytes(5, "big"),
+            bytes.fromhex(authorization.nonce[2:]),
+            transfer.signature,
+        )
+    )
+
+
+def _unpacked(data: bytes) -> tuple[str, list[SignedTransfer]]:
+    items = range(_HEAD_SIZE_BYTES, len(data), _ITEM_SIZE_BYTES)
+    return "0x" + data[:20].hex(), [_unpacked_item(data[start : start + _ITEM_SIZE_BYTES]) for start in items]
+
+
+def _unpacked_item(data: bytes) -> SignedTransfer:
+    authorization = Authorization(
+        payer="0x" + data[:20].hex(),
+        pay_to="0x" + data[20:40].hex(),
+        value=int.from_bytes(data[40:48], "big"),
+        valid_after=int.from_bytes(data[48:53], "big"),
+        valid_before=int.from_bytes(data[53:58], "big"),
+        nonce="0x" + data[58:90].hex(),
+    )
+    return SignedTransfer(authorization, data[90:])
+
+
+# Of one item: where it starts; target, allowFailure, where its calldata starts, how long that is; the calldata, padded.
+_AGGREGATE_ITEM_SIZE_BYTES: Final = 5 * 32 + _CALL_SIZE_BYTES + -_CALL_SIZE_BYTES % 32
+
+
+def _aggregate(asset: str, transfers: Sequence[SignedTransfer]) -> bytes:
+    calls = [InnerCall(asset, transfer_calldata(one.authorization, one.signature), may_fail=True) for one in transfers]
+    return encode_aggregate(calls)
+
+
+def _aggregated(data: bytes) -> tuple[str, list[SignedTransfer]]:
+    count = int.from_bytes(data[36:68], "big")
+    if count > ITEMS_MAX:
+        msg = "too many items"
+        raise ValueError(msg)
+    first = 68 + count * 32
+    bodies = [first + index * (_AGGREGATE_ITEM_SIZE_BYTES - 32) for index in range(count)]
+    return "0x" + data[first + 12 : first + 32].hex(), [
+        SignedTransfer(*read_transfer_calldata(data[body + 128 : body + 128 + _CALL_SIZE_BYTES])) for body in bodies
+    ]

@@ -1,0 +1,1 @@
+"""HTTP as our listeners take it: heads, signatures, limits."""

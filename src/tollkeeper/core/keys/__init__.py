@@ -1,0 +1,1 @@
+"""Keys, sealing, logins and tokens as values."""

@@ -1,0 +1,282 @@
+"""The fields of a PayGate that an owner sets: how each is read from JSON, and its default (contract 3.1).
+
+What fields mean together, and what a
+gate is, is `paygates`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.core.api.errors import ApiError, invalid
+from tollkeeper.core.api.strict_json import NumberText
+from tollkeeper.core.http.forwarding import is_target_header_allowed, name_rules
+from tollkeeper.core.limits import (
+    ACCEPTS_MAX,
+    CREDITS_EXPIRE_AFTER_MAX_SECONDS,
+    CREDITS_MAX,
+    DESCRIPTION_LENGTH,
+    TARGET_HEADERS_MAX,
+    TARGET_HEADERS_SIZE_BYTES,
+    TITLE_LENGTH,
+)
+from tollkeeper.core.networks import normalise
+from tollkeeper.core.usdc import parse_usdc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+RESERVED_SLUGS: Final = frozenset(
+    [
+        "api",
+        "hub",
+        "app",
+        "ops",
+        "files",
+        "docs",
+        "openapi.json",
+        "healthz",
+        "readyz",
+        "metrics",
+        "assets",
+        "favicon.ico",
+        "robots.txt",
+        "llms.txt",
+        "mcp",
+        "receipt",
+        ".well-known",
+        "verify",
+        "settle",
+        "supported",
+        "transfer",
+        "payments",
+        "discovery",
+    ]
+)
+_SLUG: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{2,63}", re.ASCII)
+_MIME_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}", re.ASCII)
+_HEADER_VALUE: Final = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?", re.ASCII)
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+# Fields that speak of a target, which a file PayGate does not have.
+OF_TARGETS: Final = frozenset({"targetUrl", "headerAuthMode", "allowSubpaths", "stream", "targetHeaders", "onFailure"})
+
+
+def _boolean(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise invalid(name, f"{name} must be true or false")
+    return value
+
+
+def _text(value: object, name: str, length: int) -> str:
+    if not isinstance(value, str) or len(value) > length:
+        raise invalid(name, f"{name} must be a string of at most {length} characters")
+    if _CONTROL.search(value):
+        raise invalid(name, f"{name} must not contain control characters")
+    return value
+
+
+def parse_price(value: object) -> int:
+    """Micro-units of a price given as a decimal string, or as a JSON number whose text is one.
+
+    Raises: INVALID_AMOUNT.
+    """
+    if type(value) is int:
+        return parse_usdc(str(value))
+    return parse_usdc(value.text if isinstance(value, NumberText) else value)
+
+
+def parse_credits(value: object) -> int:
+    """Calls per purchase, 1 to CREDITS_MAX. Raises: INVALID_PARAMETER."""
+    if type(value) is not int or not 1 <= value <= CREDITS_MAX:
+        raise invalid("credits", f"credits must be an integer from 1 to {CREDITS_MAX}")
+    return value
+
+
+def parse_methods(value: object) -> tuple[str, ...]:
+    """HTTP methods of a comma-separated list, upper case, each once. Raises: INVALID_PARAMETER."""
+    names = [name.strip().upper() for name in value.split(",")] if isinstance(value, str) else []
+    if not names or any(name not in METHODS for name in names):
+        raise invalid("method", f"method must be a comma-separated list of {', '.join(METHODS)}")
+    return tuple(dict.fromkeys(names))
+
+
+def parse_slug(value: object) -> str:
+    """An owner's own slug. Raises: INVALID_PARAMETER for a bad or reserved one."""
+    if not isinstance(value, str) or _SLUG.fullmatch(value) is None:
+        raise invalid("slug", "slug must be 3 to 64 letters, digits, _ or -, and begin with a letter or digit")
+    if value.lower() in RESERVED_SLUGS:
+        raise invalid("slug", "slug is reserved")
+    return value
+
+
+def is_slug(text: str) -> bool:
+    """Could this path segment be a gate's slug?"""
+    return _SLUG.fullmatch(text) is not None
+
+
+def random_slug(random: bytes) -> str:
+    """A slug of one base62 character per random byte below 248 (no bias); shorter when bytes had to be left out."""
+    return "".join(BASE62[byte % 62] for byte in random if byte < 248)
+
+
+def _mime_type(value: object) -> str:
+    if not isinstance(value, str) or _MIME_TYPE.fullmatch(value) is None:
+        raise invalid("mimeType", "mimeType must be a media type such as application/json")
+    return value
+
+
+def _target_url(value: object) -> str:
+    # Form and address are judged by the edge's address policy; here it only has to be text.
+    if not isinstance(value, str) or not value:
+        raise invalid("targetUrl", "targetUrl must be a URL")
+    return value
+
+
+def _choice(value: object, name: str, choices: type[StrEnum]) -> StrEnum:
+    if not isinstance(value, str) or value not in set(choices):
+        raise invalid(name, f"{name} must be one of {', '.join(choices)}")
+    return choices(value)
+
+
+class HeaderAuthMode(StrEnum):
+    """Ways to authenticate forwarded requests: not at all, or by a signature (contract 4.7)."""
+
+    NONE = "none"
+    HMAC = "hmac"
+
+
+class CreditBinding(StrEnum):
+    """Proofs that a call must show to spend a credit that was bought before (contract 4.3)."""
+
+    PAYMENT = "payment"
+    TOKEN = "token"  # noqa: S105 - a word of the contract, no secret
+    WALLET = "wallet"
+
+
+class OnFailure(StrEnum):
+    """Fates of the credit of a call whose target failed (specification 1.5, contract 4.5)."""
+
+    CONSUME = "consume"
+    RESTORE = "restore"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """Address that is paid on a network."""
+
+    network: str
+    payment_address: str
+
+
+def _accepts(value: object) -> tuple[Recipient, ...]:
+    if not isinstance(value, list) or len(value) > ACCEPTS_MAX:
+        raise invalid("accepts", f"accepts must be a list of at most {ACCEPTS_MAX} objects")
+    recipients: list[Recipient] = []
+    for entry in value:
+        if not isinstance(entry, dict) or entry.keys() != {"network", "paymentAddress"}:
+            raise invalid("accepts", "each of accepts must have network and paymentAddress, and nothing else")
+        try:
+            recipients.append(Recipient(normalise(entry["network"]).name, entry["paymentAddress"]))
+        except ApiError as error:
+            raise within(error, "accepts") from None
+    return tuple(recipients)
+
+
+def within(error: ApiError, field: str) -> ApiError:
+    """The refusal of a part of a field, as one of the field."""
+    return ApiError(error.code, error.message, details={**(error.details or {}), "field": field})
+
+
+def _target_headers(value: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, dict) or len(value) > TARGET_HEADERS_MAX:
+        raise invalid("targetHeaders", f"targetHeaders must be an object of at most {TARGET_HEADERS_MAX} headers")
+    names: set[bytes] = set()
+    for name, text in value.items():
+        if not name.isascii() or not is_target_header_allowed(name.encode()):
+            message = f"targetHeaders: {name[:64]!a} is no header name, or the gateway's to send or to keep back"
+            raise invalid("targetHeaders", message)
+        if not isinstance(text, str) or _HEADER_VALUE.fullmatch(text) is None:
+            raise invalid("targetHeaders", f"targetHeaders: the value of {name[:64]} must be printable ASCII text")
+        names.add(name_rules(name.encode()).normal)
+    if len(names) != len(value):
+        raise invalid("targetHeaders", "targetHeaders has a name in two spellings")
+    if sum(len(name) + len(text) for name, text in value.items()) > TARGET_HEADERS_SIZE_BYTES:
+        raise invalid("targetHeaders", f"targetHeaders must have at most {TARGET_HEADERS_SIZE_BYTES} characters in all")
+    return tuple(value.items())
+
+
+def _expire_after(value: object) -> int | None:
+    if value is not None and (type(value) is not int or not 1 <= value <= CREDITS_EXPIRE_AFTER_MAX_SECONDS):
+        message = f"creditsExpireAfter must be null or an integer from 1 to {CREDITS_EXPIRE_AFTER_MAX_SECONDS} seconds"
+        raise invalid("creditsExpireAfter", message)
+    return value
+
+
+_PARSERS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+    "targetUrl": ("target_url", _target_url),
+    "price": ("price_micro", parse_price),
+    "credits": ("credits", parse_credits),
+    "method": ("methods", parse_methods),
+    "title": ("title", lambda value: _text(value, "title", TITLE_LENGTH)),
+    "description": ("description", lambda value: _text(value, "description", DESCRIPTION_LENGTH)),
+    "assumeValid": ("assume_valid", lambda value: _boolean(value, "assumeValid")),
+    "requireAuth": ("require_auth", lambda value: _boolean(value, "requireAuth")),
+    "headerAuthMode": ("header_auth_mode", lambda value: _choice(value, "headerAuthMode", HeaderAuthMode)),
+    "creditBinding": ("credit_binding", lambda value: _choice(value, "creditBinding", CreditBinding)),
+    "onFailure": ("on_failure", lambda value: _choice(value, "onFailure", OnFailure)),
+    "creditsExpireAfter": ("credits_expire_after_seconds", _expire_after),
+    "accepts": ("accepts", _accepts),
+    "allowSubpaths": ("allow_subpaths", lambda value: _boolean(value, "allowSubpaths")),
+    "targetHeaders": ("target_headers", _target_headers),
+    "stream": ("stream", lambda value: _boolean(value, "stream")),
+    "payerProof": ("payer_proof", lambda value: _boolean(value, "payerProof")),
+    "isEnabled": ("is_enabled", lambda value: _boolean(value, "isEnabled")),
+    "mimeType": ("mime_type", _mime_type),
+    "network": ("network", lambda value: normalise(value).name),
+    "paymentAddress": ("payment_address", lambda value: value),
+}
+CREATE_DEFAULTS: Final[dict[str, Any]] = {
+    "credits": 1,
+    "methods": ("GET",),
+    "title": "",
+    "description": "",
+    "assume_valid": False,
+    "require_auth": False,
+    "is_enabled": True,
+    "mime_type": "application/json",
+    "header_auth_mode": HeaderAuthMode.NONE,
+    "credit_binding": CreditBinding.PAYMENT,
+    "on_failure": OnFailure.CONSUME,
+    "credits_expire_after_seconds": None,
+    "accepts": (),
+    "allow_subpaths": False,
+    "stream": False,
+    "payer_proof": False,
+    "target_headers": (),
+}
+
+
+def refuse_file_in_json(body: dict[str, Any]) -> None:
+    """Says how a file is sent, before anything is called missing. Raises: INVALID_PARAMETER."""
+    if "file" in body:
+        raise invalid("file", "a file is sent as multipart/form-data, not as JSON")
+    if body.get("resourceType", "url") != "url":
+        raise invalid("resourceType", "resourceType must be url; a file is sent as multipart/form-data, with file")
+
+
+def parse_fields(body: dict[str, Any], also_known: Iterable[str] = ()) -> dict[str, Any]:
+    """The fields that are there, by their names in a PayGate. Raises: INVALID_PARAMETER and what each field raises."""
+    known = {*_PARSERS, "resourceType", *also_known}
+    refuse_file_in_json(body)
+    for name in body:
+        if name not in known:
+            raise invalid(name, f"{name} is not a field that can be set")
+    return {attribute: parse(body[name]) for name, (attribute, parse) in _PARSERS.items() if name in body}

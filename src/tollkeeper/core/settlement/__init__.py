@@ -1,0 +1,1 @@
+"""Settlements as values: states, proof, history and the comparison with the chain."""

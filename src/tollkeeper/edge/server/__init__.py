@@ -1,0 +1,1 @@
+"""The listener's connections: heads read strictly, slow callers given up."""

@@ -1,0 +1,1 @@
+"""Parts of both sides: deadlines, heads, chunks."""

@@ -1,0 +1,1 @@
+"""The way to targets: addresses, connections, forwarding."""

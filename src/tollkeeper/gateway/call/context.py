@@ -1,0 +1,50 @@
+"""What all requests at PayGates share: the parts that they are served with, and what is under way for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tollkeeper.core.shares import Shares
+from tollkeeper.gateway.call import target_signature as signing
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from tollkeeper.auth import Auth
+    from tollkeeper.core.x402.challenge import Profile
+    from tollkeeper.edge.target.forwarder import Forwarder
+    from tollkeeper.gateway.call.gate_cache import Gates
+    from tollkeeper.gateway.call.payment_header import Proofs
+    from tollkeeper.gateway.files import Files
+    from tollkeeper.gateway.limiting import UnpaidLimit
+    from tollkeeper.gateway.pages import Pages
+    from tollkeeper.gateway.purchase.service import Buying
+    from tollkeeper.gateway.traffic import Traffic
+    from tollkeeper.storage.ledger.purchases import Purchases
+
+
+@dataclass(slots=True, kw_only=True)
+class Shared:
+    """One for all requests of a process."""
+
+    gates: Gates
+    purchases: Purchases
+    buying: Buying
+    forwarder: Forwarder
+    files: Files
+    traffic: Traffic
+    auth: Auth
+    proofs: Proofs
+    limit: UnpaidLimit
+    pages: Pages
+    token_keys: Sequence[bytes]
+    profile: Profile
+    body_limit_bytes: int
+    random_bytes: Callable[[int], bytes]
+    ahead: Shares = field(default_factory=lambda: Shares(signing.AHEAD_SIZE_BYTES))  # bodies that are to be signed
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)  # of all requests, so that they can be given up
+    cut_tasks: set[asyncio.Task[None]] = field(default_factory=set)  # those of them that a stop has cancelled
+    charging: set[asyncio.Future[Any]] = field(default_factory=set)  # takes credits or gives them back, never cancelled
+    is_stopping: bool = False  # what comes from now on is told so

@@ -1,0 +1,243 @@
+"""The header lines that the gateway writes: to the caller and to the target.
+
+Contract 4.1 (CORS), 4.6 (receipt) and 4.7 (what a target is told). Whatever is the same for every call of a gate or
+of a purchase is encoded once. Decides nothing about payments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from tollkeeper.api import clock_ms
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.http.forwarding import (
+    VIA,
+    gateway_headers,
+    header_lines,
+    name_rules,
+    request_target,
+    response_lines,
+)
+from tollkeeper.core.paygates.locations import LOCATION_NAMES, Locations
+from tollkeeper.core.paygates.target_signing import (
+    NONCE_SIZE_BYTES,
+    SIGNATURE_NAMES,
+    HmacSecret,
+    SignedCall,
+    signature_lines,
+)
+from tollkeeper.core.wallets import shown_address
+from tollkeeper.core.x402.version1 import encode_header
+from tollkeeper.core.x402.version2 import SETTLEMENT_PENDING, receipt_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.core.paygates.model import PayGate
+    from tollkeeper.core.paygates.target_addresses import TargetUrl
+    from tollkeeper.edge.server.call import InboundCall
+    from tollkeeper.edge.shared.heads import ResponseHead
+    from tollkeeper.gateway.call.gate_cache import OpenGate
+    from tollkeeper.gateway.call.request_facts import RequestFacts
+    from tollkeeper.gateway.purchase.service import Presented
+    from tollkeeper.storage.ledger.purchase_rows import Purchase
+
+_EXPOSED: Final = (
+    b"X-Payment-Response, X-Credits-Remaining, X-Credits-Total, X-Purchase-Id, X-Credit-Token, X-Request-Id, "
+    b"X402-Version, Retry-After, RateLimit, RateLimit-Policy, PAYMENT-REQUIRED, PAYMENT-RESPONSE"
+)
+_PREFLIGHT_SECONDS: Final = 600
+PAYMENT_REQUIRED_STATUS: Final = 402
+_BODY_EXPECTED: Final = frozenset({"PATCH", "POST", "PUT"})
+NOTHING: Final[frozenset[bytes]] = frozenset()
+
+# Any page may call a PayGate: it is public, and no cookie of ours exists.
+_ANY_PAGE: Final = b"access-control-allow-origin: *\r\n"
+_EXPOSE: Final = b"access-control-expose-headers: " + _EXPOSED
+_EXPOSED_NAMES: Final = frozenset(_EXPOSED.lower().split(b", "))
+# On every answer of the gateway's own. A target's answer has `private, no-store` already.
+CORS: Final = _ANY_PAGE + _EXPOSE + b"\r\ncache-control: no-store\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class GateWire:
+    """`path` (with the target's own query) and `lines` of the head that a gate's target is sent.
+
+    `withheld` are the caller's headers whose names the gateway sets at this gate, `own_parameters` the names in the
+    target's own query; `secrets` sign, where there are some; `locations` says what callers are told of where its
+    answers lead. A file PayGate, which has no target, has none.
+    """
+
+    path: bytes = b""
+    lines: bytes = b""
+    withheld: frozenset[bytes] = NOTHING
+    secrets: tuple[HmacSecret, ...] = field(default=(), repr=False)
+    own_parameters: frozenset[str] = frozenset()
+    locations: Locations | None = None
+
+
+def gate_wire(gate: PayGate, target: TargetUrl, public_url: str) -> GateWire:
+    """What every call of this gate sends: the target's host, the gateway's own marks, the owner's headers."""
+    public, access_url = urlsplit(public_url), f"{public_url}/{gate.slug}"
+    values = [value for _, value in gate.target_headers]
+    locations = Locations.of(target, access_url, values, allow_subpaths=gate.allow_subpaths)
+    own = gateway_headers(
+        slug=gate.slug, payer="", purchase_id="", request_id="", client="", scheme=public.scheme, host=public.netloc
+    )
+    lines = header_lines([(b"host", target.authority.encode("ascii")), *own, (b"via", VIA)])
+    path = request_target(target, b"", b"")
+    owners = [(name.encode(), value.encode()) for name, value in gate.target_headers]
+    withheld = frozenset(name_rules(name).normal for name, _ in owners) | (SIGNATURE_NAMES if gate.secrets else NOTHING)
+    return GateWire(path, lines + header_lines(owners), withheld, gate.secrets, locations.own_names, locations)
+
+
+def preflight_lines(gate: PayGate, call: InboundCall) -> bytes:
+    """The answer to a CORS preflight: the gate's methods, and whatever headers the page wants to send."""
+    lines = [
+        (b"access-control-allow-origin", b"*"),
+        (b"access-control-allow-methods", gate.allow.encode()),
+        (b"access-control-max-age", str(_PREFLIGHT_SECONDS).encode()),
+        (b"vary", b"Access-Control-Request-Headers"),
+    ]
+    wanted = call.head.header.get(b"access-control-request-headers", b"")
+    if wanted:
+        lines.append((b"access-control-allow-headers", wanted))
+    return header_lines(lines)
+
+
+def target_head(
+    call: InboundCall,
+    opened: OpenGate,
+    asked: RequestFacts,
+    purchase: Purchase,
+    client: str,
+    length: int | None,
+    *,
+    signature: bytes = b"",
+) -> bytes:
+    """The head of the request to the target (contract 4.7).
+
+    `client` is the caller's address, `length` the body's, None where nobody knows it.
+    """
+    asked.fit(call, opened)
+    if length is None:
+        framing = b"transfer-encoding: chunked\r\n"
+    elif length or call.method in _BODY_EXPECTED:
+        framing = b"content-length: %d\r\n" % length
+    else:
+        framing = b""
+    return b"%b %b HTTP/1.1\r\n%b%b%bx-request-id: %b\r\nx-forwarded-for: %b\r\n%b%b\r\n" % (
+        call.method.encode(),
+        asked.path,
+        opened.wire.lines,
+        asked.lines,
+        _buyer_lines(purchase.id, purchase.payer),
+        call.request_id.encode(),
+        client.encode(),
+        signature,
+        framing,
+    )
+
+
+def signature_of(
+    call: InboundCall,
+    opened: OpenGate,
+    asked: RequestFacts,
+    purchase: Purchase,
+    body: bytes | None,
+    random_bytes: Callable[[int], bytes],
+) -> bytes:
+    """The header lines that sign the request to the target of a gate that wants it."""
+    target = opened.target
+    assert target is not None  # noqa: S101 - a file PayGate signs nothing
+    asked.fit(call, opened)
+    signed = SignedCall(
+        method=call.method,
+        target_uri=f"{target.scheme}://{target.authority}{asked.path.decode('ascii')}",
+        body=body,
+        payer=shown_address(purchase.payer),
+        purchase_id=purchase.id,
+        slug=opened.gate.slug,
+    )
+    return signature_lines(signed, opened.wire.secrets, clock_ms(), random_bytes(NONCE_SIZE_BYTES))
+
+
+_PURCHASES_MAX: Final = 10_000  # 1.5 KB each, for both caches together
+
+
+@lru_cache(maxsize=_PURCHASES_MAX)
+def _buyer_lines(purchase_id: str, payer: str) -> bytes:
+    return header_lines([(b"x-payer", shown_address(payer).encode()), (b"x-purchase-id", purchase_id.encode())])
+
+
+def answer_lines(call: InboundCall, opened: OpenGate, asked: RequestFacts, head: ResponseHead) -> tuple[bytes, bool]:
+    """Return what a target's head gives to its caller's, and whether a `Date` is among it.
+
+    A page may read all of it, whatever the target thinks of pages. Raises: UPSTREAM_INVALID for a target's own 402, by
+    which a client would pay once more, and for a location that cannot be told (`core.paygates.locations`).
+    """
+    if head.status == PAYMENT_REQUIRED_STATUS:
+        raise ApiError(
+            Code.UPSTREAM_INVALID,
+            "the target itself asks for payment (402), which its PayGate cannot pass on",
+            details={"reason": "target_asks_for_payment"},
+        )
+    headers, locations = head.headers, opened.wire.locations
+    if locations is not None and any(name in LOCATION_NAMES for name, _ in headers):
+        headers = locations.told(headers, call.method, head.status, asked.path)
+    lines, names, has_date = response_lines(headers)
+    shown = b"".join([b", " + name for name in dict.fromkeys(names) if name not in _EXPOSED_NAMES])
+    return b"%b%b%b%b\r\n" % (lines, _ANY_PAGE, _EXPOSE, shown), has_date
+
+
+def required_line(header: str) -> bytes:
+    """Return the line of a 402 that clients of x402 version 2 read (contract 10.1)."""
+    return b"payment-required: %b\r\n" % header.encode()
+
+
+def receipt_line(presented: Presented | None, purchase: Purchase) -> bytes:
+    """Return the receipt of a payment of version 2 (contract 10.1), and nothing for any other proof.
+
+    Where another payment bought the credit, its transaction is named, and that nothing was paid now.
+    """
+    if presented is None or presented.accepted is None:
+        return b""
+    has_bought = presented.key.nonce == purchase.nonce
+    transaction, payer = purchase.transaction_hash or "", shown_address(purchase.payer)
+    receipt = receipt_of(purchase.network, payer, transaction, amount="" if has_bought else "0")
+    return b"payment-response: %b\r\n" % encode_header(receipt).encode()
+
+
+def pending_line(presented: Presented | None, transaction: str) -> bytes:
+    """Return the same while nobody knows yet what became of the payment."""
+    if presented is None or presented.accepted is None:
+        return b""
+    key = presented.key
+    receipt = receipt_of(key.network, shown_address(key.payer), transaction, error_reason=SETTLEMENT_PENDING)
+    return b"payment-response: %b\r\n" % encode_header(receipt).encode()
+
+
+def receipt_lines(purchase: Purchase, remaining: int) -> bytes:
+    """Return the receipt of contract 4.6, which stands on every answer after payment, also on a 502."""
+    start = _receipt(
+        purchase.id, purchase.transaction_hash or "", purchase.network, purchase.payer, purchase.value_micro
+    )
+    return b"%b%d\r\nx-credits-total: %d\r\n" % (start, remaining, purchase.granted)
+
+
+@lru_cache(maxsize=_PURCHASES_MAX)
+def _receipt(purchase_id: str, transaction: str, network: str, payer: str, value_micro: int) -> bytes:
+    receipt = {
+        "success": True,
+        "transaction": transaction,
+        "network": network,
+        "payer": shown_address(payer),
+        "amount": str(value_micro),
+        "purchaseId": purchase_id,
+    }
+    encoded = encode_header(receipt).encode()
+    lines = header_lines([(b"x-payment-response", encoded), (b"x-purchase-id", purchase_id.encode())])
+    return lines + b"x-credits-remaining: "

@@ -1,0 +1,326 @@
+"""What the gateway reads of a call, and what it says of one that it refuses (contract 4.1, 4.2, 4.3, 4.5, 4.7).
+
+Asks nobody and waits for nothing; the header lines that the gateway writes are `headers`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core.api.errors import ApiError, Code, failed_check, invalid, payment_error
+from tollkeeper.core.http.forwarding import caller_lines, request_target
+from tollkeeper.core.networks import normalise
+from tollkeeper.core.paygates.fields import CreditBinding, OnFailure
+from tollkeeper.core.paygates.parameters import without
+from tollkeeper.core.x402.challenge import profile_of
+from tollkeeper.core.x402.payment_offer import with_advice
+from tollkeeper.core.x402.version2 import PAYMENT_HEADERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.core.paygates.model import PayGate
+    from tollkeeper.core.x402.challenge import Challenge, Profile
+    from tollkeeper.edge.server.call import BodySink, BodySource, InboundCall
+    from tollkeeper.gateway.call.gate_cache import OpenGate
+    from tollkeeper.gateway.call.headers import GateWire
+    from tollkeeper.gateway.call.state import ExhaustedError
+    from tollkeeper.gateway.purchase.service import Presented
+    from tollkeeper.storage.ledger.purchase_rows import Purchase, SpendResult
+
+
+def is_preflight(call: InboundCall) -> bool:
+    """Is a browser asking whether it may call? Answered by the gateway itself (contract 3.1)."""
+    header = call.head.header
+    return call.method == "OPTIONS" and b"origin" in header and b"access-control-request-method" in header
+
+
+def shows_payment(call: InboundCall) -> bool:
+    """Does the call show a payment, in whichever header?"""
+    return not PAYMENT_HEADERS.keys().isdisjoint(call.head.header)
+
+
+def check_method(gate: PayGate, call: InboundCall) -> None:
+    """Raises: METHOD_NOT_ALLOWED."""
+    if not gate.allows(call.method):
+        message = f"this PayGate does not take this method, but {gate.allow}"
+        raise ApiError(Code.METHOD_NOT_ALLOWED, message, headers={"Allow": gate.allow})
+
+
+def check_size(call: InboundCall, limit_bytes: int) -> None:
+    """Raises: PAYLOAD_TOO_LARGE for a body that says it is over the limit."""
+    if call.head.content_length is not None and call.head.content_length > limit_bytes:
+        raise too_large(limit_bytes)
+
+
+def challenge_on(opened: OpenGate, call: InboundCall) -> Challenge:
+    """What a gate asks for on the network that its caller names by `X-Payment-Network`, else on its own.
+
+    Raises: INVALID_NETWORK for a network that it is not paid on; UNAVAILABLE where it can be paid on none.
+    """
+    named = call.head.header.get(b"x-payment-network")
+    if named is None or not opened.offers:
+        return opened.challenge
+    try:
+        return opened.offers[normalise(named.decode("latin-1")).name]
+    except (ApiError, KeyError):
+        details = {"field": "X-Payment-Network", "supported": list(opened.offers)}
+        raise ApiError(Code.INVALID_NETWORK, "this PayGate is not paid on that network", details=details) from None
+
+
+def challenge_beside(opened: OpenGate, call: InboundCall) -> Challenge:
+    """What stands beside another refusal: as `challenge_on`, or what the gate asks for where none is named.
+
+    Raises: UNAVAILABLE where it can be paid on none.
+    """
+    try:
+        return challenge_on(opened, call)
+    except ApiError:
+        return opened.challenge
+
+
+def profile_on(call: InboundCall, default: Profile) -> Profile:
+    """In which form the caller wants its 402: what `Accept` names, else `default`."""
+    accept = call.head.header.get(b"accept", b"")
+    return profile_of(accept.decode("latin-1"), default) if b"=" in accept else default
+
+
+def payers_bearer_required() -> ApiError:
+    """The refusal of a payment without a bearer, where only its payer may buy with it."""
+    return ApiError(Code.AUTH_REQUIRED, "this PayGate sells to wallets that are logged in: send the payer's bearer")
+
+
+def check_payer(wallet: str | None, payer: str) -> None:
+    """The bearer of a payment is its payer. Raises: AUTH_REQUIRED without one, FORBIDDEN for another."""
+    if wallet is None:
+        raise payers_bearer_required()
+    if wallet != payer:
+        raise ApiError(Code.FORBIDDEN, "the bearer is not the wallet that signed the payment")
+
+
+def not_sold(opened: OpenGate, network: str) -> ApiError | None:
+    """Enabled, network: the refusal of a payment at a gate that sells nothing, or not for it; None where it does."""
+    if (unsold := opened.unsold()) is not None:
+        return unsold
+    return None if network in opened.offers else on_other_network(opened, network)
+
+
+def on_other_network(opened: OpenGate, network: str) -> ApiError:
+    """The refusal of a payment on a network that the gate is not paid on."""
+    details = failed_check("invalid_network", "network", ", ".join(opened.offers), network)
+    return payment_error(Code.INVALID_NETWORK, "the payment is for another network", details=details)
+
+
+def too_large(limit_bytes: int) -> ApiError:
+    """The refusal of a body over the limit."""
+    message = "the request body is too large for this gateway (the operator's setting call_body_max_mb)"
+    return ApiError(Code.PAYLOAD_TOO_LARGE, message, details={"limitBytes": limit_bytes})
+
+
+@dataclass(slots=True)
+class RequestFacts:
+    """What the gateway makes of a request's head.
+
+    `path` and `lines` (of headers) are what a target is sent of it, made for the gate whose `wire` this is.
+    """
+
+    slug: str
+    query: bytes
+    subpath: bytes
+    has_proof: bool
+    wire: GateWire | None = None
+    path: bytes = b""
+    lines: bytes = b""
+
+    def fit(self, call: InboundCall, opened: OpenGate) -> None:
+        """Make `path` and `lines` for this gate, unless they are. Raises: INVALID_PARAMETER."""
+        wire, target = opened.wire, opened.target
+        if self.wire is wire:
+            return
+        assert target is not None  # noqa: S101 - a file PayGate sends nothing
+        self.path = wire.path
+        if self.query or self.subpath:
+            query = without(self.query, wire.own_parameters) if wire.own_parameters else self.query
+            self.path = request_target(target, self.subpath, query)
+        self.lines = caller_lines(call.head.headers, wire.withheld)
+        self.wire = wire
+
+
+def asked_by(call: InboundCall) -> RequestFacts:
+    """Slug, query and what else the head says. Its first path segment is a slug."""
+    head = call.head
+    path, _, query = head.target.partition(b"?")
+    slug, slash, below = path[1:].partition(b"/")
+    has_proof = shows_payment(call) or bool(head.header.get(b"x-credit-token"))
+    return RequestFacts(slug.decode("ascii"), query, slash + below, has_proof)
+
+
+def check_forwardable(call: InboundCall, asked: RequestFacts, opened: OpenGate) -> None:
+    """Raises: what no target could be sent, and no file be sold to, before a credit is spent for it.
+
+    NOT_FOUND for a path below a slug that has none, INVALID_PARAMETER for one that could be read in two ways and for
+    whatever else cannot be sent on; a WebSocket too.
+    """
+    target = opened.target
+    if b"upgrade" in call.head.header:
+        _check_upgrade(call)
+    if asked.subpath and (target is None or not opened.gate.allow_subpaths):
+        raise ApiError(Code.NOT_FOUND, "this PayGate has no paths below its slug")
+    if target is not None:
+        asked.fit(call, opened)
+
+
+def _check_upgrade(call: InboundCall) -> None:
+    """Any other protocol may be left unanswered (RFC 9110 7.8); who wants a WebSocket cannot use a plain answer."""
+    for name, value in call.head.headers:
+        if name == b"upgrade" and b"websocket" in value.lower():
+            raise invalid("Upgrade", "a PayGate answers HTTP requests; it opens no WebSocket connection")
+
+
+def body_of(call: InboundCall, limit_bytes: int, break_off: Callable[[Exception], None]) -> bytes | BodySource:
+    """The request's body: at once where all of it is there, else as it comes and as far as it may."""
+    whole = None if call.head.content_length is None else call.whole_body()
+    return BoundedBody(call, limit_bytes, break_off) if whole is None else whole
+
+
+class BoundedBody:
+    """A call's body on its way to the target; `break_off` is told where it turns out too large, or a sink breaks."""
+
+    __slots__ = ("_break_off", "_call", "_left_bytes", "_limit_bytes", "_sink")
+
+    def __init__(self, call: InboundCall, limit_bytes: int, break_off: Callable[[Exception], None]) -> None:
+        self._call = call
+        self._limit_bytes = self._left_bytes = limit_bytes
+        self._break_off = break_off
+        self._sink: BodySink
+
+    def body_to(self, sink: BodySink) -> None:
+        """See `call.BodySource`."""
+        self._sink = sink
+        self._call.body_to(self)
+
+    def pause_body(self) -> None:
+        """See `call.BodySource`."""
+        self._call.pause_body()
+
+    def resume_body(self) -> None:
+        """See `call.BodySource`."""
+        self._call.resume_body()
+
+    def on_request_body(self, data: bytes) -> None:
+        """See `call.BodySink`."""
+        had_room = self._left_bytes >= 0
+        self._left_bytes -= len(data)
+        if self._left_bytes >= 0:
+            self._pass_on(self._sink.on_request_body, data)
+        elif had_room:
+            self._break_off(too_large(self._limit_bytes))
+
+    def on_request_end(self) -> None:
+        """See `call.BodySink`."""
+        if self._left_bytes >= 0:
+            self._pass_on(self._sink.on_request_end)
+
+    def refuse(self, error: Exception) -> None:
+        """See `call.BodySink`."""
+        if self._left_bytes >= 0:
+            self._break_off(error)
+
+    def _pass_on(self, give: Callable[..., None], *data: bytes) -> None:
+        try:
+            give(*data)
+        except Exception as fault:  # noqa: BLE001 - the call is paid for, and ends as every other does
+            self._break_off(fault)
+
+
+def spent_elsewhere(purchase: Purchase, transaction: str) -> ApiError:
+    """The refusal of a payment that was claimed at another PayGate (contract 4.3); `transaction` "": none is known."""
+    details = failed_check("duplicate_settlement", "purchase", "one of this PayGate", "one of another PayGate")
+    details["transaction"] = transaction
+    message = with_advice("this payment was presented at another PayGate", purchase.payer)
+    return payment_error(Code.NONCE_ALREADY_USED, message, details=details)
+
+
+WITHHELD: Final = {
+    CreditBinding.PAYMENT: (
+        "credits are left, but not for these bytes: send X-Payment exactly as it was when it bought, or X-Credit-Token"
+    ),
+    CreditBinding.TOKEN: (
+        "credits are left, and at this PayGate the credit token holds them: send X-Credit-Token, or the payment "
+        "together with its payer's bearer"
+    ),
+    CreditBinding.WALLET: (
+        "at this PayGate only the payer spends what was bought, and no payment or credit token counts for it: log in "
+        "with the wallet that paid, and send the access token as Authorization: Bearer"
+    ),
+}
+_GAVE_WAY: Final = (
+    "credits are left, but the payment's bytes count no more: its credit token was used, or it was honoured by hand; "
+    "send X-Credit-Token"
+)
+
+
+_SERVED: Final = (
+    "credits are left, but a payment of x402 version 2 counts only until it was served once, because the chain shows "
+    "it to everybody: send X-Credit-Token"
+)
+
+
+def withheld(purchase: Purchase, binding: CreditBinding, presented: Presented | None) -> ApiError:
+    """The refusal of a payment whose credits are left, but not for what was shown (contract 4.3)."""
+    message = WITHHELD[binding]
+    if binding is CreditBinding.PAYMENT and purchase.token_used:
+        message = _GAVE_WAY
+    elif binding is CreditBinding.PAYMENT and presented is not None and presented.accepted is not None:
+        message = _SERVED
+    if presented is not None and presented.tender.is_repeatable:
+        message = with_advice(message, purchase.payer)
+    return ApiError(Code.CREDIT_TOKEN_REQUIRED, message, details={"purchaseId": purchase.id})
+
+
+def shown_before(purchase: Purchase, *, holds: bool) -> ApiError:
+    """The refusal of a payment that spent a held credit before; `holds`: its payer has another one."""
+    told = "this payment spent a credit before, and was not charged"
+    if holds:
+        message = f"{told}: sign a new payment, which spends the next credit, or send X-Credit-Token"
+        return ApiError(Code.CREDIT_TOKEN_REQUIRED, message)
+    details = failed_check("duplicate_settlement", "unused", "a new payment", "one that spent a credit")
+    message = with_advice(f"{told}: sign a new payment, which buys", purchase.payer)
+    return payment_error(Code.NONCE_ALREADY_USED, message, details=details)
+
+
+def next_try_withheld(purchase_id: str, transaction_hash: str) -> ApiError:
+    """What is said of a payment that failed in public, to who shows only what everybody can read there."""
+    return ApiError(
+        Code.CREDIT_TOKEN_REQUIRED,
+        "this payment failed in a transaction that anybody can read: at this PayGate it is tried again with the "
+        "X-Credit-Token of the answer to its first request, or with its payer's bearer; without them, sign a new "
+        "payment once this one has expired",
+        details={"purchaseId": purchase_id, "transaction": transaction_hash},
+    )
+
+
+def purchase_of(result: SpendResult) -> Purchase:
+    """The purchase that was asked for a credit."""
+    assert result.purchase is not None  # noqa: S101 - every outcome but UNKNOWN has one
+    return result.purchase
+
+
+def exhausted(spent: ExhaustedError) -> ApiError:
+    """What is said of a payment whose credits are used up, or lost as their time is over, or void since it failed."""
+    what = "have expired" if spent.is_expired else "are used up"
+    message = with_advice(f"the credits of this payment {what}; sign a new payment", spent.payer)
+    if spent.is_unpaid:
+        message = "the payment failed after all, and its credits are void; sign a new one once it has expired"
+    return ApiError(Code.CREDITS_EXHAUSTED, message)
+
+
+def is_given_back(gate: PayGate, error: ApiError) -> bool:
+    """Whether a call that was paid for and answered with this has its credit again (contract 4.5).
+
+    A 503 charges nothing that is not honoured, as far as the database can: no connection was to be had, or it was our
+    own disk, or our stop. A target that failed is paid, unless the owner has it otherwise. So is what is found wrong
+    behind the spend with the rest of the request (413), and a fault of ours (500): committed is dispatched.
+    """
+    return error.code is Code.UNAVAILABLE or (error.status == 502 and gate.on_failure is OnFailure.RESTORE)

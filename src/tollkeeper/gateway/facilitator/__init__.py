@@ -1,0 +1,1 @@
+"""The gateway's facilitator: what it settles, and how it is asked."""

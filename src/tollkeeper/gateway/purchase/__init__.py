@@ -1,0 +1,1 @@
+"""Purchases: claimed, paid, granted, watched. `service` is where to begin reading."""

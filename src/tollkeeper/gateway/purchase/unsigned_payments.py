@@ -1,0 +1,86 @@
+"""A payment on Solana for a wallet to sign: POST /api/v1/solana/transactions (contract 11).
+
+A page has neither a node nor the means to make a transaction; what it is given is what clients make by themselves, and
+nothing is charged before its wallet has signed it and the gate is shown it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from litestar import Request, Response
+
+from tollkeeper.api import json_body, ok, string_field
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.api.errors import ApiError, Code, invalid
+from tollkeeper.core.networks import Family, normalise
+from tollkeeper.core.solana import SolanaAsset
+from tollkeeper.core.solana.paying import TransferTerms, unsigned_payment
+from tollkeeper.core.solana.programs import TOKEN_PROGRAM
+from tollkeeper.core.wallets import parse_address_of
+from tollkeeper.describing import route
+from tollkeeper.gateway.management import operations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from litestar.handlers import HTTPRouteHandler
+
+    from tollkeeper.gateway.call.gate_cache import Gates
+    from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
+
+_MEMO_SIZE_BYTES: Final = 16
+_LOG = structlog.get_logger("tollkeeper.gateway.purchase.unsigned_payments")
+
+
+@dataclass(frozen=True, slots=True)
+class UnsignedPayments:
+    """What makes them: gates, and the nodes that know a blockhash."""
+
+    gates: Gates
+    nodes: TokenAccounts
+    random_bytes: Callable[[int], bytes]
+
+    async def transaction(self, slug: str, network: str, payer: str) -> str:
+        """Return the transaction that pays the gate, in base64, with nobody's signature.
+
+        Raises: NOT_FOUND, INVALID_NETWORK, INVALID_ADDRESS, INVALID_PARAMETER, UNAVAILABLE.
+        """
+        named = normalise(network)
+        opened = await self.gates.by_slug(slug)
+        if (unsold := opened.unsold()) is not None:
+            raise unsold
+        if named.family is not Family.SOLANA or named.name not in opened.offers:
+            raise ApiError(Code.INVALID_NETWORK, "the PayGate is not paid on that network of Solana")
+        asset, asked = opened.asset_on(named.name), opened.offers[named.name].requirements
+        if not isinstance(asset, SolanaAsset) or asset.token_program != TOKEN_PROGRAM:
+            raise ApiError(Code.INVALID_NETWORK, "its token is of another program: pay it by a client of your own")
+        wallet = parse_address_of(Family.SOLANA, payer, field="payer")
+        terms = TransferTerms(asked.extra["feePayer"], asked.pay_to, asked.asset, asked.amount, named.usdc.decimals)
+        memo = self.random_bytes(_MEMO_SIZE_BYTES).hex().encode()
+        try:
+            return unsigned_payment(terms, wallet, await self.nodes.blockhash(asset), memo).transaction
+        except ValueError as error:
+            raise invalid("payer", str(error)) from None
+        except RpcUnavailable as error:
+            _LOG.warning("node_unusable", network=named.name, reason=str(error))
+            message = "no node of the network can be asked; nothing was charged, try again later"
+            raise ApiError(Code.UNAVAILABLE, message) from error
+
+
+def unsigned_payment_routes(payments: UnsignedPayments) -> list[HTTPRouteHandler]:
+    """Make the route handler."""
+
+    @route(operations.UNSIGNED_PAYMENT)
+    async def unsigned(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Contract 11: free; nothing is charged before it is signed and shown."""
+        body = await json_body(request)
+        slug, network, payer = (string_field(body, name) for name in ("slug", "network", "payer"))
+        transaction = await payments.transaction(slug, network, payer)
+        return ok(
+            {"network": normalise(network).name, "transaction": transaction}, headers={"Cache-Control": "no-store"}
+        )
+
+    return [unsigned]

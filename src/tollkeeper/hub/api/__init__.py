@@ -1,0 +1,1 @@
+"""The hub's endpoints: what they are asked and what they answer."""

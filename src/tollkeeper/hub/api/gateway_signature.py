@@ -1,0 +1,192 @@
+"""The signature under a gateway's settle request (RFC 9421; contract 4.3, 6): who may write `purchaseData`, how long.
+
+Anybody may settle, so an unsigned request and one of a gateway that is not trusted are settled without their
+`purchaseData`; so is a trusted one's that names another gateway: whose a sale is decides who may try its payment again.
+A trusted gateway's signature that does not fit refuses the request, and so does one that has expired, whoever made it:
+its sender has given the call up. It covers the hub that was asked: a hub that is not ours cannot hand on to us what a
+gateway asked of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.configuration import is_loopback
+from tollkeeper.core.http.signatures import (
+    HttpSignature,
+    SignatureRefused,
+    VerifyingKey,
+    has_expired,
+    read_signature,
+    require_content_digest,
+    require_signature,
+    require_times,
+)
+from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from litestar.types import HTTPScope
+
+LABEL: Final = "tollkeeper"
+COVERED: Final = ("@method", "@authority", "@path", "content-digest", "idempotency-key")
+
+
+class TrustedKeys(dict[str, "Mapping[str, VerifyingKey]"]):
+    """Public keys by key id, of each trusted gateway by its public URL. Two gateways may use one key id."""
+
+    ask: Callable[[object], Awaitable[None]] | None = None  # reads them anew; None where they never change
+
+    async def know(self, headers: Mapping[bytes, bytes], purchase_data: Mapping[str, Any] | None = None) -> None:
+        """Reads them anew where a request says that it is signed by a key which is none of them.
+
+        None of the gateway's that its `purchase_data` names, where we trust that one: another may use the same key id.
+        """
+        signed = None if self.ask is None else _signed(headers)
+        if self.ask is None or signed is None:
+            return
+        key_id, named = signed.parameters.key_id or "", (purchase_data or {}).get("gateway")
+        asked = [self[named]] if isinstance(named, str) and named in self else self.values()
+        if not any(key_id in keys for keys in asked):
+            await self.ask(named)
+
+
+@dataclass(frozen=True, slots=True)
+class HubAddress:
+    """Place of the hub: the parts of its URL that a gateway's signature covers."""
+
+    authority: str
+    path: str
+
+    @classmethod
+    def of(cls, url: str) -> HubAddress:
+        """Read the place from the hub's public URL."""
+        return cls(authority_of(url), urlsplit(url).path)
+
+    def authorities(self, host: str) -> tuple[str, ...]:
+        """Ours, and where the request came over this machine alone, the one that it names: nobody hands that on."""
+        hostname = urlsplit(f"//{host}").hostname or ""
+        return (self.authority, host.lower()) if is_loopback(hostname) else (self.authority,)
+
+
+def authority_of(url: str) -> str:
+    """Host and port of a URL as RFC 9421 signs them: in lower case, without the scheme's own port."""
+    parts = urlsplit(url.lower())
+    usual = ":443" if parts.scheme == "https" else ":80"
+    return parts.netloc.rpartition("@")[2].removesuffix(usual)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySignature:
+    """From `expires_seconds` on nothing is started for it.
+
+    `gateways`: whom we trust and whose key made it. They are several where one shows another's key as its own, which
+    takes nothing from the other. One that `is_expired` says no more than whose purchase it was about.
+    """
+
+    gateways: frozenset[str] = frozenset()
+    expires_seconds: int | None = None
+    is_expired: bool = False
+
+    @property
+    def is_trusted(self) -> bool:
+        """Was it made by a key that we trust, and is it in force?"""
+        return bool(self.gateways) and not self.is_expired
+
+    def owner_of(self, purchase_data: Mapping[str, Any] | None) -> str | None:
+        """The gateway whose request it is; None for a stranger's. Of several with one key, the one that is named."""
+        if purchase_data is not None and self.speaks_for(purchase_data):
+            return str(purchase_data["gateway"])
+        return min(self.gateways, default=None)
+
+    def speaks_for(self, purchase_data: Mapping[str, Any]) -> bool:
+        """Is the gateway that this purchase data names one of those who signed it?"""
+        gateway = purchase_data.get("gateway")
+        return isinstance(gateway, str) and gateway in self.gateways
+
+
+def read_gateway_signature(
+    scope: HTTPScope,
+    headers: Mapping[bytes, bytes],
+    body: bytes,
+    trusted_keys: TrustedKeys,
+    place: HubAddress,
+    now_seconds: int,
+) -> GatewaySignature:
+    """Judge the request's signature. Raises: INVALID_SIGNATURE."""
+    signed = _signed(headers)
+    if signed is None:
+        return GatewaySignature()
+    key_id, expires_seconds = signed.parameters.key_id or "", signed.parameters.expires
+    named = {gateway: keys[key_id] for gateway, keys in trusted_keys.items() if key_id in keys}
+    if not named:
+        return GatewaySignature(expires_seconds=expires_seconds)
+    is_expired = has_expired(signed.parameters, now_seconds)
+    try:
+        require_content_digest(_text(headers, b"content-digest"), body)
+        gateways = _require_one_of_urls(signed, scope, headers, named, place)
+        if not is_expired:  # an expired one still shows what its idempotency key shows
+            require_times(signed.parameters, now_seconds, lifetime_max_seconds=SETTLE_REQUEST_LIFETIME_SECONDS)
+    except SignatureRefused as refused:
+        raise ApiError(Code.INVALID_SIGNATURE, f"the request's signature is refused: {refused}") from None
+    return GatewaySignature(gateways, expires_seconds, is_expired)
+
+
+def _signed(headers: Mapping[bytes, bytes]) -> HttpSignature | None:
+    """The signature that was made for us; None where there is none, or somebody else's for somebody else."""
+    if b"signature-input" not in headers or b"signature" not in headers:
+        return None
+    try:
+        return read_signature(_text(headers, b"signature-input"), _text(headers, b"signature"), label=LABEL)
+    except SignatureRefused:
+        return None
+
+
+def _require_one_of_urls(
+    signed: HttpSignature,
+    scope: HTTPScope,
+    headers: Mapping[bytes, bytes],
+    named: Mapping[str, VerifyingKey],
+    place: HubAddress,
+) -> frozenset[str]:
+    """Return the gateways that signed the URL that they called, which must be ours.
+
+    It may have, or lack, what a mount or proxy cut off its path. Raises: SignatureRefused if none of them did.
+    """
+    local = local_path(scope)
+    root = scope.get("root_path", "")
+    last: SignatureRefused | None = None
+    paths = dict.fromkeys((local, root + local, place.path + local))
+    for authority, path in product(place.authorities(_text(headers, b"host")), paths):
+        components = {"@method": scope["method"], "@authority": authority, "@path": path}
+        for name in (b"content-digest", b"idempotency-key"):
+            if name in headers:
+                components[name.decode()] = _text(headers, name)
+        signers = set()
+        for gateway, key in named.items():
+            try:
+                require_signature(signed, components, key, required=COVERED)
+            except SignatureRefused as refused:
+                last = refused
+            else:
+                signers.add(gateway)
+        if signers:
+            return frozenset(signers)
+    assert last is not None  # noqa: S101 - there is at least one URL
+    msg = f"{last}; this hub is {place.authority}, and a gateway's hub_url must name it"
+    raise SignatureRefused(msg)
+
+
+def local_path(scope: HTTPScope) -> str:
+    """The path below the place where the hub is mounted, however the server writes `path` and `root_path`."""
+    path, root = scope["path"], scope.get("root_path", "")
+    return path[len(root) :] if root and (path == root or path.startswith(root + "/")) else path
+
+
+def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:
+    return headers.get(name, b"").decode("latin-1")

@@ -1,0 +1,145 @@
+"""History and payment status of settlements for wallets and the public (specification 4.3; contract 2, 7).
+
+History is JSON, and CSV where `Accept` prefers it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from litestar import Request, Response
+from litestar.params import FromPath
+
+from tollkeeper.api import bearer_token, etag_of, is_known, iso, page_parameters, pagination, query_of, unless_known
+from tollkeeper.core.api.errors import ApiError, Code, invalid
+from tollkeeper.core.networks import normalise
+from tollkeeper.core.settlement.history_csv import MEDIA_TYPE, history_csv, prefers_csv
+from tollkeeper.core.settlement.states import UNKNOWN_PAYMENT, history_item, public_status
+from tollkeeper.core.wallets import shown_address
+from tollkeeper.describing import route
+from tollkeeper.hub.api import operations
+from tollkeeper.storage.hub.history import HistoryQuery, history_row, list_history
+from tollkeeper.storage.hub.settlements import Settlement, find_named, find_payment, read_settlement
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from litestar.handlers import HTTPRouteHandler
+
+    from tollkeeper.auth import Auth
+    from tollkeeper.storage.engine.database import Database
+
+_ROLES: Final = {"": (True, True), "signer": (True, False), "recipient": (False, True)}
+_NO_STORE: Final = {"Cache-Control": "no-store"}
+# A payer can make any number of signatures of one message, and none of them shows whose or of what it is.
+_NO_NAME: Final = (
+    f"{UNKNOWN_PAYMENT} by this name: a payment has two, its message's hash (64 hex digits), and the one "
+    "signature of its payer (base58) that it was settled with"
+)
+_TOKEN: Final = re.compile("0x[0-9a-fA-F]{40}")
+_HEX: Final = re.compile("0[xX].*|[0-9a-fA-F]{64}")
+_NEGOTIATED: Final = {**_NO_STORE, "Vary": "Accept"}
+
+
+def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
+    """The route handlers of history; each takes a bearer."""
+
+    @route(operations.HISTORY)
+    async def history(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Specification 4.3: newest first; `limit` is required."""
+        session = await auth.authenticate(bearer_token(request.headers))
+        asked = query_of(request)
+        limit, offset = page_parameters(asked, limit_required=True)
+        query = _query(session.wallet, asked)
+        rows, total = await list_history(database, query, limit, offset)
+        items = [history_item(history_row(row, iso)) for row in rows]
+        if prefers_csv(request.headers.get("accept", "")):
+            return _table(request, items, total)
+        page = pagination(total, limit, offset)
+        return unless_known(request, {"success": True, "history": items, "pagination": page}, _NEGOTIATED)
+
+    @route(operations.TRANSACTION)
+    async def one(request: Request[Any, Any, Any], settlement_id: FromPath[str]) -> Response[bytes]:
+        """Contract 2: for its signer or recipient; for anybody else it is not there."""
+        session = await auth.authenticate(bearer_token(request.headers))
+        row = await read_settlement(database, settlement_id)
+        if row is None or session.wallet not in {row.key.payer, row.pay_to}:
+            raise ApiError(Code.NOT_FOUND, "there is no such transaction in your history")
+        item = history_item(history_row(row, iso))
+        if prefers_csv(request.headers.get("accept", "")):
+            return _table(request, [item], 1)
+        return unless_known(request, item, _NEGOTIATED)
+
+    return [history, one]
+
+
+def _table(request: Request[Any, Any, Any], items: list[dict[str, Any]], total: int) -> Response[bytes]:
+    """CSV; how many items there are in all is told beside it."""
+    content = history_csv(items).encode()
+    tag = etag_of(content + str(total).encode())
+    if is_known(tag, request.headers.get("if-none-match", "")):
+        return Response(b"", status_code=304, headers={**_NEGOTIATED, "ETag": tag})
+    headers = {**_NEGOTIATED, "X-Total-Count": str(total), "X-Content-Type-Options": "nosniff", "ETag": tag}
+    return Response(content, headers=headers, media_type=MEDIA_TYPE)
+
+
+def status_routes(database: Database) -> list[HTTPRouteHandler]:
+    """The public status of a payment; whoever knows payer and nonce may ask."""
+
+    @route(operations.PAYMENT)
+    async def payment_status(
+        request: Request[Any, Any, Any], network: FromPath[str], payer: FromPath[str], nonce: FromPath[str]
+    ) -> Response[bytes]:
+        """Contract 2: `status, transaction, network, amount, payer, payTo, updatedAt`."""
+        known, asset = normalise(network), query_of(request).get("asset")
+        if asset is not None and _TOKEN.fullmatch(asset) is None:
+            raise invalid("asset", "asset must be a token's address: 0x and 40 hex digits")
+        row = await find_payment(database, known.name, _in_lower_case(payer), nonce.lower(), (asset or "").lower())
+        if row is None:
+            raise ApiError(Code.NOT_FOUND, UNKNOWN_PAYMENT)
+        body = status_body(row)
+        return unless_known(request, body, _NO_STORE)
+
+    @route(operations.NAMED_PAYMENT)
+    async def named_status(
+        request: Request[Any, Any, Any], network: FromPath[str], name: FromPath[str]
+    ) -> Response[bytes]:
+        """Contract 2: as above, by the message's hash in hex or the payer's signature in base58."""
+        known = normalise(network)
+        row = await find_named(database, known.name, _in_lower_case(name))
+        if row is None:
+            raise ApiError(Code.NOT_FOUND, _NO_NAME)
+        return unless_known(request, status_body(row), _NO_STORE)
+
+    return [payment_status, named_status]
+
+
+def _in_lower_case(name: str) -> str:
+    """Return hex in lower case, as its case says nothing. The case of a Solana address or signature is kept."""
+    return name.lower() if _HEX.fullmatch(name) else name
+
+
+def status_body(row: Settlement) -> dict[str, Any]:
+    """The public status: the hash is that of the transaction in question, "" before there is one."""
+    return {
+        "status": public_status(row.state).value,
+        "transaction": row.told_hash,
+        "network": row.key.network,
+        "amount": str(row.value),
+        "payer": shown_address(row.key.payer),
+        "payTo": shown_address(row.pay_to),
+        "updatedAt": iso(row.updated_ms),
+        "id": row.id,
+        "error": row.error,
+    }
+
+
+def _query(wallet: str, asked: Mapping[str, str]) -> HistoryQuery:
+    role = asked.get("role", "")
+    if role not in _ROLES:
+        raise invalid("role", "role must be signer or recipient")
+    as_signer, as_recipient = _ROLES[role]
+    name = asked.get("network")
+    network = "" if name is None else normalise(name).name
+    return HistoryQuery(wallet, as_signer, as_recipient, network)

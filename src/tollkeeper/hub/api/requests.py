@@ -1,0 +1,232 @@
+"""Reading what `/verify` and `/settle` are asked (specification 4.4; contract 5.1, 5.2): syntax, never a judgement.
+
+What is missing or unreadable is a 400; an unsupported version, scheme, network or asset is not, because callers expect
+it as a reason. So is a payload of a scheme or network that we do not know: it is not even read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from tollkeeper.core.api.errors import ApiError, Code, invalid, missing
+from tollkeeper.core.http.prefer_header import preferred_wait_seconds
+from tollkeeper.core.limits import ACCEPT_WAIT_SECONDS, SETTLE_HOLD_SECONDS, SETTLE_WAIT_SECONDS
+from tollkeeper.core.x402 import version2
+from tollkeeper.core.x402.fast_json import read_plain_request
+from tollkeeper.core.x402.version1 import (
+    X402_VERSION,
+    Payment,
+    Requirements,
+    parse_payment,
+    parse_payment_kind,
+    parse_requirements,
+    payment_body,
+    requirements_body,
+)
+from tollkeeper.storage.hub.idempotency import IdempotencyKey
+
+_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
+
+Headers = dict[bytes, bytes]
+
+
+class RequestedPayment(NamedTuple):
+    """A payment and the requirements that it is to meet."""
+
+    x402_version: int
+    payment: Payment
+    requirements: Requirements
+
+
+@dataclass(frozen=True, slots=True)
+class SettleOptions:
+    """The rest of a settle request. `fingerprint` is of everything in its body, however it was spelled.
+
+    `wait_seconds`: so long it is held at most; `receipt_seconds`: where a node has taken the transaction already.
+    `key_owner`: the gateway that signed the request, where we trust it, else the payer; "" while that is not known.
+    """
+
+    x402_version: int
+    confirm: bool
+    use_db_id: bool
+    wait_seconds: int
+    receipt_seconds: int
+    idempotency_key: str | None
+    fingerprint: str
+    purchase_data: dict[str, Any] | None
+    key_owner: str = ""
+    is_gateway_s: bool = False
+
+    @property
+    def patience_seconds(self) -> int:
+        """Time that a caller is taken to wait, also one who would rather hear sooner."""
+        return _longest_wait_seconds(self.x402_version)
+
+    @property
+    def idempotency(self) -> IdempotencyKey | None:
+        """The caller's key with the request that it belongs to."""
+        if self.idempotency_key is None or not self.key_owner:
+            return None
+        return IdempotencyKey(self.key_owner, self.idempotency_key, self.fingerprint)
+
+    def of_gateway(self, gateway: str) -> SettleOptions:
+        """The same of a request that a gateway signed which we trust."""
+        return replace(self, key_owner=gateway, is_gateway_s=True)
+
+    def of_payer(self, payer: str | None) -> SettleOptions:
+        """The same of anybody else's: the key is its payer's, whose signature must be good where it is used."""
+        return replace(self, key_owner=payer or "")
+
+
+def _member_object(body: dict[str, Any], name: str) -> dict[str, Any]:
+    value = body.get(name)
+    if value is None:
+        raise missing(name)
+    if not isinstance(value, dict):
+        raise invalid(name, f"{name} must be an object")
+    return value
+
+
+def parse_versions(body: dict[str, Any]) -> tuple[int, int]:
+    """The request's version and its payment's. Raises: MISSING_PARAMETER, INVALID_PARAMETER."""
+    version = _integer(body, "x402Version", "")
+    payment = _member_object(body, "paymentPayload")
+    _member_object(body, "paymentRequirements")
+    return version, _integer(payment, "x402Version", "paymentPayload.")
+
+
+def parse_asked(body: dict[str, Any]) -> RequestedPayment:
+    """Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT.
+
+    Of version 2 the requirements are for the payment's network: whoever asks has looked (`parse_kind_of_version_2`).
+    """
+    version = _integer(body, "x402Version", "")
+    if version == version2.VERSION:
+        _, _, required = parse_kind_of_version_2(body)
+        paid = version2.parse_payment(body["paymentPayload"], "paymentPayload.")
+        return RequestedPayment(version, paid, replace(required, network=paid.network))
+    payment = parse_payment(_member_object(body, "paymentPayload"), "paymentPayload.")
+    return RequestedPayment(version, payment, parse_requirements(_member_object(body, "paymentRequirements")))
+
+
+def parse_kind(body: dict[str, Any]) -> tuple[str, str, Requirements]:
+    """Scheme and network of the payment, and what is required: all that there is to read of a kind that is not ours.
+
+    Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_AMOUNT.
+    """
+    _integer(body, "x402Version", "")
+    _, scheme, network = parse_payment_kind(_member_object(body, "paymentPayload"), "paymentPayload.")
+    return scheme, network, parse_requirements(_member_object(body, "paymentRequirements"))
+
+
+def parse_kind_of_version_2(body: dict[str, Any]) -> tuple[str, str, Requirements]:
+    """Read the same of a request in version 2; networks as they were spelled. Raises: as `parse_kind`."""
+    payment = _member_object(body, "paymentPayload")
+    scheme, network = version2.parse_payment_kind(payment, "paymentPayload.")
+    required = version2.parse_requirements(_member_object(body, "paymentRequirements"), payment.get("resource"))
+    return scheme, network, required
+
+
+def _integer(body: dict[str, Any], name: str, path: str) -> int:
+    value = body.get(name)
+    if value is None:
+        raise missing(path + name)
+    if type(value) is not int:
+        raise invalid(path + name, f"{path}{name} must be an integer")
+    return value
+
+
+def read_plain(data: bytes) -> RequestedPayment | None:
+    """Read a request in plain spelling; None if its body has to be parsed."""
+    plain = read_plain_request(data)
+    return None if plain is None else RequestedPayment(*plain)
+
+
+def parse_settle_options(body: dict[str, Any], asked: RequestedPayment | None, headers: Headers) -> SettleOptions:
+    """`asked` is None for a kind of payment that is not ours. Raises: INVALID_PARAMETER."""
+    purchase_data = body.get("purchaseData")
+    if purchase_data is not None and not isinstance(purchase_data, dict):
+        raise invalid("purchaseData", "purchaseData must be an object")
+    about: dict[str, Any] = {"purchaseData": purchase_data}
+    if asked is not None:
+        about |= {"payment": payment_body(asked.payment), "requirements": requirements_body(asked.requirements)}
+    version = X402_VERSION if asked is None else asked.x402_version
+    return parse_options(body, headers, about, purchase_data, version)
+
+
+def parse_options(
+    body: dict[str, Any],
+    headers: Headers,
+    about: dict[str, Any],
+    purchase_data: dict[str, Any] | None = None,
+    version: int = X402_VERSION,
+) -> SettleOptions:
+    """Read what settle and transfer have in common; `about` is the rest of the request. Raises: INVALID_PARAMETER."""
+    confirm = _flag(body, "confirm")
+    use_db_id = _flag(body, "useDbId")
+    wait_seconds = _wait_seconds(headers, version, confirm=confirm)
+    return SettleOptions(
+        x402_version=version,
+        confirm=confirm,
+        use_db_id=use_db_id,
+        wait_seconds=wait_seconds,
+        receipt_seconds=wait_seconds if confirm else min(wait_seconds, ACCEPT_WAIT_SECONDS),
+        idempotency_key=_idempotency_key(headers),
+        fingerprint=canonical_hash({**about, "confirm": confirm, "useDbId": use_db_id}),
+        purchase_data=purchase_data,
+    )
+
+
+def canonical_hash(value: dict[str, Any]) -> str:
+    """SHA-256 in hex of a JSON value, independent of the order of keys."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def canonical_json(value: dict[str, Any]) -> str:
+    """One text per JSON value: sorted keys, no spaces; a number that is not an integer as the text it was."""
+    return _CANONICAL(value)
+
+
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=lambda number: number.text).encode
+
+
+def _flag(body: dict[str, Any], name: str) -> bool:
+    value = body.get(name, False)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise invalid(name, f"{name} must be true or false")
+    return value
+
+
+def _idempotency_key(headers: Headers) -> str | None:
+    value = headers.get(b"idempotency-key")
+    if value is None:
+        return None
+    key = value.decode("latin-1")
+    if _KEY.fullmatch(key) is None:
+        raise invalid("Idempotency-Key", "Idempotency-Key must be 1 to 255 printable ASCII characters")
+    return key
+
+
+def _wait_seconds(headers: Headers, version: int, *, confirm: bool) -> int:
+    """How long to wait for an outcome (contract 5.2, 10.2); `Prefer: wait=N` only shortens it (RFC 7240)."""
+    is_long = confirm or version == version2.VERSION
+    longest = _longest_wait_seconds(version) if is_long else ACCEPT_WAIT_SECONDS
+    preferred = preferred_wait_seconds(headers.get(b"prefer", b"").decode("latin-1"))
+    return longest if preferred is None else min(longest, preferred)
+
+
+def _longest_wait_seconds(version: int) -> int:
+    return SETTLE_HOLD_SECONDS if version == version2.VERSION else SETTLE_WAIT_SECONDS
+
+
+def conflict() -> ApiError:
+    """409: an idempotency key that came with another request before."""
+    return ApiError(
+        Code.CONFLICT, "this Idempotency-Key came with another request", details={"field": "Idempotency-Key"}
+    )

@@ -1,0 +1,93 @@
+"""`/standing`: is a payment unused that the hub may never be shown? Asked by its identity alone (contract 10.3).
+
+A gateway whose buyer holds credits takes such a payment as a proof of who calls. Its signature stays with the gateway:
+whoever has that could settle it. What a node says of it starts nothing and is no promise.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.api import envelope, read_body, receive_chunks, send_answer
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.api.errors import ApiError, Code, invalid, missing
+from tollkeeper.core.networks import Family, normalise
+from tollkeeper.core.solana.base58 import decode_key
+from tollkeeper.core.wallets import parse_address_of
+from tollkeeper.core.x402.version1 import PaymentKey
+from tollkeeper.hub.accounts import require_answers_for, require_reachable, unavailable
+from tollkeeper.hub.api.facilitator import read_headers, read_object
+from tollkeeper.hub.api.gateway_signature import GatewaySignature
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from litestar.types import HTTPScope, Receive, Send
+
+    from tollkeeper.hub.accounts import AnyAccount
+    from tollkeeper.hub.api.tenants import Askers
+    from tollkeeper.hub.settlement.outcomes import Records
+
+_NONCES: Final = {Family.EVM: re.compile("0x[0-9a-f]{64}"), Family.SOLANA: re.compile("[0-9a-f]{64}")}
+
+
+class Standings:
+    """The endpoint over the hub's accounts (by network name)."""
+
+    def __init__(self, accounts: Mapping[str, AnyAccount], records: Records, askers: Askers) -> None:
+        self._accounts = accounts
+        self._records = records
+        self._askers = askers
+
+    async def standing(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        """POST: unused on the chain, and not on record here? With the chain's moment (`core.x402.payer_proof`)."""
+        data = await read_body(receive_chunks(receive), scope["headers"])
+        body = read_object(data)
+        name = normalise(_text(body, "network")).name
+        require_reachable(self._accounts, name)
+        account = self._accounts.get(name)
+        if account is None or account.chain.asset is None:
+            supported = {"field": "network", "supported": sorted(self._accounts)}
+            raise ApiError(Code.INVALID_NETWORK, "network is not enabled here", details=supported)
+        key, blockhash = _identity(account, body)
+        try:
+            signature = await self._askers.signature(scope, read_headers(scope), data)
+        except ApiError:
+            signature = GatewaySignature()
+        require_answers_for(account, self._askers.of(scope, signature, {}))
+        try:
+            standing = await account.standing(key, blockhash)
+        except RpcUnavailable as error:
+            raise unavailable(str(error)) from error
+        is_unused = standing.is_unused and not await self._records.has(key)
+        told = {"isUnused": is_unused, "moment": standing.moment, "last": standing.last}
+        await send_answer(send, 200, envelope(told))
+
+
+def _identity(account: AnyAccount, body: Mapping[str, Any]) -> tuple[PaymentKey, str]:
+    """The payment's identity, and its blockhash. Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_ADDRESS."""
+    network, asset = account.chain.network, account.chain.asset
+    assert asset is not None  # noqa: S101 - the network is open
+    payer = parse_address_of(network.family, _text(body, "payer"), field="payer")
+    nonce, blockhash = _text(body, "nonce").lower(), ""
+    if not _NONCES[network.family].fullmatch(nonce):
+        raise invalid("nonce", "nonce must be 32 bytes in hex")
+    if parse_address_of(network.family, _text(body, "asset"), field="asset") != asset.address:
+        raise invalid("asset", "asset must be the network's")
+    if network.family is Family.SOLANA:
+        blockhash = _text(body, "blockhash")
+        try:
+            decode_key(blockhash)
+        except ValueError:
+            raise invalid("blockhash", "blockhash must be 32 bytes in base58") from None
+    return PaymentKey(network.name, asset.address, payer, nonce), blockhash
+
+
+def _text(body: Mapping[str, Any], name: str) -> str:
+    value = body.get(name)
+    if value is None:
+        raise missing(name)
+    if not isinstance(value, str):
+        raise invalid(name, f"{name} must be a text")
+    return value

@@ -1,0 +1,231 @@
+"""`/transfer`: carry out a signed authorization or transaction to any recipient (specification 4.4; contract 5.1).
+
+It has no requirements, and goes the way of every settlement: one payment is moved once, whichever of `/settle` and
+`/transfer` asks for it. What is refused is a 400 with a code of specification 7; an outcome that nobody knows yet is a
+503, as of `/settle`. Only a transaction of ours that failed on the chain answers 200, `status: "failed"` and its hash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.api import envelope, read_body, receive_chunks, send_answer
+from tollkeeper.core.api.errors import ApiError, Code, invalid, missing, payment_error
+from tollkeeper.core.families import FAMILIES
+from tollkeeper.core.networks import NETWORKS, normalise
+from tollkeeper.core.settlement.states import SettlementKind
+from tollkeeper.core.wallets import parse_address_of
+from tollkeeper.core.x402.verification import Reason, code_of_reason, form_checks, require
+from tollkeeper.core.x402.version1 import (
+    SCHEME,
+    X402_VERSION,
+    Payment,
+    is_text,
+    parse_payload,
+    parse_uint256,
+    payment_body,
+)
+from tollkeeper.hub.accounts import enabled_assets, require_answers_for, require_reachable
+from tollkeeper.hub.api.answers import settled_body
+from tollkeeper.hub.api.facilitator import owned, read_headers, read_object
+from tollkeeper.hub.api.presence import caller_of
+from tollkeeper.hub.api.requests import canonical_hash, parse_options
+from tollkeeper.hub.settlement.orders import Order, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from litestar.types import HTTPScope, Receive, Send
+
+    from tollkeeper.core.networks import Family
+    from tollkeeper.hub.accounts import AnyAccount
+    from tollkeeper.hub.api.gateway_signature import GatewaySignature
+    from tollkeeper.hub.api.presence import CallerPresence
+    from tollkeeper.hub.api.requests import SettleOptions
+    from tollkeeper.hub.api.tenants import Asker, Askers
+    from tollkeeper.hub.settlement.family import Settling
+    from tollkeeper.hub.settlement.orders import SettleOutcome
+
+_FAULTS: Final = 500
+# A transaction that was sent and failed is an outcome (200); everything else that is no success is a refusal (400).
+_SENT_AND_FAILED: Final = frozenset(row.failed_on_chain.value for row in FAMILIES.values())
+
+
+@dataclass(frozen=True, slots=True)
+class TransferAsked:
+    """One transfer request. `amount` and `recipient` are what its caller says was signed; None where it does not."""
+
+    payment: Payment
+    asset: str
+    amount: int | None
+    recipient: str | None
+
+    def body(self) -> dict[str, Any]:
+        """Everything that it asks for, for comparing two requests."""
+        return {
+            "transfer": payment_body(self.payment),
+            "asset": self.asset,
+            "amount": None if self.amount is None else str(self.amount),
+            "recipient": self.recipient,
+        }
+
+
+def parse_transfer(body: dict[str, Any], accounts: Mapping[str, AnyAccount]) -> TransferAsked:
+    """Reads the request.
+
+    Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT; UNAVAILABLE for a
+    network of ours whose node has not answered yet.
+    """
+    if body.get("x402Version", X402_VERSION) != X402_VERSION or isinstance(body.get("x402Version"), bool):
+        raise invalid("x402Version", f"x402Version must be {X402_VERSION}")
+    network = body.get("network")
+    if network is None:
+        raise missing("network")
+    if not is_text(network):
+        raise invalid("network", "network must be a string")
+    name = normalise(network).name
+    require_reachable(accounts, name)
+    try:
+        return _parse_terms(body, network, NETWORKS[name].family)
+    except ApiError:
+        _require_enabled(accounts, name)  # else it does not matter how the rest is spelled
+        raise
+
+
+def _require_enabled(accounts: Mapping[str, AnyAccount], name: str) -> None:
+    """Raises: INVALID_NETWORK."""
+    enabled = enabled_assets(accounts)
+    if name not in enabled:
+        details = {"field": "network", "supported": sorted(enabled)}
+        raise ApiError(Code.INVALID_NETWORK, "this hub settles nothing on that network", details=details)
+
+
+def _parse_terms(body: dict[str, Any], network: str, family: Family) -> TransferAsked:
+    for required in FAMILIES[family].transfer_members:
+        if body.get(required) is None:
+            raise missing(required)
+    payload = body.get("payload")
+    if payload is None:
+        raise missing("payload")
+    if not isinstance(payload, dict):
+        raise invalid("payload", "payload must be an object")
+    if body.get("asset") is None:
+        raise missing("asset")
+    amount, recipient = body.get("amount"), body.get("recipient")
+    return TransferAsked(
+        payment=Payment(X402_VERSION, SCHEME, network, parse_payload(payload)),
+        asset=parse_address_of(family, body["asset"], field="asset"),
+        amount=None if amount is None else parse_uint256(amount, "amount", number_too=True),
+        recipient=None if recipient is None else parse_address_of(family, recipient, field="recipient"),
+    )
+
+
+class Transfers:
+    """The endpoint, over the hub's accounts (by network name)."""
+
+    def __init__(
+        self,
+        accounts: Mapping[str, AnyAccount],
+        settlements: Settling,
+        askers: Askers,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._accounts = accounts
+        self._settlements = settlements
+        self._askers = askers
+        self._clock_ms = clock_ms
+
+    async def transfer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        """POST: carry the authorization out, once."""
+        arrived, arrived_ms = asyncio.get_running_loop().time(), self._clock_ms()
+        data = await read_body(receive_chunks(receive), scope["headers"])
+        body = read_object(data)
+        headers = read_headers(scope)
+        asked = parse_transfer(body, self._accounts)
+        options = parse_options(body, headers, asked.body())
+        signature = await self._askers.signature(scope, headers, data)
+        options = owned(options, signature, asked.payment)
+        deadline = arrived + options.wait_seconds
+        caller = caller_of(scope, options, signature, arrived_ms)
+        try:
+            # It is any stranger's, whoever asks for it.
+            asker = replace(self._askers.of(scope, signature, body), is_trusted=False)
+            order = await self._order(asked, options, signature, deadline, caller, asker)
+        except ApiError as refused:
+            if refused.status >= _FAULTS:
+                raise
+            outcome = await self._instead_of(refused, asked, options, deadline, caller)
+            if outcome is None or (not outcome.success and outcome.reason == _reason_of(refused)):
+                raise
+        else:
+            outcome = await self._settlements.settle(order)
+        answer = settled_body(asked.payment, asked.amount or 0, outcome, use_db_id=options.use_db_id)
+        if not outcome.success and outcome.reason not in _SENT_AND_FAILED:
+            raise _refused(outcome, answer["transaction"])
+        await send_answer(send, 200, envelope(answer))
+
+    async def _instead_of(
+        self, refused: ApiError, asked: TransferAsked, options: SettleOptions, deadline: float, caller: CallerPresence
+    ) -> SettleOutcome | None:
+        """Return the outcome of the same earlier request, which goes on, whatever is taken by now; else the refusal.
+
+        The refusal is kept with its key: as for `/settle`, an earlier copy may come later. None for what can never be
+        taken. Raises: CONFLICT, SETTLEMENT_PENDING.
+        """
+        records, hashed, reason = self._settlements.records, canonical_hash(asked.body()), _reason_of(refused)
+        known = await records.of_same(asked.payment, hashed, options, deadline, caller)
+        if known is not None or reason is None:
+            return known
+        return await records.refused(asked.payment, options, refusal(reason), deadline, None)
+
+    async def _order(
+        self,
+        asked: TransferAsked,
+        options: SettleOptions,
+        signature: GatewaySignature,
+        deadline: float,
+        caller: CallerPresence,
+        asker: Asker,
+    ) -> Order:
+        """The transfer as it is to be carried out. Raises: the first rule that it breaks; UNAVAILABLE."""
+        name = normalise(asked.payment.network).name
+        _require_enabled(self._accounts, name)
+        account = self._accounts[name]
+        require(form_checks(asked.payment, enabled_assets(self._accounts)))
+        require(account.transfer_checks(asked))
+        require_answers_for(account, asker)
+        payment, signed = await account.authorized(asked.payment)
+        require([signed])
+        key, payload = account.identified(payment)
+        return Order(
+            account=account,
+            key=key,
+            payment=payment,
+            payload=payload,
+            requirements=account.own_requirements(asked),
+            options=options,
+            kind=SettlementKind.TRANSFER,
+            purchase_data=None,
+            deadline=deadline,
+            receipt_deadline=deadline,
+            expires_seconds=signature.expires_seconds,
+            caller=caller,
+            asker=asker,
+            requirements_hash=canonical_hash(asked.body()),
+        )
+
+
+def _reason_of(refused: ApiError) -> str | None:
+    """The rule that a request breaks, as a facilitator names it; None where there is nothing to transfer."""
+    if refused.code is Code.INVALID_NETWORK:
+        return Reason.NETWORK.value
+    reason: str | None = (refused.details or {}).get("reason")
+    return reason
+
+
+def _refused(outcome: SettleOutcome, transaction: str) -> ApiError:
+    """400 with specification 7's code; `details` name the reason and the transaction, where there is one."""
+    details = {"reason": outcome.reason, **({"transaction": transaction} if transaction else {})}
+    return payment_error(code_of_reason(outcome.reason), f"the transfer was refused: {outcome.reason}", details=details)

@@ -1,0 +1,64 @@
+"""Payers with more than one payment under way: their balance is worth a question (contract 5.2; security A-24).
+
+A simulation that passes shows that the payer holds enough for this payment, and right after a verification the node was
+asked for the balance itself already. The number is needed only for the payer's other payments under way. If none is
+known, the balance is not asked for. The claim's commit knows them all, and says so if that was wrong: then the balance
+is asked for, and for a while with each simulation of this payer's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tollkeeper.core.x402.version1 import PaymentKey
+
+# A balance that covers nothing: where anything else is under way the claim comes back for the true one.
+UNREAD: Final = -1
+_REMEMBERED_SECONDS: Final = 10.0
+_REMEMBERED: Final = 1_000
+
+_Payer: TypeAlias = "tuple[str, str, str]"
+
+
+class Crowds:
+    """Payers of one process with several payments under way."""
+
+    def __init__(self) -> None:
+        self._carried: Counter[_Payer] = Counter()
+        self._until: dict[_Payer, float] = {}
+
+    @contextmanager
+    def with_one_of(self, key: PaymentKey) -> Iterator[None]:
+        """While a request carries this payment."""
+        payer = _payer_of(key)
+        self._carried[payer] += 1
+        try:
+            yield
+        finally:
+            self._carried[payer] -= 1
+            if not self._carried[payer]:
+                del self._carried[payer]
+
+    def seen(self, key: PaymentKey) -> None:
+        """Something else of its payer's is under way, whoever carries it."""
+        self._until[_payer_of(key)] = asyncio.get_running_loop().time() + _REMEMBERED_SECONDS
+        while len(self._until) > _REMEMBERED:
+            del self._until[next(iter(self._until))]
+
+    def may_have(self, key: PaymentKey) -> bool:
+        """Is something else of this carried payment's payer known to be under way, or was a moment ago?"""
+        payer = _payer_of(key)
+        if asyncio.get_running_loop().time() >= self._until.get(payer, 0.0):
+            self._until.pop(payer, None)
+            return self._carried[payer] > 1
+        return True
+
+
+def _payer_of(key: PaymentKey) -> _Payer:
+    return key.network, key.asset, key.payer

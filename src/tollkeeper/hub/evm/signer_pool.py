@@ -1,0 +1,92 @@
+"""The keys that settle on one network: who signs next, and who is passed over (contract 5.2; security A-25).
+
+The one with the fewest transactions on their way; one whose money does not last for one more is passed over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tollkeeper.hub.accounts import unavailable
+from tollkeeper.hub.evm.signer import PolicyError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from tollkeeper.core.api.errors import ApiError
+    from tollkeeper.core.evm.encoding import Transaction
+    from tollkeeper.hub.evm.signer import Signer, SignerPolicy
+    from tollkeeper.hub.evm.signer_balance import Purse
+
+
+@dataclass(slots=True, eq=False)
+class Relayer:
+    """One signer with what it may sign and spend. `in_flight`: settlements that requests of this process carry."""
+
+    signer: Signer
+    policy: SignerPolicy
+    purse: Purse
+    in_flight: int = 0
+
+    def can_pay(self, count: int = 1) -> bool:
+        """Does its money last for so many more than are on their way? Yes while nobody has looked."""
+        return self.purse.affordable is None or self.purse.affordable >= self.in_flight + count
+
+    def may_sign(self, transaction: Transaction) -> bool:
+        """Does the policy allow it, as it is configured now?"""
+        try:
+            self.policy.check(transaction)
+        except PolicyError:
+            return False
+        return True
+
+
+class SignerPool:
+    """At least one relayer."""
+
+    def __init__(self, relayers: Sequence[Relayer]) -> None:
+        """Raises: ValueError for none, or one key twice."""
+        self.relayers = tuple(relayers)
+        self.addresses = tuple(relayer.signer.address for relayer in self.relayers)
+        self._turn = 0
+        if not self.relayers or len(set(self.addresses)) != len(self.addresses):
+            msg = "a network needs at least one signing key, and each key once"
+            raise ValueError(msg)
+
+    def can_pay(self, count: int, but: Collection[Relayer] = ()) -> bool:
+        """Does any signer's money last for so many more, but for some signers?"""
+        return any(relayer.can_pay(count) for relayer in self.relayers if relayer not in but)
+
+    def pick(self, count: int = 1, but: Collection[Relayer] = ()) -> Relayer:
+        """Choose the next signer of so many settlements, except `but`.
+
+        Raises: UNAVAILABLE if no signer has the money.
+        """
+        in_all = len(self.relayers)
+        in_turn = [self.relayers[(self._turn + step) % in_all] for step in range(in_all)]
+        able = [relayer for relayer in in_turn if relayer.can_pay(count) and relayer not in but]
+        if not able:
+            raise without_gas_money()
+        picked = min(able, key=lambda relayer: relayer.in_flight)
+        self._turn = (self.relayers.index(picked) + 1) % in_all
+        return picked
+
+    def require_money(self) -> None:
+        """Raises: UNAVAILABLE where no signer has gas money left."""
+        if not self.can_pay(1):
+            raise without_gas_money()
+
+    def holds(self, address: str) -> bool:
+        """Is this one of ours?"""
+        return address in self.addresses
+
+    def see_balances(self, balances: Sequence[int], max_fee_per_gas: int) -> None:
+        """Takes note of what each signer holds, in the order of `addresses` and in its network's unit."""
+        for relayer, balance in zip(self.relayers, balances, strict=True):
+            relayer.purse.see(balance, max_fee_per_gas)
+
+
+def without_gas_money() -> ApiError:
+    """503: no signer can pay for one more, by what it holds or by what it holds beside what is under way."""
+    return unavailable("the hub's accounts have no gas money on this network")

@@ -1,0 +1,1 @@
+"""A settlement, from its order to its outcome. `flow` is where to begin reading."""

@@ -1,0 +1,125 @@
+"""Orders to the hub to settle, and their outcomes (contract 5.1, 5.2)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.x402.version1 import X402_VERSION, payment_body, requirements_body
+from tollkeeper.hub.api.requests import canonical_hash
+
+if TYPE_CHECKING:
+    from tollkeeper.core.settlement.states import SettlementKind
+    from tollkeeper.core.x402.verification import Reason
+    from tollkeeper.core.x402.version1 import Payment, PaymentKey, Requirements
+    from tollkeeper.hub.api.presence import CallerPresence
+    from tollkeeper.hub.api.requests import SettleOptions
+    from tollkeeper.hub.api.tenants import Asker
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A checked settle request: its payment's signature is good and it meets the requirements."""
+
+    account: Any  # of the family whose settlements carry it out, and so is what is to be carried out
+    key: PaymentKey
+    payment: Payment
+    payload: Any
+    requirements: Requirements
+    options: SettleOptions
+    kind: SettlementKind
+    purchase_data: dict[str, Any] | None
+    deadline: float  # event loop time
+    receipt_deadline: float  # the same, where a node has taken the transaction
+    expires_seconds: int | None  # from then on (Unix time) nothing may be started for the request; None: ever
+    caller: CallerPresence  # for whom nothing is started once it waits no more
+    asker: Asker  # for whom it is settled; trusted for a gateway of ours, for something that it was paid for
+    requirements_hash: str
+
+    def given_up(self, now_ms: int) -> GivenUpError | None:
+        """Why nothing may be started for it by now, by the last look for its caller; None where something may."""
+        if self.expires_seconds is not None and self.expires_seconds * 1000 <= now_ms:
+            return ExpiredError()
+        return None if self.caller.waits(now_ms) else UnawaitedError()
+
+
+class GivenUpError(ApiError):
+    """A request that came, or got on, too late to start a settlement. `rows`: the ids that theirs would have had."""
+
+    rows: frozenset[str] = frozenset()
+
+
+class ExpiredError(GivenUpError):
+    """By its signature."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            Code.INVALID_SIGNATURE,
+            "this settle request has expired: nothing was started",
+            details={"reason": "signature_expired"},
+        )
+
+
+class UnawaitedError(GivenUpError):
+    """Its caller has left, or would be told of no outcome any more."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            Code.UNAVAILABLE,
+            "this settlement could not be started while its caller waited: nothing was started, ask again",
+            headers={"Retry-After": "1"},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A payment that was carried out before: as what it is refused now, and the transaction, "" where nobody knows."""
+
+    reason: Reason
+    transaction: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettleOutcome:
+    """Outcome that the caller is told: success, or why not.
+
+    `transaction` is the hash of the transaction it is about.
+    """
+
+    success: bool
+    transaction: str = ""
+    reason: str | None = None
+    settlement_id: str | None = None
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the outcome as it is kept with an idempotency key."""
+        return {
+            "success": self.success,
+            "reason": self.reason,
+            "transaction": self.transaction,
+            "settlementId": self.settlement_id,
+        }
+
+
+def refusal(reason: str, transaction: str = "", settlement_id: str | None = None) -> SettleOutcome:
+    """The answer to a payment that was not settled, and is not, for this caller."""
+    return SettleOutcome(success=False, transaction=transaction, reason=reason, settlement_id=settlement_id)
+
+
+def payment_text(payment: Payment) -> str:
+    """A payment as it is kept with its settlement."""
+    return json.dumps(payment_body(payment), separators=(",", ":"))
+
+
+def is_kept_as(payment: Payment, text: str) -> bool:
+    """Is this text the payment's? Beside it may stand what its family keeps."""
+    kept, said = json.loads(text), payment_body(payment)
+    return {name: kept.get(name) for name in said} == said
+
+
+def requirements_hash(requirements: Requirements, x402_version: int = X402_VERSION) -> str:
+    """Are two callers' requirements the same, and of one version of x402? Compared by this."""
+    body = requirements_body(requirements)
+    return canonical_hash(body if x402_version == X402_VERSION else {**body, "x402Version": x402_version})

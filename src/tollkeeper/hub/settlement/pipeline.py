@@ -1,0 +1,160 @@
+"""From a signed payment to a proven outcome: wait, judge, record (contract 5.2; security 5, F2-F5, F9).
+
+The same for the request that started a settlement and for the completer that found it after a crash: what is stored
+decides, and every step is recorded before the next. FAILED is entered only with a proof; what nobody knows stays where
+it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tollkeeper.chains.evm.chain import Submission
+from tollkeeper.chains.evm.receipts import FAILURES, Sighting, Verdict
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.settlement.states import Proof, State
+from tollkeeper.core.x402.verification import Reason
+from tollkeeper.hub.settlement.findings import (
+    Contradiction,
+    ProvenTransition,
+    Recovery,
+    Unexplained,
+    expected_transfer,
+    seen,
+)
+from tollkeeper.storage.hub.settlements import Move, Moved, Settlement, move_all, read_settlement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tollkeeper.hub.accounts import SettlingAccount
+    from tollkeeper.hub.api.presence import CallerPresence
+    from tollkeeper.hub.metrics import HubMetrics
+    from tollkeeper.hub.settlement.orders import Order
+    from tollkeeper.hub.settlement.retry_alone import SecondTry
+    from tollkeeper.storage.engine.database import Database
+
+_LOG = structlog.get_logger("tollkeeper.hub")
+SEND_SECONDS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Row as `advance` left it, and whether its success was handed out to the caller who asked for it."""
+
+    settlement: Settlement
+    handed_out: bool = False
+
+
+class Pipeline:
+    """Carries settlements forward. Holds no row: the database does."""
+
+    def __init__(
+        self, database: Database, clock_ms: Callable[[], int], metrics: HubMetrics, second_try: SecondTry
+    ) -> None:
+        self._database = database
+        self._clock_ms = clock_ms
+        self._metrics = metrics
+        self.recovery = Recovery(database, clock_ms, metrics, second_try)
+
+    async def advance(self, order: Order, row: Settlement, sent: asyncio.Future[Submission]) -> Advance:
+        """Follows a signed settlement until it is proven or its order's time is up, for the one who asked for it.
+
+        A success is handed out in the commit that records it: a proven one, or, where the request did not ask for
+        confirmation, one that a node took. Raises: StorageError.
+        """
+        account, deadline, submission = order.account, order.deadline, Submission.UNCLEAR
+        # The send has time of its own, so that a caller who waits for no receipt still learns that a node took it.
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(max(deadline, asyncio.get_running_loop().time() + SEND_SECONDS)):
+                submission = await asyncio.shield(sent)
+        while True:
+            until = order.receipt_deadline if submission is Submission.TAKEN else deadline
+            sighting = await account.chain.wait(expected_transfer(row, account.chain.config.depths), until)
+            advance = await self.record(account, row, submission, sighting, order.caller)
+            if advance.settlement.transaction_hash == row.transaction_hash:
+                return advance
+            # It was replaced, or is tried alone: that one is followed now, if there is time.
+            row, submission = advance.settlement, Submission.UNCLEAR
+            if asyncio.get_running_loop().time() >= deadline:
+                return advance
+
+    async def record(
+        self,
+        account: SettlingAccount,
+        row: Settlement,
+        submission: Submission,
+        sighting: Sighting,
+        caller: CallerPresence,
+    ) -> Advance:
+        """Writes down what was learned of a row, for a caller who may be given it. Raises: StorageError."""
+        try:
+            finding = await self.judge(account, row, submission, sighting)
+        except Unexplained:
+            _LOG.error("settlement_unexplained", settlement=row.id)
+            return Advance(row)
+        except RpcUnavailable:
+            return Advance(row)
+        except Contradiction as error:
+            _LOG.error("settlement_contradicted", settlement=row.id, transaction=str(error))
+            return Advance(row)
+        if finding.move is None:
+            return Advance(finding.settlement)
+        is_deep = finding.move.to is State.CONFIRMED
+        may_be_given = (is_deep or not row.confirm) and finding.move.to is not State.FAILED
+        may_hand_out = may_be_given and caller.look()
+        (advance,) = await self.apply(
+            [ProvenTransition(finding.settlement, replace(finding.move, hand_out=may_hand_out))]
+        )
+        return advance
+
+    async def judge(
+        self, account: SettlingAccount, row: Settlement, submission: Submission, sighting: Sighting
+    ) -> ProvenTransition:
+        """The transition that was learned, if any. Raises: RpcUnavailable, StorageError, Contradiction."""
+        if sighting.verdict is Verdict.TRANSFERRED:
+            move = seen(sighting, self._clock_ms())
+            return ProvenTransition(row, None if move.to is row.state else move)
+        if sighting.verdict in FAILURES:
+            # Not deep, or not proven: nobody may be told that it succeeded.
+            return await self.recovery.find_out(account, row) if sighting.deep else ProvenTransition(row)
+        if sighting.shows_failure:
+            return ProvenTransition(row)
+        if submission is Submission.TAKEN and row.state is State.SIGNED:
+            return ProvenTransition(row, Move(State.BROADCAST, self._clock_ms()))
+        return ProvenTransition(row)
+
+    def given_up(self, row: Settlement) -> ProvenTransition:
+        """FAILED, because nothing was ever signed for this claim: the payer may present the payment again."""
+        move = Move(State.FAILED, self._clock_ms(), proof=Proof.NEVER_SENT, error=Reason.STATE.value)
+        return ProvenTransition(row, move)
+
+    async def apply(self, findings: Sequence[ProvenTransition]) -> list[Advance]:
+        """Records transitions in one commit; where somebody else moved a row, theirs stands. Raises: StorageError."""
+        moves = [(finding.settlement, finding.move) for finding in findings if finding.move is not None]
+        run = self._database.run_short if len(moves) == 1 else self._database.run
+        taken = iter(await run(move_all(moves)) if moves else ())
+        advances: list[Advance] = []
+        for finding in findings:
+            moved: Moved | None = next(taken) if finding.move is not None else None
+            if finding.move is None:
+                advances.append(Advance(finding.settlement))
+            elif moved is None:
+                current = await read_settlement(self._database, finding.settlement.id)
+                advances.append(Advance(current or finding.settlement))
+            else:
+                advances.append(Advance(moved.settlement, moved.handed_out))
+                row = moved.settlement
+                self._metrics.moved.labels(row.key.network, row.state.value).inc()
+                _tell(row)
+        return advances
+
+
+def _tell(row: Settlement) -> None:
+    if row.state is State.FAILED:
+        _LOG.warning("settlement_failed", settlement=row.id, proof=row.proof, transaction=row.transaction_hash)

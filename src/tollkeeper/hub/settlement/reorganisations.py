@@ -1,0 +1,87 @@
+"""Watches the blocks that outcomes rest on, after they were told (security F8, 5; contract 5.2).
+
+An outcome is told at the configured depth; a reorganisation may still take its block away. Then the row is pending
+again until its transfer is seen anew, or until something else is proven. A block that is canonical vouches for all
+below it, so that mostly one is asked for; from time to time all are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tollkeeper.storage import StorageError
+from tollkeeper.storage.hub.settlements import list_blocks, list_in_block, reopen_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.hub.accounts import SettlingAccount
+    from tollkeeper.hub.membership import Membership
+    from tollkeeper.hub.metrics import HubMetrics
+    from tollkeeper.storage.engine.database import Database
+    from tollkeeper.storage.hub.settlements import Settlement
+
+_LOG = structlog.get_logger("tollkeeper.hub")
+_PAGE: Final = 500
+_BLOCKS_ASKED: Final = 50
+
+
+class ReorganisationWatch:
+    """Watch of all networks of one hub process; one process at a time watches a network."""
+
+    def __init__(
+        self, database: Database, clock_ms: Callable[[], int], membership: Membership, metrics: HubMetrics
+    ) -> None:
+        self._database = database
+        self._clock_ms = clock_ms
+        self._membership = membership
+        self._metrics = metrics
+
+    async def look(self, account: SettlingAccount, head: int, *, thoroughly: bool) -> None:
+        """One look at one network whose latest block has that number. Raises: RpcUnavailable, StorageError."""
+        chain = account.chain
+        network = chain.network.name
+        if await self._membership.lease(f"reorganisations:{network}") is None:
+            return
+        watched = await list_blocks(self._database, network, head - chain.config.watch_blocks)
+        if not watched:
+            return
+        if not thoroughly:
+            newest, block_hash = watched[0]
+            canonical = await chain.block_hashes([newest])
+            # A node that does not have the block is behind: nothing is known.
+            if canonical.get(newest, block_hash) == block_hash:
+                return
+        for start in range(0, len(watched), _BLOCKS_ASKED):
+            part = watched[start : start + _BLOCKS_ASKED]
+            canonical = await chain.block_hashes([number for number, _ in part])
+            for number, block_hash in part:
+                if canonical.get(number, block_hash) != block_hash:
+                    await self._reopen(network, number, block_hash)
+
+    async def _reopen(self, network: str, number: int, block_hash: str) -> None:
+        """Everything that rests on a block that is gone is pending again."""
+        detail = f"block {number} is no longer on the chain"
+        while True:
+            page = await list_in_block(self._database, network, number, block_hash, _PAGE)
+            for settlement_id in page.unreadable:
+                _LOG.error("settlement_not_understood", settlement=settlement_id)
+            count = await self._reopened(page.settlements, detail)
+            if not count:
+                return
+            _LOG.error("settlements_reorganised", network=network, block=number, settlements=count)
+            self._metrics.reorganised.labels(network).inc(count)
+
+    async def _reopened(self, rows: list[Settlement], detail: str) -> int:
+        """How many were opened again, in one commit; where that cannot be, row by row. Raises: StorageError."""
+        try:
+            return await self._database.run(reopen_all(rows, self._membership.id, self._clock_ms(), detail))
+        except StorageError:
+            raise
+        except Exception:  # noqa: BLE001 - one of them: the others are opened all the same
+            if len(rows) == 1:
+                _LOG.exception("settlement_not_understood", settlement=rows[0].id)
+                return 0
+            return sum([await self._reopened([row], detail) for row in rows])

@@ -1,0 +1,1 @@
+"""`tollkeeper demo`: whole purchases, told step by step."""

@@ -1,0 +1,85 @@
+"""State that the steps of the demo share: the players, the places, and what was said so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.core.usdc import format_usdc
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from tollkeeper.sandbox.buyer import Answer, Buyer
+    from tollkeeper.sandbox.demo.narration import Narrator
+    from tollkeeper.sandbox.stack import Sandbox
+
+PRICE_MICRO: Final = 10_000
+CREDITS: Final = 3
+CITY: Final = "Oslo"
+
+
+@dataclass(slots=True)
+class Story:
+    """State that the steps share. `url` is the gate's, with a query; `unpaid` its 402, whose body is the `challenge`.
+
+    `payment`: the header that bought, if we know it.
+    """
+
+    narrator: Narrator
+    sandbox: Sandbox
+    buyer: Buyer
+    url: str = ""
+    unpaid: Answer | None = None
+    challenge: Mapping[str, Any] | None = None
+    payment: str | None = None
+    token: str = ""
+    purchase_id: str = ""
+    transaction: str = ""
+
+    async def balances(self) -> tuple[int, int]:
+        """Return the buyer's and the owner's balances, in micro-units."""
+        sandbox, wallets = self.sandbox, self.sandbox.wallets
+        return (
+            await self.buyer.balance_micro(sandbox.rpc_url, sandbox.token, wallets.buyer.address),
+            await self.buyer.balance_micro(sandbox.rpc_url, sandbox.token, wallets.owner.address),
+        )
+
+    async def create_gate(self, title: str, calls: int, **more: str) -> str:
+        """A gate's URL. Raises: StepFailed."""
+        body = {
+            "targetUrl": self.sandbox.target_url,
+            "price": format_usdc(PRICE_MICRO),
+            "credits": calls,
+            "title": title,
+            **more,
+        }
+        created = await self.buyer.ask("POST", f"{self.sandbox.gateway_url}/api/v1/paygates", body=body)
+        self.narrator.check("the gate is created", expected=201, actual=created.status)
+        url: str = created.json()["accessUrl"]
+        return url
+
+
+async def check_credits(story: Story, url: str, take: Callable[[], Awaitable[Mapping[str, str]]] | None) -> None:
+    """Use up what is left of a purchase at this gate. Raises: StepFailed.
+
+    `take` signs a fresh payment for a call, as clients of version 2 do; None: each call shows the credit token.
+    """
+    tell, token = story.narrator, {"X-Credit-Token": story.token}
+    if take is None:
+        tell.tell("shown: X-Credit-Token")
+    else:
+        tell.tell("for each call a new payment is signed, which spends a credit and is not settled")
+    for left in range(CREDITS - 2, -1, -1):
+        answer = await story.buyer.ask("GET", url, headers=token if take is None else await take())
+        tell.check("status", expected=200, actual=answer.status)
+        tell.check("credits left", expected=str(left), actual=answer.headers.get("x-credits-remaining"))
+    answer = await story.buyer.ask("GET", url, headers=token)
+    tell.check("status of the token when they are used up", expected=402, actual=answer.status)
+    tell.check("code", expected="CREDITS_EXHAUSTED", actual=answer.error_code)
+
+
+def check_refusal(tell: Narrator, what: str, code: str, answer: Answer) -> None:
+    """A payment was refused by this code. Raises: StepFailed."""
+    tell.check(f"{what}: status", expected=402, actual=answer.status)
+    tell.check(f"{what}: code", expected=code, actual=answer.error_code)

@@ -1,0 +1,161 @@
+"""Signed EVM transactions as they come over the wire: legacy ones (EIP-155) and fee-market ones (EIP-1559)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core.evm.encoding import SECP256K1_ORDER, keccak256, recover_unchecked, rlp_decode, rlp_encode
+
+if TYPE_CHECKING:
+    from tollkeeper.core.evm.encoding import RlpItem, RlpTree
+
+_LEGACY: Final = 0
+_FEE_MARKET: Final = 2
+_LIST_PREFIX: Final = 0xC0
+_HALF_ORDER: Final = SECP256K1_ORDER // 2
+_LEGACY_FIELDS: Final = 9
+_FEE_MARKET_FIELDS: Final = 12
+_EIP155_OFFSET: Final = 35
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedTransaction:
+    """A transaction whose signature has been checked. Hex is lower case, fees are wei per gas, `value` is wei.
+
+    `to` is None for a contract's creation; `chain_id` is None in a legacy transaction without one (before EIP-155).
+    A legacy gas price is both fees. `parity` is 0 or 1.
+    """
+
+    hash: str
+    type: int
+    sender: str
+    chain_id: int | None
+    nonce: int
+    max_priority_fee_per_gas: int
+    max_fee_per_gas: int
+    gas: int
+    to: str | None
+    value: int
+    data: bytes
+    parity: int
+    r: int
+    s: int
+
+    def price_per_gas(self, base_fee_per_gas: int) -> int:
+        """Return the price of one gas for the sender in a block with that base fee."""
+        return min(self.max_fee_per_gas, base_fee_per_gas + self.max_priority_fee_per_gas)
+
+    @property
+    def max_cost(self) -> int:
+        """The most that this transaction can take from its sender, in wei."""
+        return self.gas * self.max_fee_per_gas + self.value
+
+
+def decode_transaction(raw: bytes) -> CheckedTransaction:
+    """Raises: ValueError where the bytes are no signed transaction of a known type, or the signature is none."""
+    if not raw:
+        msg = "empty transaction"
+        raise ValueError(msg)
+    if raw[0] >= _LIST_PREFIX:
+        return _decode_legacy(raw)
+    if raw[0] == _FEE_MARKET:
+        return _decode_fee_market(raw)
+    msg = "transaction type not supported"
+    raise ValueError(msg)
+
+
+def _decode_fee_market(raw: bytes) -> CheckedTransaction:
+    fields = _fields(raw[1:], _FEE_MARKET_FIELDS)
+    if fields[8] != []:
+        msg = "access lists are not supported here"
+        raise ValueError(msg)
+    digest = keccak256(b"\x02" + rlp_encode(_unsigned(fields[:9])))
+    chain_id, nonce, priority_fee, max_fee, gas = (_number(field) for field in fields[:5])
+    parity, r, s = (_number(field) for field in fields[9:])
+    return CheckedTransaction(
+        hash="0x" + keccak256(raw).hex(),
+        type=_FEE_MARKET,
+        sender=_sender(digest, parity, r, s),
+        chain_id=chain_id,
+        nonce=nonce,
+        max_priority_fee_per_gas=priority_fee,
+        max_fee_per_gas=max_fee,
+        gas=gas,
+        to=_recipient(fields[5]),
+        value=_number(fields[6]),
+        data=_bytes(fields[7]),
+        parity=parity,
+        r=r,
+        s=s,
+    )
+
+
+def _decode_legacy(raw: bytes) -> CheckedTransaction:
+    fields = _fields(raw, _LEGACY_FIELDS)
+    nonce, gas_price, gas = (_number(field) for field in fields[:3])
+    v, r, s = (_number(field) for field in fields[6:])
+    signed = _unsigned(fields[:6])
+    chain_id = None
+    parity = v - 27
+    if v >= _EIP155_OFFSET:
+        chain_id, parity = divmod(v - _EIP155_OFFSET, 2)
+        signed += [chain_id, 0, 0]
+    return CheckedTransaction(
+        hash="0x" + keccak256(raw).hex(),
+        type=_LEGACY,
+        sender=_sender(keccak256(rlp_encode(signed)), parity, r, s),
+        chain_id=chain_id,
+        nonce=nonce,
+        max_priority_fee_per_gas=gas_price,
+        max_fee_per_gas=gas_price,
+        gas=gas,
+        to=_recipient(fields[3]),
+        value=_number(fields[4]),
+        data=_bytes(fields[5]),
+        parity=parity,
+        r=r,
+        s=s,
+    )
+
+
+def _fields(encoded: bytes, count: int) -> list[RlpTree]:
+    fields = rlp_decode(encoded)
+    if not isinstance(fields, list) or len(fields) != count:
+        msg = "a transaction has other fields"
+        raise ValueError(msg)
+    return fields
+
+
+def _unsigned(fields: list[RlpTree]) -> list[RlpItem]:
+    return list(fields)
+
+
+def _bytes(field: RlpTree) -> bytes:
+    if not isinstance(field, bytes):
+        msg = "expected bytes"
+        raise ValueError(msg)  # noqa: TRY004 - one exception for all undecodable bytes
+    return field
+
+
+def _number(field: RlpTree) -> int:
+    digits = _bytes(field)
+    if digits[:1] == b"\0" or len(digits) > 32:
+        msg = "not a canonical number"
+        raise ValueError(msg)
+    return int.from_bytes(digits, "big")
+
+
+def _recipient(field: RlpTree) -> str | None:
+    address = _bytes(field)
+    if len(address) not in {0, 20}:
+        msg = "a recipient has 20 bytes"
+        raise ValueError(msg)
+    return "0x" + address.hex() if address else None
+
+
+def _sender(digest: bytes, parity: int, r: int, s: int) -> str:
+    if parity not in {0, 1} or not 0 < r < SECP256K1_ORDER or not 0 < s <= _HALF_ORDER:
+        msg = "invalid sender"
+        raise ValueError(msg)
+    return "0x" + recover_unchecked(digest, r.to_bytes(32, "big") + s.to_bytes(32, "big"), parity).hex()

@@ -1,0 +1,1 @@
+"""The books checked against their invariants and the chain."""

@@ -1,0 +1,1 @@
+"""`tollkeeper init` and `tollkeeper config check`."""

@@ -1,0 +1,1 @@
+"""The applications' common front: access log, origins, traces."""

@@ -1,0 +1,1 @@
+"""Key files, their rotation, and the keys of trusted gateways."""

@@ -1,0 +1,1 @@
+"""The process's numbers and the address that tells them."""

@@ -1,0 +1,1 @@
+"""The process that serves: its limits, its listener, its end."""

@@ -1,0 +1,68 @@
+"""A process from its settings: compose, listen, serve until a signal, drain, close (contract 1, security F21)."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tollkeeper.logs import configure_logs
+from tollkeeper.serving.config.exposure import exposures
+from tollkeeper.serving.machine import machine_findings
+from tollkeeper.serving.process.descriptors import use_all_descriptors
+from tollkeeper.serving.process.heap import set_up_heap
+from tollkeeper.serving.process.http_server import HttpServer, listen, run, until_signalled
+from tollkeeper.serving.process.imports import collect_rarely
+from tollkeeper.serving.reloading import Reloading
+from tollkeeper.settings import wants_colours
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from tollkeeper.settings import Settings
+
+_LOG = structlog.get_logger("tollkeeper.serving")
+
+
+def serve(settings: Settings, read: Callable[[], Settings]) -> None:
+    """Run the parts that the settings name until a signal. `read` reads them anew. Raises: StartError, StorageError."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to be reloaded
+    use_all_descriptors()
+    set_up_heap()
+    configure_logs(settings.log_level, settings.log_format, colours=wants_colours(sys.stderr))
+    for finding in (*exposures(settings), *machine_findings(settings.role)):
+        _LOG.warning("setting_unwise", setting=finding.name, problem=finding.problem, remedy=finding.remedy)
+    reloading = Reloading(settings, read)
+    run(until_signalled(lambda stop: serve_until(settings, stop, reloading), reloading.reload))
+
+
+async def serve_until(settings: Settings, stop: asyncio.Event, reloading: Reloading) -> None:
+    """Serve until `stop` is set, finish the accepted requests, close. Raises: ListenError, StorageError."""
+    # Listening comes first: a port that is taken must not cost a start of everything, and early callers wait in line.
+    listening = listen(settings.host, settings.port)
+    from tollkeeper.serving.composition import compose  # noqa: PLC0415 - most of the start's time, behind listening
+
+    try:
+        async with compose(settings, reloading=reloading) as app:
+            drain_seconds = settings.shutdown_timeout_seconds
+            async with HttpServer(app, listening, drain_seconds=drain_seconds, patience=settings.patience) as server:
+                leave_to_the_collector_what_comes()
+                _LOG.info("serving", role=settings.role.value, url=server.url, public_url=settings.public_url.text)
+                await stop.wait()
+    finally:
+        listening.close()
+    _LOG.info("stopped")
+
+
+def leave_to_the_collector_what_comes() -> None:
+    """Take what the start made out of the collector's rounds: it lives as long as the process.
+
+    A full round would walk all of it, 30 ms in which every caller waits.
+    """
+    gc.collect()
+    gc.freeze()
+    collect_rarely()

@@ -1,0 +1,1 @@
+"""The interface of a database, its schema and its named SQL."""

@@ -1,0 +1,279 @@
+"""Stores of the contents of file PayGates: the interface, and the store in a local directory (contract 4.8).
+
+An object is there under its id only when it is whole and on the disk; it is sold only when a row in the database names
+it. So whatever a crash or a cut upload leaves is unfinished or an orphan, and `listed` shows both. Contents are never
+held in memory; blocking calls run in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final, Protocol
+
+from tollkeeper.storage.engine.private_files import make_private_directory, open_private_file
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+CHUNK_SIZE_BYTES: Final = 256 * 1024
+OF_ANOTHER_SIZE: Final = "the object has not the size that it had"
+OWNER_NAME: Final = "database"  # beside the objects: whose they are
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class FileStoreError(Exception):
+    """The store cannot do it now: unreachable, unwritable, broken. Nothing was lost."""
+
+
+class FileStoreFullError(FileStoreError):
+    """There is no room for the upload."""
+
+
+class FileMissingError(FileStoreError):
+    """The store has no such object."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenObject:
+    """A whole object in the store. `sha256` is hex."""
+
+    file_id: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object, whole or unfinished, with when it was last written to."""
+
+    file_id: str
+    changed_ms: int
+
+
+class Upload(Protocol):
+    """One object being written."""
+
+    async def write(self, data: bytes) -> None:
+        """Appends; about CHUNK_SIZE_BYTES at a time is best. Raises: FileStoreError."""
+
+    async def finish(self) -> WrittenObject:
+        """Makes the object whole and durable. Raises: FileStoreError."""
+
+    async def abort(self) -> None:
+        """Gives it up; may be called at any time, also after a failure. Raises: FileStoreError: some of it stays."""
+
+
+class FileStore(Protocol):
+    """Objects by id: 32 hex digits, made by the caller, never used twice."""
+
+    async def begin(self, file_id: str, expected_bytes: int | None) -> Upload:
+        """Begins an object; `expected_bytes` is an upper bound of its size where that is known.
+
+        Raises: FileStoreError.
+        """
+
+    async def require(self, file_id: str, size_bytes: int) -> None:
+        """Is the object there, and of this size? A look, not a reading. Raises: FileMissingError, FileStoreError."""
+
+    def read(self, file_id: str, start: int, end: int) -> AsyncIterator[bytes]:
+        """The bytes from `start` up to and without `end`. Raises: FileMissingError, FileStoreError."""
+
+    async def delete(self, file_id: str) -> None:
+        """Deletes an object, whole or unfinished; nothing where it is gone. Raises: FileStoreError."""
+
+    def listed(self) -> AsyncIterator[StoredObject]:
+        """Everything in the store. Raises: FileStoreError."""
+
+    async def check(self) -> None:
+        """Can objects be written and read now? Raises: FileStoreError."""
+
+    async def owner(self, database: str) -> str:
+        """Return whose the objects are: the first database's that asked. Raises: FileStoreError."""
+
+
+class LocalFiles:
+    """A directory. `min_free_bytes` stay free on its file system."""
+
+    def __init__(self, root: Path, min_free_bytes: int) -> None:
+        self._root = root
+        self._objects = root / "objects"
+        self._incoming = root / "incoming"
+        self._min_free_bytes = min_free_bytes
+
+    @property
+    def directories(self) -> tuple[Path, Path]:
+        """Directories of whole and of unfinished objects, once there are any."""
+        return self._objects, self._incoming
+
+    async def begin(self, file_id: str, expected_bytes: int | None) -> Upload:
+        """Begin an object."""
+        return await asyncio.to_thread(self._begin, file_id, expected_bytes)
+
+    def _begin(self, file_id: str, expected_bytes: int | None) -> _LocalUpload:
+        try:
+            for directory in (self._root, *self.directories):
+                make_private_directory(directory)
+            self.require_room(expected_bytes or 0)
+            part = self._incoming / file_id
+            return _LocalUpload(self, part, self._objects / file_id, open_private_file(part))
+        except OSError as error:
+            raise _failure(error) from error
+
+    def require_room(self, size_bytes: int) -> None:
+        """Raises: FileStoreFullError where so much more would leave too little free."""
+        if shutil.disk_usage(self._incoming).free - size_bytes < self._min_free_bytes:
+            msg = "too little space is free"
+            raise FileStoreFullError(msg)
+
+    async def require(self, file_id: str, size_bytes: int) -> None:
+        """Check that the object is there, and of this size."""
+        await asyncio.to_thread(self._require, file_id, size_bytes)
+
+    def _require(self, file_id: str, size_bytes: int) -> None:
+        try:
+            with (self._objects / file_id).open("rb", 0) as file:
+                found_bytes = os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise _failure(error) from error
+        if found_bytes != size_bytes:
+            raise FileStoreError(OF_ANOTHER_SIZE)
+
+    async def read(self, file_id: str, start: int, end: int) -> AsyncIterator[bytes]:
+        """Yield the bytes from `start` up to and without `end`."""
+        try:
+            file = await asyncio.to_thread((self._objects / file_id).open, "rb", 0)
+        except OSError as error:
+            raise _failure(error) from error
+        with file:
+            place = start
+            while place < end:
+                try:
+                    data = await asyncio.to_thread(os.pread, file.fileno(), min(CHUNK_SIZE_BYTES, end - place), place)
+                except OSError as error:
+                    raise _failure(error) from error
+                if not data:
+                    raise FileStoreError(OF_ANOTHER_SIZE)
+                place += len(data)
+                yield data
+
+    async def delete(self, file_id: str) -> None:
+        """Delete the object, whole or unfinished."""
+        await asyncio.to_thread(self._delete, file_id)
+
+    def _delete(self, file_id: str) -> None:
+        try:
+            for directory in (self._incoming, self._objects):
+                (directory / file_id).unlink(missing_ok=True)
+        except OSError as error:
+            raise _failure(error) from error
+
+    async def listed(self) -> AsyncIterator[StoredObject]:
+        """Yield everything in the directories."""
+        try:
+            everything = await asyncio.to_thread(self._list)
+        except OSError as error:
+            raise _failure(error) from error
+        for found in everything:
+            yield found
+
+    def _list(self) -> list[StoredObject]:
+        found = []
+        for directory in (self._incoming, self._objects):
+            for entry in directory.iterdir() if directory.is_dir() else ():
+                try:
+                    found.append(StoredObject(entry.name, entry.stat().st_mtime_ns // 1_000_000))
+                except FileNotFoundError:
+                    continue  # deleted or finished meanwhile
+        return found
+
+    async def check(self) -> None:
+        """Check that objects can be written now."""
+        probe = await self.begin(f"check-{os.getpid()}-{time.time_ns()}", None)
+        await probe.abort()
+
+    async def owner(self, database: str) -> str:
+        """Return the database that owns the objects: the first that asked."""
+        return await asyncio.to_thread(self._owner, database)
+
+    def _owner(self, database: str) -> str:
+        mark = self._root / OWNER_NAME
+        try:
+            make_private_directory(self._root)
+            with suppress(FileExistsError), open_private_file(mark) as file:
+                file.write(database.encode())
+                os.fsync(file.fileno())
+            return mark.read_text("utf-8", "replace") or database  # empty where the first write was cut
+        except OSError as error:
+            raise _failure(error) from error
+
+
+class _LocalUpload:
+    """Written beside the objects, hashed as it is written, flushed, then renamed among them."""
+
+    def __init__(self, store: LocalFiles, part: Path, whole: Path, file: IO[bytes]) -> None:
+        self._store = store
+        self._part = part
+        self._whole = whole
+        self._file = file
+        self._hash = hashlib.sha256()
+        self._size_bytes = 0
+
+    async def write(self, data: bytes) -> None:
+        """Write the next bytes."""
+        await asyncio.to_thread(self._write, data)
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._store.require_room(len(data))
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise _failure(error) from error
+        self._hash.update(data)
+        self._size_bytes += len(data)
+
+    async def finish(self) -> WrittenObject:
+        """Finish the object: it is there, whole and on the disk."""
+        await asyncio.to_thread(self._finish)
+        return WrittenObject(self._whole.name, self._size_bytes, self._hash.hexdigest())
+
+    def _finish(self) -> None:
+        try:
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._part.rename(self._whole)
+            directory = os.open(self._whole.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise _failure(error) from error
+
+    async def abort(self) -> None:
+        """Give the upload up, and delete what was written."""
+        await asyncio.to_thread(self._abort)
+
+    def _abort(self) -> None:
+        try:
+            self._file.close()
+            self._part.unlink(missing_ok=True)
+        except OSError as error:
+            raise _failure(error) from error
+
+
+def _failure(error: OSError) -> FileStoreError:
+    if error.errno in _FULL:
+        return FileStoreFullError("the disk is full")
+    if isinstance(error, FileNotFoundError):
+        return FileMissingError("there is no such object")
+    return FileStoreError(f"the directory of files cannot be used ({error.strerror})")

@@ -1,0 +1,438 @@
+"""The gateway's store of PayGates: create, read, update, claim, delete, counters (contract 3).
+
+Payment addresses are sealed here on the way in and opened on the way out; a row that does not open is an error, never
+another address. Purchases and credits are in `storage.ledger.purchases`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.keys.sealing import place
+from tollkeeper.core.limits import FORMER_PRICE_SECONDS, SLUG_LENGTH
+from tollkeeper.core.paygates.fields import CreditBinding, HeaderAuthMode, OnFailure, Recipient, random_slug
+from tollkeeper.core.paygates.model import Counters, FormerVersion, NewPayGate, PayGate, Trust, with_former_prices
+from tollkeeper.storage.engine.database import OURSELVES
+from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.sequences import next_id
+from tollkeeper.storage.gateway.creations import CreationKey, Creations
+from tollkeeper.storage.gateway.file_rows import file_of_row, give_up_files, keep_file
+from tollkeeper.storage.gateway.secrets import PayGateSecrets
+from tollkeeper.storage.ledger.purchase_rows import in_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.core.paygates.target_signing import HmacSecret
+    from tollkeeper.storage.engine.database import Database, Row, Unit
+    from tollkeeper.storage.engine.seals import Sealing
+    from tollkeeper.storage.gateway.authority import Authority
+
+T = TypeVar("T")
+_Q = load_queries("gateway.sql")
+_ENCODE: Final = msgspec.json.Encoder().encode
+_DECODE_ACCEPTS: Final = msgspec.json.Decoder(tuple[Recipient, ...]).decode
+_DECODE_HEADERS: Final = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode
+# An owner who changes the price more often than this within two minutes gives up the oldest of them.
+_FORMER_VERSIONS_MAX: Final = 100
+VOIDED_AT_ONCE: Final = 500  # purchases of a gate that is deleted: some milliseconds of the writer
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """A create that may be sent again: its key, and what makes its answer."""
+
+    key: CreationKey
+    answer: Callable[[PayGate], bytes]
+
+
+def _after(first: Unit[None], then: Unit[T]) -> Unit[T]:
+    yield from first
+    return (yield from then)
+
+
+class PayGates:
+    """PayGates in one database. `random_bytes` makes slugs."""
+
+    def __init__(self, database: Database, sealing: Sealing, random_bytes: Callable[[int], bytes]) -> None:
+        self._database = database
+        self._sealing = sealing
+        self._random = random_bytes
+        self._secrets = PayGateSecrets(sealing)
+        self._creations = Creations(sealing)
+        self._to_void: dict[int, int] = {}  # of gates whose deletion has not ended, the first sale that is not void
+
+    async def create(
+        self,
+        new: NewPayGate,
+        owner_wallet: str | None,
+        management_hash: bytes | None,
+        now_ms: int,
+        secret: HmacSecret | None = None,
+        once: Once | None = None,
+        *,
+        by: Authority | None = None,
+    ) -> PayGate:
+        """Stores a new gate under a slug of its own, with its secret where it signs; and its answer, if it has a key.
+
+        `by`: whose login it needs, None for nobody's. Raises: CONFLICT when the owner's slug was ever taken;
+        CreatedBeforeError where the key was used before; INVALID_TOKEN.
+        """
+        creating = self._create(new, owner_wallet, management_hash, now_ms, secret)
+        if by is not None:
+            creating = _after(by.require_login(), creating)
+        return await self._database.run(creating if once is None else self._create_once(creating, once, now_ms))
+
+    async def created_before(self, key: CreationKey, now_ms: int) -> bytes | None:
+        """The answer of the create that came with this key. Raises: CONFLICT where that was another request."""
+        return await self._creations.find(self._database, key, now_ms)
+
+    def _create_once(self, creating: Unit[PayGate], once: Once, now_ms: int) -> Unit[PayGate]:
+        yield from self._creations.check(once.key, now_ms)
+        gate = yield from creating
+        yield from self._creations.keep(once.key, once.answer(gate), now_ms)
+        return gate
+
+    def _create(
+        self,
+        new: NewPayGate,
+        owner_wallet: str | None,
+        management_hash: bytes | None,
+        now_ms: int,
+        secret: HmacSecret | None,
+    ) -> Unit[PayGate]:
+        gate_id = yield from next_id("paygates")
+        while True:
+            slug = new.slug or self._slug()
+            gate = PayGate(
+                id=gate_id,
+                slug=slug,
+                version=1,
+                owner_wallet=owner_wallet,
+                created_ms=now_ms,
+                updated_ms=now_ms,
+                **new.fields,
+            )
+            columns = self._columns(gate)
+            del columns["version"]
+            rows = yield _Q.insert_paygate(
+                **columns, slug=slug, owner_wallet=owner_wallet, management_hash=management_hash, now_ms=now_ms
+            )
+            if rows:
+                break
+            if new.slug is not None:
+                raise ApiError(Code.CONFLICT, "the slug is taken", details={"field": "slug"})
+        yield self._version(gate)
+        yield _Q.insert_counters(gate_id=gate_id)
+        if secret is not None:
+            yield from self._secrets.keep_first(gate_id, secret, now_ms)
+        if gate.file is not None:
+            yield from keep_file(gate_id, gate.file, now_ms)
+        return gate
+
+    def _slug(self) -> str:
+        slug = ""
+        while len(slug) < SLUG_LENGTH:
+            slug += random_slug(self._random(SLUG_LENGTH))
+        return slug[:SLUG_LENGTH]
+
+    async def by_slug(self, slug: str, now_ms: int) -> PayGate | None:
+        """The gate with this slug, unless it is deleted, with the former prices that it still sells at."""
+        rows = await self._database.read(_Q.paygate_by_slug(slug=slug))
+        if not rows:
+            return None
+        gate = await self._with_secrets(self._gate(rows[0]), now_ms)
+        since_ms = now_ms - FORMER_PRICE_SECONDS * 1000
+        if gate.version == 1 or gate.updated_ms <= since_ms:
+            return gate
+        statement = _Q.former_versions(
+            gate_id=gate.id, version=gate.version, since_ms=since_ms, limit=_FORMER_VERSIONS_MAX
+        )
+        return with_former_prices(gate, [self._former(gate.id, row) for row in await self._database.read(statement)])
+
+    async def deleted_by_slug(self, slug: str, now_ms: int) -> PayGate | None:
+        """The deleted gate that had this slug."""
+        rows = await self._database.read(_Q.deleted_paygate_by_slug(slug=slug))
+        return await self._with_secrets(self._gate(rows[0]), now_ms) if rows else None
+
+    async def _with_secrets(self, gate: PayGate, now_ms: int) -> PayGate:
+        if gate.header_auth_mode is not HeaderAuthMode.HMAC:
+            return gate
+        return replace(gate, secrets=await self._secrets.of_gate(self._database, gate.id, now_ms))
+
+    def _former(self, gate_id: int, row: Row) -> FormerVersion:
+        version = f"{gate_id}.{row['version']}"
+        pay_to = self._unseal(row["pay_to"], "paygate_versions", version, "pay_to")
+        return FormerVersion(
+            price_micro=row["price_micro"],
+            credits=row["credits"],
+            recipients=(
+                Recipient(row["network"], pay_to),
+                *self._accepts(row["accepts"], "paygate_versions", version),
+            ),
+            replaced_ms=row["replaced_ms"],
+        )
+
+    def _accepts(self, sealed: bytes | None, table: str, row: str | int) -> tuple[Recipient, ...]:
+        return () if sealed is None else _DECODE_ACCEPTS(self._unseal(sealed, table, row, "accepts"))
+
+    def _sealed_accepts(self, accepts: tuple[Recipient, ...], table: str, row: str | int) -> bytes | None:
+        return self._seal(_ENCODE(accepts).decode(), table, row, "accepts") if accepts else None
+
+    def _headers(self, row: Row) -> tuple[tuple[str, str], ...]:
+        sealed = row["target_headers"]
+        if sealed is None:
+            return ()
+        return _DECODE_HEADERS(self._unseal(sealed, "paygates", row["id"], "target_headers"))
+
+    def _sealed_headers(self, gate: PayGate) -> bytes | None:
+        if not gate.target_headers:
+            return None
+        return self._seal(_ENCODE(gate.target_headers).decode(), "paygates", gate.id, "target_headers")
+
+    def _seal(self, text: str, table: str, row: str | int, column: str) -> bytes:
+        return self._sealing.seal(text.encode(), place(table, row, column))
+
+    def _unseal(self, sealed: bytes, table: str, row: str | int, column: str) -> str:
+        return self._sealing.unseal(sealed, place(table, row, column)).decode()
+
+    async def by_id(self, gate_id: int) -> tuple[PayGate, bytes | None] | None:
+        """The gate with this id and the hash of its management token, unless it is deleted."""
+        rows = await self._database.read(_Q.paygate_by_id(id=gate_id))
+        return (self._gate(rows[0]), rows[0]["management_hash"]) if rows else None
+
+    async def has_management(self, management_hash: bytes) -> bool:
+        """Is this the hash of a gate's management token? Also of a deleted one's, of whose id is said that it ended."""
+        return bool(await self._database.read(_Q.management_hash_known(management_hash=management_hash)))
+
+    async def page(self, owner_wallet: str | None, limit: int, offset: int) -> tuple[list[PayGate], int]:
+        """An owner's gates, newest first, and how many there are; without an owner the ownerless ones."""
+        if owner_wallet is None:
+            total = await self._database.read_long(_Q.count_ownerless_paygates(), "nobody")
+            rows = await self._database.read_long(_Q.ownerless_paygates(limit=limit, offset=offset), "nobody")
+        else:
+            total = await self._database.read_long(_Q.count_paygates_of_owner(owner_wallet=owner_wallet), owner_wallet)
+            page = _Q.paygates_of_owner(owner_wallet=owner_wallet, limit=limit, offset=offset)
+            rows = await self._database.read_long(page, owner_wallet)
+        return [self._gate(row) for row in rows], total[0]["total"]
+
+    async def update(
+        self,
+        gate_id: int,
+        change: Callable[[PayGate], PayGate],
+        spare: HmacSecret | None = None,
+        *,
+        by: Authority | None = None,
+    ) -> PayGate:
+        """Applies a pure change to the gate as it stands, in one transaction; what `change` raises changes nothing.
+
+        A gate that signs from now on and has no secret gets `spare`, which the result then has. `by`: who asks, as of
+        all changes; None for the program itself. Raises: NOT_FOUND, and what `by` refuses.
+        """
+        return await self._database.run(self._behind(gate_id, by, self._update_and_keep(gate_id, change, spare)))
+
+    def _behind(self, gate_id: int, by: Authority | None, changing: Unit[T]) -> Unit[T]:
+        """Change the gate where `by` may, as it stands in this very transaction."""
+        if by is not None:
+            yield from by.require_login()
+            for row in (yield _Q.paygate_by_id(id=gate_id)):  # of none the change says so itself
+                by.judge(self._gate(row), row["management_hash"])
+        return (yield from changing)
+
+    def _update_and_keep(
+        self, gate_id: int, change: Callable[[PayGate], PayGate], spare: HmacSecret | None
+    ) -> Unit[PayGate]:
+        gate = yield from self._update(gate_id, change)
+        if (
+            gate.header_auth_mode is HeaderAuthMode.HMAC
+            and spare is not None
+            and (yield from self._secrets.keep_first(gate_id, spare, gate.updated_ms))
+        ):
+            return replace(gate, secrets=(spare,))
+        return gate
+
+    async def replace_secret(
+        self, gate_id: int, secret: HmacSecret, now_ms: int, *, by: Authority | None = None
+    ) -> None:
+        """Gives a signing gate a new secret. Raises: NOT_FOUND; CONFLICT for one that does not sign, or too often."""
+        await self._database.run(self._behind(gate_id, by, self._replace_secret(gate_id, secret, now_ms)))
+
+    def _replace_secret(self, gate_id: int, secret: HmacSecret, now_ms: int) -> Unit[None]:
+        def next_version(gate: PayGate) -> PayGate:
+            if gate.header_auth_mode is not HeaderAuthMode.HMAC:
+                raise ApiError(Code.CONFLICT, "the PayGate signs nothing: set headerAuthMode to hmac first")
+            return replace(gate, version=gate.version + 1, updated_ms=max(now_ms, gate.updated_ms))
+
+        yield from self._update(gate_id, next_version)  # so that no copy of the gate signs by the former secrets
+        yield from self._secrets.replace(gate_id, secret, now_ms)
+
+    def _update(self, gate_id: int, change: Callable[[PayGate], PayGate]) -> Unit[PayGate]:
+        rows = yield _Q.paygate_by_id(id=gate_id)
+        if not rows:
+            raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
+        before = self._gate(rows[0])
+        gate = change(before)
+        changed = yield _Q.update_paygate(**self._columns(gate), from_version=before.version, now_ms=gate.updated_ms)
+        if not changed:
+            raise ApiError(Code.CONFLICT, "the PayGate was changed at the same moment; try again")
+        if gate.file is not None and gate.file != before.file:
+            yield from keep_file(gate_id, gate.file, gate.updated_ms)
+        yield self._version(gate)
+        return gate
+
+    async def claim(self, gate_id: int, owner_wallet: str, now_ms: int, *, by: Authority) -> PayGate:
+        """Gives an ownerless gate to a wallet. Raises: NOT_FOUND, CONFLICT when it has an owner by now."""
+        return await self._database.run(self._behind(gate_id, by, self._claim(gate_id, owner_wallet, now_ms)))
+
+    def _claim(self, gate_id: int, owner_wallet: str, now_ms: int) -> Unit[PayGate]:
+        changed = yield _Q.claim_paygate(id=gate_id, owner_wallet=owner_wallet, now_ms=now_ms)
+        rows = yield _Q.paygate_by_id(id=gate_id)
+        if not rows:
+            raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
+        if not changed:
+            raise ApiError(Code.CONFLICT, "the PayGate has an owner")
+        gate = self._gate(rows[0])
+        yield self._version(gate)
+        return gate
+
+    async def delete(
+        self, gate_id: int, now_ms: int, deleted: Callable[[], None] | None = None, *, by: Authority | None = None
+    ) -> int:
+        """Deletes a gate softly and voids its bought credits; returns how many those were. Raises: NOT_FOUND.
+
+        From the first commit on none of them is taken but what is due (`spending`). Where much is yet to be void then,
+        `deleted` is called; where this breaks off, `void_rest` goes on.
+        """
+        voided, outstanding = await self._database.run(self._behind(gate_id, by, self._delete(gate_id, now_ms)))
+        if voided == VOIDED_AT_ONCE:
+            if deleted is not None:
+                deleted()
+            outstanding += await self._void(gate_id, now_ms)
+        return outstanding
+
+    def _delete(self, gate_id: int, now_ms: int) -> Unit[tuple[int, int]]:
+        deleted = yield _Q.delete_paygate(id=gate_id, now_ms=now_ms)
+        if not deleted:
+            raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
+        yield from give_up_files(gate_id, now_ms)
+        return (yield from _void_some(gate_id, now_ms))
+
+    async def void_rest(self, now_ms: int) -> None:
+        """Voids what gates sold whose deletion broke off: it stands where the last look saw it. Raises: StorageError.
+
+        One that goes on would count too few of the credits that were left.
+        """
+        former, found = self._to_void, await self._database.read_long(_Q.gates_to_void(), OURSELVES)
+        self._to_void = {row["id"]: row["first"] for row in found}
+        for gate_id, first in self._to_void.items():
+            if former.get(gate_id) == first:
+                await self._void(gate_id, now_ms)
+
+    async def _void(self, gate_id: int, now_ms: int) -> int:
+        """All that a deleted gate sold, some in each commit, for spends wait for it; how many credits were left."""
+        voided, all_outstanding = VOIDED_AT_ONCE, 0
+        while voided == VOIDED_AT_ONCE:
+            voided, outstanding = await self._database.run(_void_some(gate_id, now_ms))
+            all_outstanding += outstanding
+        return all_outstanding
+
+    async def counters(self, gate_id: int) -> Counters:
+        """Return the gate's counters, as far as they have been written."""
+        rows = await self._database.read(_Q.counters_of_gate(gate_id=gate_id))
+        if not rows:
+            return Counters()
+        counted = dict(rows[0])
+        high: int = counted.pop("revenue_high")
+        return Counters(**{**counted, "revenue_micro": high * 10**18 + counted["revenue_micro"]})
+
+    async def trust(self, gate: PayGate) -> Trust:
+        """Return the gate's sales on trust: those not confirmed, and those that were not paid after all."""
+        rows = await self._database.read_long(_Q.trust_of_gate(gate_id=gate.id), gate.tenant)
+        found = {row["state"]: (row["purchases"], in_whole(row["value_high"], row["value_low"])) for row in rows}
+        return Trust(*found.get("LIVE", (0, 0)), *found.get("VOID", (0, 0)))
+
+    def _version(self, gate: PayGate) -> Any:  # noqa: ANN401 - a Statement
+        version = f"{gate.id}.{gate.version}"
+        return _Q.insert_version(
+            gate_id=gate.id,
+            version=gate.version,
+            price_micro=gate.price_micro,
+            credits=gate.credits,
+            network=gate.network,
+            pay_to=self._seal(gate.payment_address, "paygate_versions", version, "pay_to"),
+            accepts=self._sealed_accepts(gate.accepts, "paygate_versions", version),
+            now_ms=gate.updated_ms,
+        )
+
+    def _columns(self, gate: PayGate) -> dict[str, Any]:
+        return {
+            "id": gate.id,
+            "version": gate.version,
+            "target_url": gate.target_url,
+            "price_micro": gate.price_micro,
+            "credits": gate.credits,
+            "methods": ",".join(gate.methods),
+            "title": gate.title,
+            "description": gate.description,
+            "assume_valid": int(gate.assume_valid),
+            "require_auth": int(gate.require_auth),
+            "network": gate.network,
+            "payment_address": self._seal(gate.payment_address, "paygates", gate.id, "payment_address"),
+            "accepts": self._sealed_accepts(gate.accepts, "paygates", gate.id),
+            "allow_subpaths": int(gate.allow_subpaths),
+            "stream": int(gate.stream),
+            "payer_proof": int(gate.payer_proof),
+            "target_headers": self._sealed_headers(gate),
+            "mime_type": gate.mime_type,
+            "is_enabled": int(gate.is_enabled),
+            "header_auth_mode": gate.header_auth_mode.value,
+            "credit_binding": gate.credit_binding.value,
+            "on_failure": gate.on_failure.value,
+            "credits_expire_after_seconds": gate.credits_expire_after_seconds,
+            "file_id": None if gate.file is None else gate.file.id,
+        }
+
+    def _gate(self, row: Row) -> PayGate:
+        return PayGate(
+            id=row["id"],
+            slug=row["slug"],
+            version=row["version"],
+            target_url=row["target_url"],
+            price_micro=row["price_micro"],
+            credits=row["credits"],
+            methods=tuple(row["methods"].split(",")),
+            title=row["title"],
+            description=row["description"],
+            assume_valid=bool(row["assume_valid"]),
+            require_auth=bool(row["require_auth"]),
+            network=row["network"],
+            payment_address=self._unseal(row["payment_address"], "paygates", row["id"], "payment_address"),
+            accepts=self._accepts(row["accepts"], "paygates", row["id"]),
+            allow_subpaths=bool(row["allow_subpaths"]),
+            stream=bool(row["stream"]),
+            payer_proof=bool(row["payer_proof"]),
+            target_headers=self._headers(row),
+            mime_type=row["mime_type"],
+            is_enabled=bool(row["is_enabled"]),
+            header_auth_mode=HeaderAuthMode(row["header_auth_mode"]),
+            credit_binding=CreditBinding(row["credit_binding"]),
+            on_failure=OnFailure(row["on_failure"]),
+            credits_expire_after_seconds=row["credits_expire_after_seconds"],
+            file=file_of_row(row),
+            owner_wallet=row["owner_wallet"],
+            created_ms=row["created_ms"],
+            updated_ms=row["updated_ms"],
+        )
+
+
+def _void_some(gate_id: int, now_ms: int) -> Unit[tuple[int, int]]:
+    """Voids some of what a deleted gate sold: how many purchases, and how many credits they had left."""
+    rows = yield _Q.void_purchases_of_gate(gate_id=gate_id, now_ms=now_ms, many=VOIDED_AT_ONCE)
+    if rows:
+        numbers = [row["number"] for row in rows]
+        yield _Q.close_credits_of_gate(gate_id=gate_id, first=min(numbers), last=max(numbers))
+    return len(rows), sum(row["outstanding"] or 0 for row in rows)

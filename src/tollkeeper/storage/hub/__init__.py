@@ -1,0 +1,1 @@
+"""Rows of the hub: settlements, transactions, keys and limits."""

@@ -1,0 +1,363 @@
+"""Claiming payments and signing what settles them, in one commit (contract 5.2; security 5, A-05, A-24, A-25).
+
+Claim, idempotency key, gas of the hour, signer nonce, raw transaction and the slot that ties it to the settlements are
+one unit: on disk before anything is sent. Several settlements may share the transaction. What is signed, and whether it
+may be, is decided in `hub`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tollkeeper.core.limits import PAYER_UNDER_WAY_MAX, PAYMENT_ATTEMPTS_MAX
+from tollkeeper.core.settlement.states import Proof, SettlementKind, State
+from tollkeeper.core.x402.verification import Reason
+from tollkeeper.core.x402.version1 import PaymentKey
+from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.hub.claim_bounds import ClaimBounds, leeway
+from tollkeeper.storage.hub.idempotency import IdempotencyKey, bind_key, free_key
+from tollkeeper.storage.hub.payers import Overdrawn, Suspended, payer_obstacle
+from tollkeeper.storage.hub.settlements import (
+    Move,
+    Settlement,
+    event,
+    find_statement,
+    hand_out_statement,
+    move,
+    name_transaction,
+    read_row,
+)
+from tollkeeper.storage.hub.transactions import (
+    GasBudget,
+    GasLeft,
+    RawTransaction,
+    add_gas,
+    add_signed,
+    adopt_transaction,
+    gas_left,
+    take_nonce,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tollkeeper.storage.engine.database import Unit
+
+_QUERIES: Final = load_queries("settlements.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class NewSettlement:
+    """Settlement that a claim writes. `payment` and `requirements` are canonical JSON texts, `signer` will settle it.
+
+    `holder` is the process that carries it forward; `alias` is another name of the payment, if it has one. `tenant`:
+    for whom it is settled.
+    """
+
+    id: str
+    key: PaymentKey
+    kind: SettlementKind
+    pay_to: str
+    value: int
+    payment: str
+    requirements: str
+    requirements_hash: str
+    confirm: bool
+    purchase_data: str | None
+    signer: str
+    holder: str
+    now_ms: int
+    alias: str = ""
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SettlementRequest:
+    """One settlement that somebody asks for: the failed row that it would try again, where there is one.
+
+    `gas` counts against the hour's budget, and its tenant's share of it. `balance`: what the payer held when the
+    payment was simulated; `used`: nonces of its authorizations that were used by then.
+    """
+
+    new: NewSettlement
+    known: Settlement | None = None
+    key: IdempotencyKey | None = None
+    is_trusted: bool = False
+    gas: int = 0
+    balance: int | None = None
+    used: frozenset[str] = frozenset()
+
+
+class ClaimedSettlement(Enum):
+    """Outcomes of a claim."""
+
+    WON = auto()  # claimed and signed by this unit
+    LOST = auto()  # somebody else was first: their row
+    KEY_TAKEN = auto()  # the key was bound to another request in the meantime; nothing was written
+    OVER_BUDGET = auto()  # the hour's gas is used up; nothing was written
+    OVER_SHARE = auto()  # the tenant's share of it is; nothing was written
+    NO_ROOM = auto()  # too many are under way; nothing was written
+    OBSTRUCTED = auto()  # the payer may have nothing more signed now; nothing was written
+    NO_FUNDS = auto()  # the signer could not pay for it beside what is under way; nothing was written
+
+
+@dataclass(frozen=True, slots=True)
+class SettlementClaim:
+    """`settlement` is the row, also of who was first; `raw` is what to send, where this unit won.
+
+    `obstacle` says what about the payer obstructed it.
+    """
+
+    outcome: ClaimedSettlement
+    settlement: Settlement | None = None
+    raw: RawTransaction | None = None
+    obstacle: Overdrawn | Suspended | None = None
+
+
+def claim_and_sign(
+    wishes: Sequence[SettlementRequest],
+    sign: Callable[[int, Sequence[NewSettlement]], tuple[bytes, str]],
+    budget: GasBudget | None = None,
+    bounds: ClaimBounds | None = None,
+) -> Unit[list[SettlementClaim]]:
+    """Claim payments that nobody has claimed, and sign one transaction for all that were won, with the next nonce.
+
+    All wishes are of one network and signer; a claim is the answer to the wish in its place. `sign` is given the nonce
+    and what was won, and is not called where nothing was. Raises: what `sign` raises, with the unit undone.
+    """
+    prepared = yield from _prepare(wishes, budget, bounds)
+    claims = prepared.claims
+    won = [
+        (wish.new, claim.settlement)
+        for wish, claim in zip(wishes, claims, strict=True)
+        if claim.outcome is ClaimedSettlement.WON and claim.settlement is not None
+    ]
+    if prepared.nonce is None:
+        return claims
+    first = won[0][0]
+    raw, transaction_hash = sign(prepared.nonce, [new for new, _ in won])
+    signed = RawTransaction(raw, transaction_hash, first.key.network, first.signer, prepared.nonce, first.now_ms)
+    rows = {row.id: row for row in (yield from _record_signed(won, signed, budget, prepared.left))}
+    return [
+        SettlementClaim(ClaimedSettlement.WON, rows[claim.settlement.id], signed)
+        if claim.outcome is ClaimedSettlement.WON and claim.settlement is not None
+        else claim
+        for claim in claims
+    ]
+
+
+class _Prepared(NamedTuple):
+    """A claim for each wish; the nonce for those that were won, None where none was; what they left of the budget."""
+
+    claims: list[SettlementClaim]
+    nonce: int | None
+    left: GasLeft | None
+
+
+def _prepare(
+    wishes: Sequence[SettlementRequest], budget: GasBudget | None, bounds: ClaimBounds | None
+) -> Unit[_Prepared]:
+    """Claim within the budget and the bounds, and take a nonce."""
+    claims: list[SettlementClaim] = []
+    tenants = dict.fromkeys(wish.new.tenant for wish in wishes)
+    left = None if budget is None else (yield from gas_left(budget, tenants))
+    within = None if bounds is None else (yield from leeway(bounds))
+    most = PAYER_UNDER_WAY_MAX if bounds is None else bounds.of_payer
+    won: NewSettlement | None = None
+    for wish in wishes:
+        if within is not None and not within.has_room(is_trusted=wish.is_trusted):
+            claims.append(SettlementClaim(ClaimedSettlement.NO_ROOM))
+            continue
+        if within is not None and not within.can_pay(wish.gas):
+            claims.append(SettlementClaim(ClaimedSettlement.NO_FUNDS))
+            continue
+        if left is not None and not left.has(wish.gas, is_trusted=wish.is_trusted):
+            claims.append(SettlementClaim(ClaimedSettlement.OVER_BUDGET))
+            continue
+        if left is not None and not left.take(wish.gas, is_trusted=wish.is_trusted, tenant=wish.new.tenant):
+            claims.append(SettlementClaim(ClaimedSettlement.OVER_SHARE))
+            continue
+        claim = (yield from _obstructed(wish, most)) or (yield from _claim(wish))
+        if claim.outcome is ClaimedSettlement.WON:
+            won = won or wish.new
+            if within is not None:
+                within.take(wish.gas)
+        elif left is not None:
+            left.give_back(wish.gas, is_trusted=wish.is_trusted, tenant=wish.new.tenant)
+        claims.append(claim)
+    nonce = None if won is None else (yield from take_nonce(won.key.network, won.signer))
+    return _Prepared(claims, nonce, left)
+
+
+def _record_signed(
+    won: Sequence[tuple[NewSettlement, Settlement]],
+    signed: RawTransaction,
+    budget: GasBudget | None,
+    left: GasLeft | None,
+) -> Unit[list[Settlement]]:
+    """Store the transaction, name it in the rows of its settlements, and count its gas."""
+    taken = {True: 0} if left is None else left.taken
+    attempts = [(row.id, row.attempt) for _, row in won]
+    yield from add_signed(signed, attempts, sum(taken.values()), taken[True])
+    rows = []
+    for new, row in won:
+        rows.append((yield from _set_signed(new, row, signed.hash)))
+    if budget is not None and left is not None:
+        yield from add_gas(budget, left)
+    return rows
+
+
+def adopt_and_sign(
+    wish: SettlementRequest, raw: bytes, transaction_hash: str, signer_nonce: int
+) -> Unit[SettlementClaim]:
+    """Claim a payment for a transaction that its signer made, and that this database does not remember."""
+    claim = yield from _claim(wish)
+    if claim.outcome is not ClaimedSettlement.WON or claim.settlement is None:
+        return claim
+    new, row = wish.new, claim.settlement
+    found = RawTransaction(raw, transaction_hash, new.key.network, new.signer, signer_nonce, new.now_ms)
+    yield from adopt_transaction(found, row)
+    return SettlementClaim(ClaimedSettlement.WON, (yield from _set_signed(new, row, transaction_hash)), found)
+
+
+class Overtaken(Exception):  # noqa: N818 - undoes a unit, is no fault
+    """Somebody else moved the row in the meantime; the unit was undone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The row as it names its new transaction, and that transaction."""
+
+    settlement: Settlement
+    raw: RawTransaction
+
+
+def sign_again(
+    known: Settlement, signer: str, sign: Callable[[int], tuple[bytes, str]], budget: GasBudget, *, gas: int
+) -> Unit[Again | None]:
+    """Sign another transaction for the row's attempt, with the signer's next nonce; the row names it from then on.
+
+    To be used where every transaction of the attempt has lost its nonce without carrying the transfer out, or is of a
+    key that is gone and cannot be mined now. None where
+    the budget has no room. Raises: Overtaken; what `sign` raises. Either undoes the unit.
+    """
+    left = yield from gas_left(budget)
+    # Only a trusted gateway's request has purchase data.
+    is_trusted = known.purchase_data is not None
+    if not left.has(gas, is_trusted=is_trusted):
+        return None
+    left.go_on(gas, is_trusted=is_trusted)
+    nonce = yield from take_nonce(known.key.network, signer)
+    raw, transaction_hash = sign(nonce)
+    signed = RawTransaction(raw, transaction_hash, known.key.network, signer, nonce, budget.now_ms)
+    yield from add_signed(signed, [(known.id, known.attempt)], gas)
+    row = yield from name_transaction(known, transaction_hash, budget.now_ms)
+    if row is None:
+        raise Overtaken
+    yield from add_gas(budget, left)
+    return Again(row, signed)
+
+
+def withdraw(key: PaymentKey, discard: Callable[[], None], now_ms: int) -> Unit[Settlement | None]:
+    """Refuse an order of a payment that nothing is signed for; the row where something is.
+
+    `discard` is called within this unit: what another one signs for the order behind it, is to be undone there.
+    """
+    row = next((read_row(row) for row in (yield find_statement(key))), None)
+    if row is not None and row.state is State.CLAIMED:
+        to = Move(State.FAILED, now_ms, proof=Proof.NEVER_SENT, error=Reason.STATE.value)
+        moved = yield from move(row, to)
+        row = None if moved is None else moved.settlement
+    if row is not None and row.state is not State.FAILED:
+        return row
+    discard()
+    return None
+
+
+def hand_out(known: Settlement, key: IdempotencyKey | None, now_ms: int) -> Unit[bool]:
+    """Give the row's success to this caller, if nobody has it yet; the caller's key then shows it again.
+
+    Not where the key shows something already: what a caller is told, and what its key shows, is one thing.
+    """
+    if key is not None and not (yield bind_key(key, known.id, known.attempt, now_ms)):
+        return False
+    handed = yield hand_out_statement(known, now_ms)
+    if key is not None and not handed:
+        yield free_key(key)
+    return bool(handed)
+
+
+def _obstructed(wish: SettlementRequest, most: int) -> Unit[SettlementClaim | None]:
+    """The answer to a wish whose payer may have nothing more signed; whose payment somebody else has, is told that."""
+    new, known = wish.new, wish.known
+    obstacle = yield from payer_obstacle(new.key, new.value, wish.balance, wish.used, new.now_ms, most)
+    if obstacle is None:
+        return None
+    row = next((read_row(row) for row in (yield find_statement(new.key))), None)
+    if row is not None and (known is None or row.version != known.version):
+        return SettlementClaim(ClaimedSettlement.LOST, row)
+    return SettlementClaim(ClaimedSettlement.OBSTRUCTED, obstacle=obstacle)
+
+
+def _claim(wish: SettlementRequest) -> Unit[SettlementClaim]:
+    """The row of one wish; the key is bound first, because what it binds can be taken back and a claim cannot."""
+    new, known, key = wish.new, wish.known, wish.key
+    row_id, attempt = (new.id, 1) if known is None else (known.id, known.attempt + 1)
+    if key is not None:
+        bound = yield bind_key(key, row_id, attempt, new.now_ms)
+        if not bound:
+            return SettlementClaim(ClaimedSettlement.KEY_TAKEN)
+    if known is None:
+        rows = yield _QUERIES.insert_settlement(
+            id=new.id,
+            network=new.key.network,
+            asset=new.key.asset,
+            payer=new.key.payer,
+            nonce=new.key.nonce,
+            pay_to=new.pay_to,
+            value=str(new.value),
+            alias=new.alias,
+            **_terms(new),
+        )
+    else:
+        rows = yield _QUERIES.reclaim_settlement(
+            id=known.id, version=known.version, attempts_max=PAYMENT_ATTEMPTS_MAX, **_terms(new)
+        )
+    if rows:
+        row = read_row(rows[0])
+        yield event(row, None if known is None else State.FAILED, new.now_ms)
+        return SettlementClaim(ClaimedSettlement.WON, row)
+    if key is not None:
+        yield free_key(key)
+    rows = yield find_statement(new.key)
+    return SettlementClaim(ClaimedSettlement.LOST, read_row(rows[0]))
+
+
+def _set_signed(new: NewSettlement, row: Settlement, transaction_hash: str) -> Unit[Settlement]:
+    rows = yield _QUERIES.set_signed(
+        id=row.id,
+        version=row.version,
+        signer=new.signer,
+        transaction_hash=transaction_hash,
+        now_ms=new.now_ms,
+    )
+    signed = read_row(rows[0])
+    yield event(signed, State.CLAIMED, new.now_ms, transaction_hash)
+    return signed
+
+
+def _terms(new: NewSettlement) -> dict[str, Any]:
+    return {
+        "kind": new.kind.value,
+        "payment": new.payment,
+        "requirements": new.requirements,
+        "requirements_hash": new.requirements_hash,
+        "confirm": int(new.confirm),
+        "purchase_data": new.purchase_data,
+        "signer": new.signer,
+        "holder": new.holder,
+        "tenant": new.tenant,
+        "now_ms": new.now_ms,
+    }

@@ -1,0 +1,1 @@
+"""Purchases, credits and calls: the ledger of what buyers hold."""

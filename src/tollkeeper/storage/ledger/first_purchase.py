@@ -1,0 +1,270 @@
+"""The two units of a first purchase: the claim is one commit, grant and first spend are another (contract 4.2, 4.3).
+
+Both hold all that they need; what is stored sealed was sealed before. What this module does not do: seal, or decide
+what is claimed.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX, TRUST_LOST_SECONDS
+from tollkeeper.core.purchases import Claim, PurchaseState, Spend, next_look_ms
+from tollkeeper.core.x402.version1 import PaymentKey
+from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.ledger.purchase_rows import Purchase, SpendRequest, SpendResult, in_whole, purchase_from
+from tollkeeper.storage.ledger.spends import void_with_gate
+
+if TYPE_CHECKING:
+    from tollkeeper.storage.engine.database import Row, Statement, Unit
+
+_Q: Final = load_queries("gateway.sql")
+_NO_CREDITS: Final[dict[str, Any]] = {"granted": 0, "remaining": 0, "token_used": False, "expires_ms": None}
+
+
+class Exposure(msgspec.Struct, frozen=True):
+    """Trusted purchases that are unconfirmed, or were not paid of late: how many, and what they are for."""
+
+    purchases: int
+    value_micro: int
+
+    def allows(self, value_micro: int, cap: Exposure) -> bool:
+        """May one more purchase of this value be trusted under `cap`?"""
+        return self.purchases < cap.purchases and self.value_micro + value_micro <= cap.value_micro
+
+
+class TrustCaps(msgspec.Struct, frozen=True):
+    """How much of a payer's, and of all payers' at one gate, may be trusted and unpaid at a time."""
+
+    payer: Exposure
+    gate: Exposure
+
+
+_ANY: Final = Exposure(purchases=2**62, value_micro=2**62)
+WITHOUT_LIMIT: Final = TrustCaps(_ANY, _ANY)
+
+
+class ClaimRow(msgspec.Struct, frozen=True):
+    """The columns of a claim that a payment and its terms decide; `value_micro` as text, for it has no bound."""
+
+    gate_version: int
+    price_micro: int
+    credits: int
+    credits_expire_after_seconds: int | None
+    value_micro: str
+    valid_before_seconds: int | None
+    header_hash: bytes
+    now_ms: int
+
+
+class Unclaimed(Enum):
+    """Why nothing was claimed by a claim that may be asked for in another way."""
+
+    UNTRUSTED = auto()  # the cap on trusted payments is reached
+    FAILED_BEFORE = auto()  # the payment's purchase failed and may be tried again
+
+
+class ClaimedPurchase(msgspec.Struct, frozen=True):
+    """Outcome of a claim. `purchase` is the winner's own, or the one that is there."""
+
+    won: Claim | None
+    lost: Unclaimed | None = None
+    purchase: Purchase | None = None
+
+
+class ClaimPurchase(msgspec.Struct, frozen=True, kw_only=True):
+    """A payment to be made ours to settle.
+
+    `trust` is the cap under which its settlement may be trusted, None where it is not to be. `attempt` is the number
+    of this one, `is_retry` whether `purchase_id` is there already, as a FAILED_BEFORE told.
+    """
+
+    key: PaymentKey
+    gate_id: int
+    purchase_id: str
+    attempt: int
+    is_retry: bool
+    trust: TrustCaps | None
+    row: ClaimRow
+    pay_to: bytes
+    request: bytes
+
+    def unit(self) -> Unit[ClaimedPurchase]:
+        """The gate, the cap and the payment's identity are judged in the commit that writes the claim."""
+        if self.trust is not None and not (yield from self._may_trust(self.trust)):
+            return ClaimedPurchase(None, Unclaimed.UNTRUSTED)
+        won = yield self._written()
+        if won:
+            return ClaimedPurchase(Claim.WON, None, self._purchase(won[0]))
+        standing = yield _Q.gate_standing(gate_id=self.gate_id)
+        gate = standing[0]
+        if gate["version"] != self.row.gate_version or gate["deleted_ms"] is not None or not gate["is_enabled"]:
+            return ClaimedPurchase(Claim.STALE)
+        rows = yield self._there()
+        return self._lost(purchase_from(rows[0]))
+
+    def _identity(self) -> dict[str, str]:
+        key = self.key
+        return {"network": key.network, "asset": key.asset, "payer": key.payer, "nonce": key.nonce}
+
+    def _there(self) -> Statement:
+        return _Q.purchase_by_payment(**self._identity())
+
+    def _written(self) -> Statement:
+        """The one conditional statement that decides who claims."""
+        columns = {
+            "id": self.purchase_id,
+            "pay_to": self.pay_to,
+            "request": self.request,
+            "assume_valid": int(self.trust is not None),
+            **msgspec.structs.asdict(self.row),
+        }
+        if self.is_retry:
+            return _Q.claim_again(next_attempt=self.attempt, attempts_max=PAYMENT_ATTEMPTS_MAX, **columns)
+        return _Q.claim_payment(gate_id=self.gate_id, is_paid=0, **self._identity(), **columns)
+
+    def _purchase(self, row: Row) -> Purchase:
+        """Return what was written: of a new purchase only its number comes from the database."""
+        if self.is_retry:
+            return purchase_from(row, **_NO_CREDITS)
+        key, claimed = self.key, self.row
+        return Purchase(
+            id=self.purchase_id,
+            number=row["number"],
+            network=key.network,
+            payer=key.payer,
+            nonce=key.nonce,
+            asset=key.asset,
+            gate_id=self.gate_id,
+            state=PurchaseState.CLAIMED,
+            attempt=self.attempt,
+            credits=claimed.credits,
+            granted=0,
+            remaining=0,
+            token_used=False,
+            assume_valid=self.trust is not None,
+            confirmed=False,
+            transaction_hash=None,
+            failure=None,
+            value_micro=int(claimed.value_micro),
+            valid_before_seconds=claimed.valid_before_seconds,
+            header_hash=claimed.header_hash,
+            expires_ms=None,
+            attempt_ms=claimed.now_ms,
+        )
+
+    def _lost(self, found: Purchase) -> ClaimedPurchase:
+        if found.gate_id != self.gate_id or found.state is not PurchaseState.FAILED:
+            return ClaimedPurchase(Claim.TAKEN, None, found)
+        if found.next_attempt > PAYMENT_ATTEMPTS_MAX:
+            return ClaimedPurchase(Claim.ATTEMPTS_EXHAUSTED, None, found)
+        return ClaimedPurchase(None, Unclaimed.FAILED_BEFORE, found)
+
+    def _may_trust(self, caps: TrustCaps) -> Unit[bool]:
+        if caps == WITHOUT_LIMIT:
+            return True
+        value_micro = int(self.row.value_micro)
+        after_ms = self.row.now_ms - TRUST_LOST_SECONDS * 1000
+        rows = yield _Q.exposure_of_payer(payer=self.key.payer, after_ms=after_ms)
+        if not _exposure(rows[0]).allows(value_micro, caps.payer):
+            return False
+        rows = yield _Q.exposure_of_gate(gate_id=self.gate_id, after_ms=after_ms)
+        return _exposure(rows[0]).allows(value_micro, caps.gate)
+
+
+def _exposure(row: Row) -> Exposure:
+    return Exposure(row["purchases"], in_whole(row["value_high"], row["value_low"]))
+
+
+class GrantPurchase(msgspec.Struct, frozen=True, kw_only=True):
+    """The credits of a settled claim, granted once, and the first of them spent for `wish`, where there is one."""
+
+    purchase: Purchase
+    transaction_hash: str
+    confirmed: bool
+    is_followed: bool
+    wish: SpendRequest | None
+    now_ms: int
+
+    def unit(self) -> Unit[SpendResult]:
+        """A claim that failed meanwhile is left as it is; of one that was granted the first credit is its claimer's."""
+        claim, wish = self.purchase, self.wish
+        granted = yield _Q.grant_credits(
+            id=claim.id,
+            attempt=claim.attempt,
+            transaction_hash=self.transaction_hash,
+            confirmed=int(self.confirmed),
+            follow_ms=next_look_ms(self.now_ms, self.now_ms, is_used_up=False) if self.is_followed else None,
+            now_ms=self.now_ms,
+        )
+        if not granted:
+            spent = wish is not None and (yield from self._spent_behind(wish))
+            rows = yield _Q.purchase_by_id(id=claim.id)
+            return SpendResult(Spend.SPENT if spent else Spend.STALE, purchase_from(rows[0]))
+        # The first credit is taken whatever became of its gate since, and whichever proof its call showed.
+        spent_count = int(wish is not None)
+        is_token_used = wish is not None and wish.is_token
+        booked = yield from book_grant(
+            claim.id, granted[0], self.now_ms, spent_count=spent_count, token_used=is_token_used
+        )
+        if wish is not None:
+            yield _Q.insert_call(id=wish.call_id, purchase_id=claim.id, now_ms=self.now_ms)
+        purchase = msgspec.structs.replace(
+            claim,
+            state=PurchaseState.LIVE,
+            confirmed=self.confirmed,
+            transaction_hash=self.transaction_hash,
+            credits=booked.granted,  # an attempt that was not made may have been claimed again, by other terms
+            granted=booked.granted,
+            remaining=booked.granted - spent_count,
+            token_used=is_token_used,
+            expires_ms=booked.expires_ms,
+        )
+        return SpendResult(Spend.STALE if wish is None else Spend.SPENT, purchase)
+
+    def _spent_behind(self, wish: SpendRequest) -> Unit[bool]:
+        """Return True if a credit of somebody else's grant was taken for `wish`, by this unit before, or now.
+
+        The first credit is its claimer's, whatever became of the gate since (contract 2, 3.3).
+        """
+        if (yield _Q.purchase_of_call(id=wish.call_id)):
+            return True
+        claim = self.purchase
+        taken = yield _Q.spend_first(
+            id=claim.id, attempt=claim.attempt, token_used=int(wish.is_token), now_ms=self.now_ms
+        )
+        if taken:
+            yield _Q.insert_call(id=wish.call_id, purchase_id=claim.id, now_ms=self.now_ms)
+        return bool(taken)
+
+
+class Booked(NamedTuple):
+    """Result of a grant: how many credits, and when they end, if they do."""
+
+    granted: int
+    expires_ms: int | None
+
+
+def book_grant(purchase_id: str, granted: Row, now_ms: int, *, token_used: bool, spent_count: int = 0) -> Unit[Booked]:
+    """The credits of a grant, so many of them spent at once, their entry in the ledger and the gate's counters.
+
+    Of a gate that was deleted by then they are void (contract 2); one of its calls is due where none was spent.
+    """
+    count: int = granted["credits"]
+    lasting_seconds: int | None = granted["credits_expire_after_seconds"]
+    expires_ms = None if lasting_seconds is None else now_ms + lasting_seconds * 1000
+    yield _Q.open_credits(
+        number=granted["number"],
+        granted=count,
+        remaining=count - spent_count,
+        token_used=int(token_used),
+        expires_ms=expires_ms,
+    )
+    yield _Q.give_credits(cause=purchase_id, reason="grant", purchase_id=purchase_id, delta=count, now_ms=now_ms)
+    rows = yield _Q.count_purchase(gate_id=granted["gate_id"], revenue_micro=int(granted["value_micro"]))
+    if rows and rows[0]["gate_deleted_ms"] is not None:
+        yield from void_with_gate(purchase_id, now_ms)
+    return Booked(count, expires_ms)

@@ -1,0 +1,55 @@
+"""Calls that a dead process left without an end: found, and marked as interrupted (contract 4.3; security F2).
+
+They stay charged. Most are in the journal, which is read from the first row on that can have one of them: a note says
+which that is, and which older calls were open (`open_calls`). A start does so before it serves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.ledger import call_journal
+
+if TYPE_CHECKING:
+    from tollkeeper.storage.engine.database import Row, Unit
+
+PIECE_ROWS: Final = 64  # some thousand calls
+
+_Q: Final = load_queries("gateway.sql")
+_JOURNAL: Final = load_queries("call_journal_sqlite.sql")
+_ENCODE: Final = msgspec.json.Encoder().encode
+_CALLS: Final = msgspec.json.Decoder(list[str]).decode
+_SPENT: Final = msgspec.json.Decoder(dict[str, int]).decode
+_ENDED: Final = msgspec.json.Decoder(dict[str, list[str]]).decode
+
+
+def interrupt_calls(now_ms: int) -> Unit[int]:
+    """Mark every call that has no end; how many there were. Nobody else may serve meanwhile."""
+    count = len((yield _Q.interrupt_calls(now_ms=now_ms)))
+    notes = yield _JOURNAL.open_calls()
+    if not notes:
+        return count
+    left = yield from _left_open(notes)
+    if left:
+        rows = yield _JOURNAL.not_given_back(calls=_ENCODE([*left]).decode())
+        yield from call_journal.write_interrupted([row["id"] for row in rows], now_ms)
+        count += len(rows)
+    yield _JOURNAL.forget_open_calls()
+    return count
+
+
+def _left_open(notes: list[Row]) -> Unit[dict[str, None]]:
+    """The calls of the notes, and those of the journal behind them, that no row of the journal ends."""
+    found = {call_id: None for note in notes for call_id in _CALLS(note["calls"])}
+    first = min(note["since"] for note in notes)
+    while rows := (yield _JOURNAL.piece_of_journal(first=first, many=PIECE_ROWS)):
+        for row in rows:
+            found |= dict.fromkeys(_SPENT(row["spent"]))
+            for ended in (*_ENDED(row["ended"]).values(), _CALLS(row["interrupted"])):
+                for call_id in ended:
+                    found.pop(call_id, None)
+        first = rows[-1]["number"] + 1
+    return found

@@ -1,0 +1,157 @@
+"""Open calls of one ledger, and the ends of other calls, until both are in the database (contract 4.3).
+
+A call's end is written with the spends that come next. Calls that spent as `spending.spend_known` does are in the
+journal, of which every row has many calls: this module is told the row's number. Once in a while it notes in the
+database which calls are open, and from which row on there may be more. If this process dies, no more of the journal
+than that is read. This module does not ask the database.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tollkeeper.api import PROCESS_MARK
+from tollkeeper.storage.ledger.call_journal import Open
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ENDED_MAX: Final = 100_000  # with one status
+ENDED_AT_ONCE: Final = 256  # of each status: mostly below a millisecond of the writer's time
+_NOTED_EVERY: Final = 64  # rows, and more where so many calls are open that naming them is work
+_OPEN_PER_ROW: Final = 16
+
+_names = itertools.count(1)
+
+
+class Ended(NamedTuple):
+    """By status, calls that are written as ended: those in the journal, and those with rows of their own."""
+
+    journal: dict[int, list[str]]
+    single: dict[int, list[str]]
+
+
+class OpenCalls:
+    """Those of one ledger."""
+
+    def __init__(self) -> None:
+        self.name = f"{PROCESS_MARK}-{next(_names)}"
+        self.newest = 0  # row of the journal: what is spent from now on is behind it
+        self._row_of: dict[str, int] = {}
+        self._ended = Ended({}, {})
+        self._noted: int | None = None
+        self._dropped = 0
+        self._unserved: dict[str, None] = {}  # of which no row is known
+        self._owed: dict[str, int] = {}  # the same of which it is
+        self._unserved_since = 0
+
+    def spent(self, calls: Iterable[str], row: int) -> None:
+        """These are in this row of the journal."""
+        self._row_of |= dict.fromkeys(calls, row)
+        self.newest = max(self.newest, row)
+
+    def row_of(self, call_id: str) -> int | None:
+        """The journal's row that an open call is in."""
+        return self._row_of.get(call_id)
+
+    def end(self, call_id: str, status: int) -> None:
+        """Note that a call has ended, with its status."""
+        if call_id in self._unserved or call_id in self._owed:
+            return  # what gives its credit back writes its end, too
+        if call_id in self._row_of:  # there are no more than were open
+            self._ended.journal.setdefault(status, []).append(call_id)
+        else:
+            self._end_single(call_id, status)
+
+    def _end_single(self, call_id: str, status: int) -> None:
+        single = self._ended.single.setdefault(status, [])
+        if len(single) < ENDED_MAX:
+            single.append(call_id)
+        else:
+            self._dropped += 1
+
+    def take_dropped(self) -> int:
+        """Return how many ends were dropped since this was asked last."""
+        dropped, self._dropped = self._dropped, 0
+        return dropped
+
+    def take_ended(self) -> Ended:
+        """Some that are to be written now, and then told to be `written`, or `put_back`."""
+        journal, single = self._ended
+        if not journal and not single:
+            return Ended({}, {})
+        self._ended = Ended(_rest_of(journal), _rest_of(single))
+        return Ended(journal, single)
+
+    def written(self, ended: Ended, opened: dict[str, Open]) -> None:
+        """These ends are in the database, and so is what `to_note` said."""
+        close = self._row_of.pop
+        for calls in ended.journal.values():
+            for call_id in calls:
+                close(call_id, None)
+        if self.name in opened:
+            self._noted = opened[self.name].since
+
+    def put_back(self, ended: Ended) -> None:
+        """Writing them twice changes nothing."""
+        for its, back in zip(self._ended, ended, strict=True):
+            for status, calls in back.items():
+                its.setdefault(status, []).extend(calls)
+
+    def to_note(self) -> dict[str, Open]:
+        """Return what to note beside `take_ended`'s calls, by this ledger's name; nothing if it was done of late."""
+        every = max(_NOTED_EVERY, len(self._row_of) // _OPEN_PER_ROW)
+        since = min(self.newest + 1, self._unserved_since) if self._unserved else self.newest + 1
+        if self._noted is not None and since < self._noted + every:
+            return {}
+        return {self.name: Open(since, [*self._row_of])}
+
+    def refused(self, call_id: str, since: int | None = None) -> None:
+        """Note a call whose credit is to be given back, if it took one: see `Ledger.refused`.
+
+        If it took one, the journal has it in a row from `since` on, or from the next row on. If its row is known, that
+        row counts.
+        """
+        if len(self._unserved) + len(self._owed) >= ENDED_MAX:
+            return
+        if (row := self._row_of.get(call_id)) is not None:
+            self._owed[call_id] = row
+        else:
+            since = self.newest + 1 if since is None else since
+            self._unserved_since = min(since, self._unserved_since) if self._unserved else since
+            self._unserved[call_id] = None
+
+    @property
+    def owes(self) -> bool:
+        """True if any call may have taken a credit that is to be given back."""
+        return bool(self._unserved or self._owed)
+
+    def some_unserved(self) -> tuple[dict[str, int | None], int]:
+        """Some that may have taken a credit: in the row of the journal that each has, else, if so, from this one on."""
+        waiting: Iterable[tuple[str, int | None]] = itertools.chain(self._unserved.items(), self._owed.items())
+        return dict(itertools.islice(waiting, ENDED_AT_ONCE)), self._unserved_since
+
+    def given_back(self, calls: Iterable[str]) -> None:
+        """Forget these calls: what they took, if anything, their purchases have again, and they have their ends."""
+        for call_id in calls:
+            self._unserved.pop(call_id, None)
+            self._owed.pop(call_id, None)
+            self._row_of.pop(call_id, None)
+
+    def not_given_back(self, call_id: str, status: int) -> None:
+        """End a call that keeps its credit, with this status: in the journal, and as a row if none is known."""
+        if self._owed.pop(call_id, None) is None:
+            self._unserved.pop(call_id, None)
+            self._end_single(call_id, status)
+        self._ended.journal.setdefault(status, []).append(call_id)
+
+
+def _rest_of(ended: dict[int, list[str]]) -> dict[int, list[str]]:
+    """Takes from these what is too much for once."""
+    rest: dict[int, list[str]] = {}
+    for status, calls in ended.items():
+        if len(calls) > ENDED_AT_ONCE:
+            rest[status] = calls[ENDED_AT_ONCE:]
+            del calls[ENDED_AT_ONCE:]
+    return rest

@@ -1,0 +1,65 @@
+"""Sales that break an invariant are held: nothing is spent of them until they are mended (security 5).
+
+A held sale stays LIVE, so that counters, confirmations and a gate's end treat it as they did; its credits are closed,
+and `failure` names the invariant. So is one held whose gate was deleted: no call of it is due meanwhile. Whoever shows
+the payment of another is told to send it again later, never to pay again. The first check that finds the sale in order
+opens its credits again.
+What this module does not do: find what is broken (`invariants`), mend anything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.core.purchases import PurchaseState
+from tollkeeper.storage.engine.queries import load_queries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tollkeeper.storage.engine.database import Database, Unit
+    from tollkeeper.storage.engine.snapshot import Snapshot
+
+_Q: Final = load_queries("gateway.sql")
+_AT_ONCE: Final = 100
+
+
+def held_sales(snapshot: Snapshot) -> frozenset[str]:
+    """The sales that are held, by id."""
+    return frozenset(row["id"] for row in snapshot.read(_Q.held_purchases()))
+
+
+async def hold(database: Database, broken: Mapping[str, str], now_ms: int) -> list[str]:
+    """Hold these sales, id to invariant; returns those that were not held yet. Raises: StorageError."""
+    held: list[str] = []
+    sales = list(broken.items())
+    for first in range(0, len(sales), _AT_ONCE):
+        held += await database.run(_hold(sales[first : first + _AT_ONCE], now_ms))
+    return held
+
+
+def _hold(broken: Iterable[tuple[str, str]], now_ms: int) -> Unit[list[str]]:
+    held: list[str] = []
+    for purchase_id, rule in broken:
+        if (yield _Q.hold_purchase(id=purchase_id, failure=f"held: {rule}", now_ms=now_ms)):
+            held.append(purchase_id)
+        yield _Q.close_stray_credits(id=purchase_id)
+    return held
+
+
+async def release(database: Database, mended: Sequence[str], now_ms: int) -> list[str]:
+    """Let the credits of these sales be spent again; those that were held. Raises: StorageError."""
+    released: list[str] = []
+    for first in range(0, len(mended), _AT_ONCE):
+        released += await database.run(_release(mended[first : first + _AT_ONCE], now_ms))
+    return released
+
+
+def _release(mended: Iterable[str], now_ms: int) -> Unit[list[str]]:
+    released: list[str] = []
+    for purchase_id in mended:
+        for row in (yield _Q.release_purchase(id=purchase_id, now_ms=now_ms)):
+            released.append(purchase_id)
+            if row["state"] == PurchaseState.LIVE:
+                yield _Q.reopen_credits(number=row["number"])
+    return released

@@ -1,0 +1,1 @@
+"""The embedded engine: one file with one writing connection."""

@@ -1,0 +1,213 @@
+"""Opening an SQLite file: lock it, look at it without touching it, migrate it; or refuse and say why.
+
+The order is the point: a file that another process writes, that is no database, that is damaged, that another program
+or a newer version made, is refused before anything could change in it. Whoever has the file open by itself, without
+SQLite, must not close it while the database is open: that would drop SQLite's own locks, which a check or a copy beside
+a running server rests on. Our own lock, a file beside the database, lets one program have it; the kernel frees it with
+its holder's death.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import time
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.storage.engine.database import StorageError
+from tollkeeper.storage.engine.migrations import SCHEMA_TABLE, Applied, Migration, missing_migrations
+from tollkeeper.storage.sqlite.connections import connect_reader, connect_writer, is_of_the_disk
+from tollkeeper.storage.sqlite.engine import SqliteDatabase
+from tollkeeper.storage.sqlite.watch import FileWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+_HEADER: Final = b"SQLite format 3\x00"
+# quick_check reads the whole file; above this size only header and schema are read, so that a start stays quick.
+_CHECKED_SIZE_BYTES: Final = 256 * 1024 * 1024
+_PROCESS_ID_SIZE_BYTES: Final = 32
+
+
+class MovedError(StorageError):
+    """Somebody began to write to a file that nobody had open: what was read of it is worth nothing. Read it again."""
+
+
+def open_sqlite(path: Path, known: Sequence[Migration], *, migrate: bool) -> SqliteDatabase:
+    """Open the database at `path`, creating it with mode 0600, and bring its schema up to `known`.
+
+    With `migrate` false a schema that is not up to date is refused. Raises: StorageError, the file untouched.
+    """
+    path = path.absolute().parent.resolve() / path.name
+    lock = lock_file(path)
+    try:
+        writer = _open_writer(path, _allowed(path, known, migrate=migrate))
+        try:
+            reader, lister, looker, folder = (connect_reader(path) for _ in range(4))
+            return SqliteDatabase(writer, reader, lister, looker, folder, lock, watch=FileWatch(path))
+        except BaseException:
+            writer.close()
+            raise
+    except sqlite3.Error as error:
+        os.close(lock)
+        raise StorageError(f"{path}: {error}") from error
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def lock_file(path: Path) -> int:
+    """Take the database at `path` for this program alone. Raises: StorageError where another program has it."""
+    lock_path = path.with_name(path.name + ".lock")
+    try:
+        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StorageError(f"{path.parent} cannot be written: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    except BlockingIOError as error:
+        holder = os.pread(descriptor, _PROCESS_ID_SIZE_BYTES, 0).decode("ascii", "replace")
+        os.close(descriptor)
+        raise StorageError(
+            f"{path} is in use by process {holder}: one process writes a database; end that one first"
+        ) from error
+    except OSError as error:
+        os.close(descriptor)
+        raise StorageError(f"{lock_path} cannot be locked: {error.strerror}") from error
+    return descriptor
+
+
+def _allowed(path: Path, known: Sequence[Migration], *, migrate: bool) -> tuple[Migration, ...]:
+    """The migrations to apply. Raises: StorageError where there are some and they may not be applied."""
+    missing = missing_migrations(known, applied_migrations(path))
+    if missing and not migrate:
+        names = ", ".join(f"{migration.version:04}_{migration.name}" for migration in missing)
+        raise StorageError(f"{path}: the schema lacks {names}: run `tollkeeper db migrate`, nothing else running")
+    return missing
+
+
+def applied_migrations(path: Path) -> list[Applied]:
+    """The history of the schema, oldest first; empty for a database that is not there yet. Changes nothing.
+
+    Raises: StorageError where the file is no sound database of this program.
+    """
+    if not _has_content(path):
+        return []
+    try:
+        with looking(path) as connection:
+            if path.stat().st_size <= _CHECKED_SIZE_BYTES:
+                finding = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+                if finding != "ok":
+                    raise StorageError(f"{path} is damaged ({finding}): restore a backup")
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if not tables:
+                return []
+            if "schema_migrations" not in tables:
+                raise StorageError(f"{path} is a database of another program")
+            history = connection.execute("SELECT version, name, checksum FROM schema_migrations ORDER BY version")
+            return [Applied(*row) for row in history]
+    except sqlite3.Error as error:
+        # Behind a crash a full disk has no room for what SQLite reads a log with, and nothing is wrong with the file:
+        # a backup would forget what was sold since.
+        remedy = "make room on its disk, or look at it" if is_of_the_disk(error) else "restore a backup"
+        raise StorageError(f"{path} cannot be read as a database ({error}): {remedy}") from error
+
+
+@contextmanager
+def looking(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that leaves nothing behind; a log that a crash or a running process left is read with the file.
+
+    Any thread may use it, one at a time. Where there is no log nobody has the file open, and it is read without locks:
+    a server that is started then folds its log into it below our eyes.
+    Raises: MovedError in place of whatever was read, or raised, meanwhile.
+    """
+    log, before = path.with_name(path.name + "-wal"), _stamp(path)
+    has_log = log.exists()
+    mode = "mode=ro" if has_log else "immutable=1"
+    uri = f"{path.absolute().as_uri()}?{mode}"
+    moved = MovedError(f"{path} was opened or closed by a server while it was read: try again")
+
+    def is_moved() -> bool:
+        return not log.exists() if has_log else _stamp(path) != before
+
+    with closing(sqlite3.connect(uri, uri=True, check_same_thread=False)) as connection:
+        try:
+            yield connection
+        except Exception:
+            if is_moved():
+                raise moved from None
+            raise
+        if is_moved():
+            raise moved
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """Return a stamp that no file keeps once somebody wrote to it."""
+    seen = path.stat()
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns
+
+
+def _has_content(path: Path) -> bool:
+    """Return True if there is a database file. Raises: StorageError for a file that is none."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(len(_HEADER))
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    if header and header != _HEADER:
+        raise StorageError(f"{path} is not an SQLite database")
+    return bool(header)
+
+
+def _open_writer(path: Path, missing: Sequence[Migration]) -> sqlite3.Connection:
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+    writer = connect_writer(path)
+    try:
+        for migration in missing:
+            _apply(writer, migration)
+    except BaseException:
+        writer.close()
+        raise
+    return writer
+
+
+def _apply(writer: sqlite3.Connection, migration: Migration) -> None:
+    """One migration and the record of it, in one transaction. Raises: StorageError, nothing of it done."""
+    writer.execute("BEGIN IMMEDIATE")
+    try:
+        writer.execute(SCHEMA_TABLE)
+        for statement in _statements(migration.sql):
+            writer.execute(statement)
+        writer.execute(
+            "INSERT INTO schema_migrations (version, name, applied_ms, checksum) VALUES (?, ?, ?, ?)",
+            (migration.version, migration.name, time.time_ns() // 1_000_000, migration.checksum),
+        )
+        writer.execute("COMMIT")
+    except sqlite3.Error as error:
+        with suppress(sqlite3.Error):
+            writer.execute("ROLLBACK")
+        raise StorageError(
+            f"migration {migration.version:04}_{migration.name} failed and was undone: {error}"
+        ) from error
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script, each of which ends with a semicolon at the end of a line."""
+    pending = ""
+    for line in script.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            yield pending
+            pending = ""
+    if pending.strip():
+        yield pending
