@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 setup: $(VENV)/.dev interop-setup
 
 demo: $(VENV)/.sandbox
-	$(if $(filter official,$(CLIENT)),@$(interop) x402-1.0.0 npm)
+	$(if $(filter official,$(CLIENT)),@$(interop) x402-1.0.0 x402-2.25.0 npm)
 	@$(if $(filter official,$(CLIENT)),scripts/with-node )$(bin)/tollkeeper demo $(if $(CLIENT),--client $(CLIENT))
 
 # The core's own tests run beside the others, in a process that sees that they cover every branch of it.

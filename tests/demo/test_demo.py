@@ -35,6 +35,8 @@ def test_official_clients_buy_on_both_chains() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "official client (x402 1.0.0 from PyPI) buys" in done.stdout
     assert "official client (x402-fetch 1.2.0 from npm) signs" in done.stdout
+    assert "official client (x402 2.25.0 from PyPI) calls three times in version 2, and pays once" in done.stdout
+    assert "official client (@x402/fetch 2.27.0 from npm) does the same on Solana" in done.stdout
     without = finished("demo", "--client", "official", environ={"NODE": "no-node-here"})
     assert without.returncode == 0, without.stdout + without.stderr
     assert "The buyer signs a transaction" in without.stdout

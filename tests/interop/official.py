@@ -15,7 +15,7 @@ from typing import Any, Final
 
 HERE: Final = pathlib.Path(__file__).resolve().parent
 CACHE: Final = HERE.parent.parent / ".cache" / "interop"
-DRIVER_TIMEOUT_SECONDS: Final = 90
+DRIVER_TIMEOUT_SECONDS: Final = 300
 
 Json = dict[str, Any]
 

@@ -18,7 +18,7 @@ from x402 import x402ClientSync
 from x402.http import x402HTTPClient, x402HTTPClientSync
 from x402.http.clients import x402HttpxClient
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 240
 
 
 async def buy(request: dict[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from tollkeeper.logs import configure_logs
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.demo.narration import Narrator, StepFailed
 from tollkeeper.sandbox.demo.official_client import buy_officially, require_official_client
+from tollkeeper.sandbox.demo.official_version2 import play_in_version_2
 from tollkeeper.sandbox.demo.solana import play_on_solana
 from tollkeeper.sandbox.demo.story import CITY, CREDITS, PRICE_MICRO, Story, check_credits, check_refusal
 from tollkeeper.sandbox.demo.target import forecast
@@ -81,6 +82,8 @@ async def play(narrator: Narrator, options: Options, *, is_official: bool) -> No
         await _sell_file(story)
         await _history(story)
         await play_on_solana(story, is_official=is_official)
+        if is_official:
+            await play_in_version_2(story)
 
 
 async def _create(story: Story) -> None:

@@ -1,4 +1,4 @@
-"""Unmodified official clients as the demo's buyers: PyPI x402 1.0.0, and on Solana npm x402-fetch 1.2.0.
+"""Unmodified official clients of both generations as the demo's buyers, from PyPI and from npm.
 
 They live beside a source checkout only: `tests/interop/setup` builds an environment for each, drivers there speak JSON.
 """
@@ -16,18 +16,20 @@ _ROOT: Final = Path(__file__).resolve().parents[4]
 _ENVIRONMENTS: Final = _ROOT / ".cache" / "interop"
 _DRIVERS: Final = _ROOT / "tests" / "interop" / "drivers"
 ENVIRONMENT: Final = _ENVIRONMENTS / "x402-1.0.0"
+TODAY: Final = _ENVIRONMENTS / "x402-2.25.0"
 ON_SOLANA: Final = _ENVIRONMENTS / "npm"
 _TIMEOUT_SECONDS: Final = 120
 
 
 def require_official_client() -> None:
     """Raises: ValueError where the client is not installed, with what to do."""
-    if not (ENVIRONMENT / "bin" / "python").exists() or not _DRIVERS.exists():
-        raise ValueError("the official client is not there: run tests/interop/setup x402-1.0.0 in a source checkout")
+    if not all((one / "bin" / "python").exists() for one in (ENVIRONMENT, TODAY)) or not _DRIVERS.exists():
+        names = f"{ENVIRONMENT.name} {TODAY.name}"
+        raise ValueError(f"an official client is not there: run tests/interop/setup {names} in a source checkout")
 
 
 def has_official_client_on_solana() -> bool:
-    """Is the client for Solana installed, and Node.js to run it?"""
+    """Are the clients for Solana installed, and Node.js to run them?"""
     return (ON_SOLANA / "node_modules" / "x402-fetch").exists() and _node() is not None
 
 
@@ -48,7 +50,28 @@ async def buy_officially_on_solana(url: str, secret_key: str, rpc_url: str) -> d
     return await _drive(command, ON_SOLANA, wish)
 
 
-async def _drive(command: tuple[str, ...], directory: Path, wish: dict[str, str]) -> dict[str, Any]:
+async def buy_in_version_2(url: str, private_key: str, calls: int) -> list[dict[str, Any]]:
+    """The answers to so many GETs of today's client, made as its quick start makes it. Raises: ValueError."""
+    command = (str(TODAY / "bin" / "python"), str(_DRIVERS / "pay_py_v2.py"))
+    return await _drive_today(command, TODAY, {"url": url, "privateKey": private_key}, calls)
+
+
+async def buy_in_version_2_on_solana(url: str, secret_key: str, rpc_url: str, calls: int) -> list[dict[str, Any]]:
+    """The same of today's client for Solana, which asks the node at `rpc_url`. Raises: ValueError."""
+    command = (_node() or "node", str(_DRIVERS / "pay_fetch_v2.mjs"))
+    wish = {"url": url, "privateKey": secret_key, "rpcUrl": rpc_url}
+    return await _drive_today(command, ON_SOLANA, wish, calls)
+
+
+async def _drive_today(
+    command: tuple[str, ...], directory: Path, wish: dict[str, Any], calls: int
+) -> list[dict[str, Any]]:
+    answer = await _drive(command, directory, {**wish, "versions": "2", "calls": [{}] * calls})
+    answers: list[dict[str, Any]] = answer["answers"]
+    return answers
+
+
+async def _drive(command: tuple[str, ...], directory: Path, wish: dict[str, Any]) -> dict[str, Any]:
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=directory
     )
