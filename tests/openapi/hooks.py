@@ -147,7 +147,8 @@ def _meant_body(case: schemathesis.Case[Any], name: str, body: dict[str, Any]) -
             else value
             for field, value in body.items()
         }
-    if name not in {"transfer", "verify", "settle"} or not _fits(_body_schema(name, str(case.media_type)), body):
+    is_of_payments = name in {"transfer", "verify", "settle", "standing"}
+    if not is_of_payments or not _fits(_body_schema(name, str(case.media_type)), body):
         return body
     paid = signed()
     if name in {"verify", "settle"}:
@@ -156,19 +157,22 @@ def _meant_body(case: schemathesis.Case[Any], name: str, body: dict[str, Any]) -
             return body  # answered with a reason
         same = {"network": "base-sepolia", "asset": CHAIN.token, "payTo": KNOWN["payTo"], "maxAmountRequired": "1"}
         return {**body, "x402Version": 1, "paymentPayload": paid, "paymentRequirements": {**required, **same}}
-    if "payload" not in body:  # the gateway's
+    if name == "transfer" and "payload" not in body:  # the gateway's
         if not _is_wrong(case, ParameterLocation.HEADER):
             for shown in {"X-Payment", "PAYMENT-SIGNATURE"} & set(case.headers):  # each takes either version
                 case.headers[shown] = header(paid)
         options = {field: value for field, value in body.items() if field == "confirm"}
         return {**options, "network": "base-sepolia", **paid["payload"]}
-    known = {"amount": "1", "recipient": KNOWN["payTo"]}
-    return {
-        **{field: known.get(field, value) if value is not None else None for field, value in body.items()},
+    known = {
+        "amount": "1",
+        "recipient": KNOWN["payTo"],
         "payload": paid["payload"],
         "network": "base-sepolia",
         "asset": CHAIN.token,
+        "payer": WALLET.address,
+        "nonce": paid["payload"]["authorization"]["nonce"],
     }
+    return {field: known.get(field, value) if value is not None else None for field, value in body.items()}
 
 
 def _whole(value: Any) -> Any:
