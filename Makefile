@@ -42,7 +42,7 @@ test: setup
 # ones are in `make test`.
 faults: setup
 	@scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m long \
-	  --durations=20 $(PYTEST) tests/faults tests/storage/test_ledger_kills.py tests/storage/test_ledger_process.py \
+	  --durations=20 $(PYTEST) tests/faults tests/storage/test_ledger_kills.py \
 	  tests/chains/test_solana_answers.py tests/gateway/test_hostile_targets.py
 
 check: $(VENV)/.dev
