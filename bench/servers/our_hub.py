@@ -26,7 +26,7 @@ from tollkeeper.settings import Role
 from tollkeeper.settings.model import FeePayerCaps
 
 if TYPE_CHECKING:
-    from tollkeeper.serving.http.access_log import Application
+    from tollkeeper.serving.http.asgi import Application
 
 
 async def serve_application(app: Application, stop: asyncio.Event) -> None:

@@ -20,8 +20,8 @@ from tollkeeper.sandbox.evm.engine import (
     EngineName,
     GenesisAccount,
     Result,
-    open_engine,
 )
+from tollkeeper.sandbox.evm.engines import open_engine
 from tollkeeper.sandbox.evm.genesis import (
     BUYER_BALANCE_MICRO,
     RELAYER_BALANCE_WEI,

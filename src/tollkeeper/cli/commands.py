@@ -16,9 +16,9 @@ import typer
 from tollkeeper import __version__
 from tollkeeper.cli.clients import create_command, pay_command, replace_command
 from tollkeeper.cli.database import database_app
-from tollkeeper.cli.main import serve
 from tollkeeper.cli.options import Config, ForRole
 from tollkeeper.cli.output import EXIT_CONFIGURATION, EXIT_FAILED, refuse, say, tell
+from tollkeeper.cli.service import serve
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.settings import Role, load_settings, typed_command
 from tollkeeper.settings.loading import WORKERS_MAX

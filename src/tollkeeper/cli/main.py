@@ -9,17 +9,15 @@ goes to that library, which alone decides what is refused and how. Both ways end
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.serving.process.imports import collect_rarely, leave_rich_out
-from tollkeeper.settings import Role, SettingsError, load_settings
+from tollkeeper.settings import Role, SettingsError
 from tollkeeper.settings.loading import WORKERS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from tollkeeper.settings import Settings
 
 _ROLES: Final = {"serve": Role.SERVE, "gateway": Role.GATEWAY, "hub": Role.HUB}
 _INTERRUPTED: Final = 128 + 2  # as shells tell a process that SIGINT ended
@@ -41,6 +39,8 @@ def main() -> None:
 
             app()
         else:
+            from tollkeeper.cli.service import serve
+
             role, options = plain
             serve(role, options.pop("config", None), options)
     except SettingsError as error:
@@ -65,18 +65,6 @@ def read_plain(words: Sequence[str]) -> tuple[Role, dict[str, str]] | None:
             return None
         options[name[2:]] = str(int(value)) if is_number else value
     return _ROLES[words[0]], options
-
-
-def serve(role: Role, config: str | None, overrides: Mapping[str, str]) -> None:
-    """Run the parts of a role until a signal. Raises: SettingsError, StartError, StorageError."""
-
-    def read() -> Settings:
-        return load_settings(role, None if config is None else Path(config), overrides=overrides)
-
-    settings = read()
-    from tollkeeper.serving.process.run import serve as serve_settings
-
-    serve_settings(settings, read)
 
 
 def _refuse(*problems: str) -> None:

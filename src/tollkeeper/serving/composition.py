@@ -28,7 +28,8 @@ from tollkeeper.serving.books.inspection import INTERVAL_SECONDS as INSPECTION_S
 from tollkeeper.serving.books.inspection import keep_inspecting
 from tollkeeper.serving.books.reconciliation import keep_reconciling
 from tollkeeper.serving.config.file_stores import file_store
-from tollkeeper.serving.http.access_log import AccessLog, Application, Mounted
+from tollkeeper.serving.http.access_log import AccessLog, Mounted
+from tollkeeper.serving.http.asgi import Application
 from tollkeeper.serving.http.origins import OriginGuard
 from tollkeeper.serving.http.traces import Spans, TracedHub
 from tollkeeper.serving.keys.encryption_keys import EncryptionKeys

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tollkeeper.serving.http.access_log import Message, Receive, Send
+    from tollkeeper.serving.http.asgi import Message, Receive, Send
 
 _SLOW_SECONDS_MAX: Final = 900
 _LARGE_BYTES_MAX: Final = 64 * 1024 * 1024

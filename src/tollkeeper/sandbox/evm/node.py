@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from tollkeeper.core.evm.encoding import Transaction, sign_transaction
 from tollkeeper.sandbox.evm.chain import BASE_SEPOLIA_CHAIN_ID, EmbeddedChain
-from tollkeeper.sandbox.evm.engine import open_engine
+from tollkeeper.sandbox.evm.engines import open_engine
 from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS, sandbox_genesis
 from tollkeeper.sandbox.evm.rpc import evm_rpc_app
 from tollkeeper.sandbox.node_thread import run_in_thread

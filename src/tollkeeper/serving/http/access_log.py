@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
 from email.utils import formatdate
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -25,13 +24,9 @@ from tollkeeper.logs import Lines
 from tollkeeper.serving.process.request_counts import RequestCounts
 
 if TYPE_CHECKING:
+    from tollkeeper.serving.http.asgi import Application, Message, Receive, Send
     from tollkeeper.serving.http.traces import Spans
 
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Any]]
-Send: TypeAlias = Callable[[Any], Awaitable[None]]
-# Any: uvicorn, Litestar and our own applications name one and the same protocol by types of their own.
-Application: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 
 _NAME: Final = "tollkeeper.access"
 _LOG = structlog.get_logger(_NAME)

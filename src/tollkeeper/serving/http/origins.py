@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tollkeeper.api import Headers
-    from tollkeeper.serving.http.access_log import Application, Message, Receive, Send
+    from tollkeeper.serving.http.asgi import Application, Message, Receive, Send
 
 _SLASHES: Final = re.compile("/{2,}")
 _METHODS: Final = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"

@@ -15,7 +15,7 @@ from tollkeeper.core.x402.version2 import PAYMENT_HEADERS
 
 if TYPE_CHECKING:
     from tollkeeper.edge.server.call import InboundCall
-    from tollkeeper.serving.http.access_log import Application, Message, Receive, Send
+    from tollkeeper.serving.http.asgi import Application, Message, Receive, Send
 
 _PROOFS: Final = (*PAYMENT_HEADERS, b"x-credit-token", b"authorization")
 _SETTLING: Final = frozenset({"/settle", "/api/v1/settle", "/transfer", "/api/v1/transfer"})

@@ -18,7 +18,7 @@ from tollkeeper.serving.process.http_server import HttpServer, ListenError, list
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from tollkeeper.serving.http.access_log import Message, Receive, Send
+    from tollkeeper.serving.http.asgi import Message, Receive, Send
 
 _LOG = structlog.get_logger("tollkeeper.serving")
 _DRAIN_SECONDS: Final = 1

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.api.errors import ApiError
     from tollkeeper.core.http.forwarding import Header
-    from tollkeeper.serving.http.access_log import Application
+    from tollkeeper.serving.http.asgi import Application
 
 T = TypeVar("T")
 
