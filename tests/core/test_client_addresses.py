@@ -82,3 +82,9 @@ def test_a_client_is_counted_by_its_address_or_its_ipv6_network_and_this_machine
 )
 def test_an_address_of_the_other_family_is_written_as_its_own(address: str, plain: str) -> None:
     assert plain_address(address) == plain
+
+
+@pytest.mark.parametrize(("peer", "expected"), [(("10.0.0.1", 4711), "203.0.113.9"), (None, "")])
+def test_a_request_of_asgi_says_its_peer_or_none(peer: tuple[str, int] | None, expected: str) -> None:
+    scope = {"client": peer, "headers": [(b"x-forwarded-for", b"203.0.113.9")]}
+    assert ClientAddresses(TRUSTED).of_scope(scope) == expected

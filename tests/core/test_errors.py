@@ -142,3 +142,9 @@ def test_missing_and_invalid_name_the_field() -> None:
     wrong = invalid("credits", "credits must be an integer")
     assert (wrong.code, wrong.details) == (Code.INVALID_PARAMETER, {"field": "credits"})
     assert wrong.message == "credits must be an integer"
+
+
+def test_a_refusal_says_more_where_more_is_known() -> None:
+    error = ApiError(Code.UNAVAILABLE, "why")
+    assert error.adding("nothing was charged") is error
+    assert error.body()["message"] == "why; nothing was charged"

@@ -146,7 +146,14 @@ def test_a_refresh_of_the_same_page_would_buy_again_and_is_not_told(value: str) 
     assert refused.value.code is Code.UPSTREAM_INVALID
 
 
-@pytest.mark.parametrize(("name", "value"), [(b"location", "http://[x/"), (b"refresh", "soon; url=/x")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (b"location", "http://[x/"),
+        (b"location", "/%" + "25" * 5000 + "41"),
+        (b"refresh", "soon; url=/x"),
+    ],
+)
 def test_what_cannot_be_read_is_not_told(name: bytes, value: str) -> None:
     with pytest.raises(ApiError) as refused:
         told(locations("https://api.example/items"), value, name=name)

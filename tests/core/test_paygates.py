@@ -654,3 +654,8 @@ def test_a_gate_without_an_owner_says_null() -> None:
 def test_an_owner_reads_what_was_sold_on_trust_in_usdc() -> None:
     told = {"open": 2, "openAmount": "0.02", "failed": 1, "failedAmount": "0.000001"}
     assert Trust(2, 20_000, 1, 1).body() == told
+
+
+def test_a_gate_takes_its_owner_s_share_or_one_of_its_own() -> None:
+    assert GATE.tenant == GATE.owner_wallet
+    assert replace(GATE, owner_wallet=None).tenant == "gate 7"

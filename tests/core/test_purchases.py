@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.gates import GATE, NOW_MS
-from tests.core.payments import AUTHORIZATION, BASE, BASE_SEPOLIA, PAY_TO, with_value
+from tests.core.payments import AUTHORIZATION, BASE, BASE_SEPOLIA, PAY_TO, REQUIREMENTS, with_value
 from tests.core.solana_payments import DEVNET, OTHER, Draft, account_of, compute_limit, compute_price, transfer
 from tests.core.solana_payments import PAY_TO as SOLANA_PAY_TO
 from tests.core.solana_payments import payment as solana_payment
@@ -33,6 +33,7 @@ from tollkeeper.core.purchases import (
     purchase_of_token,
     terms_for,
 )
+from tollkeeper.core.x402 import version2
 from tollkeeper.core.x402.payment_offer import tender_of
 from tollkeeper.core.x402.verification import EvmAsset
 from tollkeeper.core.x402.version1 import EvmPayload, Payment
@@ -266,3 +267,26 @@ def test_of_a_sale_that_is_used_up_only_the_end_is_looked_at() -> None:
 
 def test_a_clock_that_is_behind_looks_soon() -> None:
     assert next_look_ms(NOW_MS, NOW_MS - FOLLOWED_MS, is_used_up=False) == NOW_MS - FOLLOWED_MS + FIRST_LOOK_MS
+
+
+def taken(gate: PayGate, payload: EvmPayload, *, offered: int, now_ms: int = NOW_MS) -> Terms:
+    """The terms of a payment of version 2 that takes an offer at that price."""
+    offer = version2.offer_of(REQUIREMENTS)
+    tender = tender_of(Payment(2, "exact", "base-sepolia", payload, offer), BASE_SEPOLIA)
+    said = version2.TakenOffer(offer, {**offer, "amount": str(offered)})
+    return terms_for(gate, BASE_SEPOLIA, tender, now_ms, said)
+
+
+def test_in_version_2_the_offer_that_is_taken_is_paid_exactly() -> None:
+    raised = replace(GATE, price_micro=20_000, credits=9, former=(FormerPrice(10_000, 5, NOW_MS + 1, "base-sepolia"),))
+    assert taken(raised, with_value(10_000), offered=10_000).credits == 5
+    assert taken(raised, with_value(20_000), offered=20_000).credits == 9
+    for value, code in ((19_999, Code.INSUFFICIENT_AMOUNT), (20_001, Code.PAYMENT_INVALID)):
+        with pytest.raises(ApiError) as refused:
+            taken(raised, with_value(value), offered=20_000)
+        assert refused.value.code is code
+    with pytest.raises(ApiError) as refused:
+        taken(raised, with_value(10_000), offered=10_000, now_ms=NOW_MS + 1)
+    assert refused.value.code is Code.PAYMENT_INVALID
+    assert refused.value.details is not None
+    assert refused.value.details["check"] == "accepted"

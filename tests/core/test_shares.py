@@ -48,10 +48,21 @@ def test_what_is_given_back_is_left_to_all() -> None:
     shares = Shares(12)
     assert shares.take("ann", 4)
     shares.give_back("ann", 3)
-    assert (shares.left, shares.held_by("ann")) == (11, 1)
+    assert (shares.left, shares.held, shares.held_by("ann")) == (11, 1, 1)
     shares.give_back("ann")
     assert (shares.left, shares.held_by("ann")) == (12, 0)
     assert shares.take("bob", 4)
+
+
+def test_another_capacity_takes_nothing_away() -> None:
+    shares = Shares(12)
+    assert shares.take("ann", 4)
+    shares.resize(4)
+    assert (shares.left, shares.held_by("ann")) == (0, 4)
+    assert not shares.take("bob")
+    shares.resize(8)
+    assert shares.take("bob")
+    assert shares.left + shares.held == 8
 
 
 @given(st.integers(1, 10**12), st.lists(st.tuples(st.integers(0, 5), st.integers(1, 10**12))))

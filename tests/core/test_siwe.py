@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tollkeeper.core.api.errors import Code
 from tollkeeper.core.evm.encoding import (
     SECP256K1_ORDER,
     address_of_key,
@@ -24,6 +25,7 @@ from tollkeeper.core.keys.siwe import (
     login_chains,
     new_message,
     read_message,
+    refused_login,
 )
 from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.solana.base58 import encode
@@ -314,3 +316,11 @@ def test_a_changed_message_is_not_what_a_solana_wallet_signed() -> None:
 def test_another_spelling_of_a_solana_signature_is_refused(spell: object) -> None:
     assert callable(spell)
     assert not is_signed(SOLANA_MESSAGE, spell(sign_on_solana(SOLANA_TEXT.encode())))
+
+
+def test_a_login_that_fails_is_a_401_that_tells_nothing() -> None:
+    assert (refused_login().code, refused_login().status, refused_login().details) == (
+        Code.INVALID_SIGNATURE,
+        401,
+        None,
+    )

@@ -87,6 +87,7 @@ def test_an_unsigned_payment_is_the_same_message_without_a_signature() -> None:
     theirs = decode_transaction(signed().transaction)
     assert ours.message == theirs.message
     assert ours.signatures == (bytes(64), bytes(64))
+    assert signed().unsigned() == unsigned_payment(TERMS, str(PAYER.pubkey()), HASH, b"one memo")
 
 
 def test_another_memo_or_wallet_is_another_payment() -> None:

@@ -27,6 +27,7 @@ from tollkeeper.core.keys.tokens import (
     read_access_token,
     refresh_digest,
     sign_access_token,
+    successor_of,
     unverified_issuer,
 )
 
@@ -299,6 +300,18 @@ def test_a_text_that_is_no_refresh_token_is_refused(token: str) -> None:
     with pytest.raises(ApiError) as refusal:
         refresh_digest(token)
     assert refusal.value.code is Code.INVALID_TOKEN
+    with pytest.raises(ApiError) as refusal:
+        successor_of(token, SEED)
+    assert refusal.value.code is Code.INVALID_TOKEN
+
+
+def test_a_refresh_token_has_one_successor_by_each_key() -> None:
+    key, former = KEYS.derived(b"refresh")
+    token = format_refresh_token(bytes(32))
+    assert successor_of(token, key) == successor_of(token, key)
+    assert len({token, successor_of(token, key), successor_of(token, former)}) == 3
+    assert len({key, former, *KEYS.derived(b"another purpose")}) == 4
+    assert refresh_digest(successor_of(token, key))
 
 
 def test_claims_are_values() -> None:

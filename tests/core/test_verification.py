@@ -37,6 +37,7 @@ from tollkeeper.core.x402.verification import (
     code_of_reason,
     deployed_check,
     form_checks,
+    minimum_checks,
     payment_key,
     refusal,
     require,
@@ -489,3 +490,9 @@ def test_the_payment_key_is_built_from_the_configured_asset() -> None:
     assert payment_key(BASE_SEPOLIA, PAYLOAD) == PaymentKey(
         "base-sepolia", BASE_SEPOLIA.address, PAYER, AUTHORIZATION.nonce
     )
+
+
+def test_an_operator_may_ask_for_more_than_a_seller() -> None:
+    assert not list(minimum_checks(1, 0, Reason.VALUE))
+    assert failed(minimum_checks(999, 1000, Reason.VALUE)) == [("minimum", Reason.VALUE)]
+    assert not failed(minimum_checks(1000, 1000, Reason.VALUE))

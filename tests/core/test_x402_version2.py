@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -259,3 +260,32 @@ def test_requirements_without_a_time_have_the_usual_one() -> None:
         Code.INVALID_AMOUNT,
         {"field": "paymentRequirements.amount"},
     )
+
+
+@pytest.mark.parametrize(
+    ("reason", "field", "told"),
+    [
+        ("invalid_x402_version", "x402Version", "Unsupported x402 version: 3"),
+        ("invalid_payload", "x402Version", "Unsupported x402 version: undefined"),
+        ("invalid_payload", "PAYMENT-SIGNATURE", "Payment required"),
+        ("insufficient_funds", "value", "insufficient_funds"),
+        (None, None, "PAYMENT_INVALID"),
+    ],
+)
+def test_a_refusal_is_named_as_the_reference_server_does(reason: str | None, field: str | None, told: str) -> None:
+    details = {"reason": reason, "field": field, "found": 3} if reason else None
+    assert version2.error_of(ApiError(Code.PAYMENT_INVALID, "why", details=details)) == told
+
+
+def test_two_payments_in_one_request_are_refused() -> None:
+    assert (version2.two_payments().code, version2.two_payments().details) == (
+        Code.INVALID_PARAMETER,
+        {"field": "X-Payment"},
+    )
+
+
+def test_a_payment_is_shown_in_version_1_to_whoever_is_asked_in_that() -> None:
+    payment = signed_payment()
+    other = version2.parse_payment(payment_2(payment))
+    assert version2.in_version_1(other) == version2.in_version_1(payment) == payment
+    assert [version2.spoken_version(replace(payment, x402_version=version)) for version in (1, 2, 3)] == [1, 2, 1]
