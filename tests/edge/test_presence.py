@@ -19,9 +19,8 @@ from tests.edge.callers import caller, everything, first_answer, say
 from tests.edge.targets import Connection, serves, sized, target
 from tests.edge.test_calls import CLOSE, bodies, get, until
 from tollkeeper.core.http.timeouts import Patience
-from tollkeeper.edge.server import client_liveness as presence
+from tollkeeper.edge.server import client_liveness, protocol_class
 from tollkeeper.edge.server import protocol as inbound
-from tollkeeper.edge.server import protocol_class as listening
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 QUICK = Patience(sweep_seconds=0.1)
@@ -215,7 +214,7 @@ async def test_a_caller_who_closes_ends_the_exchange_with_the_target() -> None:
 async def test_a_caller_who_closes_in_the_middle_of_an_answer_that_says_nothing_is_found_by_the_system(
     version: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "SYSTEM_ASKS_SECONDS", 1)
+    monkeypatch.setattr(client_liveness, "SYSTEM_ASKS_SECONDS", 1)
     async with called(patience=QUICK) as running:
         with connected(running) as line:
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2, 1)  # a minute goes quickly
@@ -307,7 +306,7 @@ async def test_a_caller_who_leaves_an_upload_that_its_target_does_not_take_ends_
 async def test_an_upload_that_its_target_takes_late_arrives_whole_and_is_read_ahead_within_bounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listening, "AHEAD_ALL_BYTES", 18 * 1024 * 1024)  # of which one address has a third
+    monkeypatch.setattr(protocol_class, "AHEAD_ALL_BYTES", 18 * 1024 * 1024)  # of which one address has a third
     size = 64_000_000
     sent = random.Random(1).randbytes(size)
     goes = asyncio.Event()

@@ -42,7 +42,7 @@ from tests.ports import free_port
 from tollkeeper.api import clock_ms
 from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.gateway.purchase import recovery as completer
+from tollkeeper.gateway.purchase import recovery
 from tollkeeper.hub.app import create_app
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
@@ -439,7 +439,7 @@ class Tries:
         await self.start_gateway()
         await asyncio.sleep(0.5)  # what was heard is known by now
         self.be_late()
-        self.patch.setattr(completer, "_NOT_TOLD_MS", 1_500)
+        self.patch.setattr(recovery, "_NOT_TOLD_MS", 1_500)
 
     async def quiet(self) -> None:
         """Nothing is under way, and what is followed was looked at since."""
@@ -517,7 +517,7 @@ async def tries_of(
     folder: Path, chain: ChainUnderTest, target: RecordingTarget, seed: int, patch: pytest.MonkeyPatch
 ) -> AsyncIterator[Tries]:
     """Hub and gateway with a proxy between them; the seed says whether it trusts the gateway, and is two."""
-    patch.setattr(completer.PurchaseRecovery, "interval_seconds", 0.1)
+    patch.setattr(recovery.PurchaseRecovery, "interval_seconds", 0.1)
     for waiting in ("hub.api.requests", "gateway.call.credit_request"):
         patch.setattr(f"tollkeeper.{waiting}.SETTLE_WAIT_SECONDS", WAIT_SECONDS)
     chain.rpc.call("anvil_mine", hex(DEPTH_MAX))

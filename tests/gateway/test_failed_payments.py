@@ -31,7 +31,7 @@ from tests.hub.hub_under_test import new_payment
 from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.x402.version1 import EvmPayload, decode_payment_header
-from tollkeeper.gateway.purchase import recovery as completer
+from tollkeeper.gateway.purchase import recovery
 from tollkeeper.hub.app import Hub
 from tollkeeper.hub.settlement.reorganisations import ReorganisationWatch
 from tollkeeper.sandbox.buyer import Answer, Buyer
@@ -456,7 +456,7 @@ async def test_an_earlier_try_that_asked_for_something_else_is_left_to_the_opera
         await shop.reached("success")
         look_now(tmp_path)
         assert await becomes(tmp_path, "CLAIMED") == 2
-        monkeypatch.setattr(completer, "_NOT_TOLD_MS", 500)
+        monkeypatch.setattr(recovery, "_NOT_TOLD_MS", 500)
         assert await becomes(tmp_path, "PARKED") == 2
         assert (await shop.call()).error_code == "SETTLEMENT_PENDING"
         network = NetworkSettings(NETWORKS[NETWORK], (chain.url,), asset_name=chain.token_name)
@@ -703,7 +703,7 @@ def claim_in(folder: Path) -> tuple[str, int]:
 
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gateway and hub go over what is under way ten times as often as they do."""
-    monkeypatch.setattr(completer.PurchaseRecovery, "interval_seconds", 0.2)
+    monkeypatch.setattr(recovery.PurchaseRecovery, "interval_seconds", 0.2)
     defaults = Hub.__init__.__kwdefaults__ or {}
     monkeypatch.setitem(defaults, "completer_interval_seconds", 0.2)
 
@@ -767,7 +767,7 @@ async def test_an_attempt_that_failed_and_whose_name_the_hub_has_for_another_req
         await shop.reached("failed")
         await asyncio.sleep(5)  # it is asked for every 2 s
         assert claim_in(tmp_path) == ("CLAIMED", 1)
-        monkeypatch.setattr(completer, "_NOT_TOLD_MS", 1_000)
+        monkeypatch.setattr(recovery, "_NOT_TOLD_MS", 1_000)
         assert await becomes(tmp_path, "PARKED") == 1
         told = await shop.call()
         assert (told.status, told.error_code) == (503, "SETTLEMENT_PENDING")

@@ -35,8 +35,7 @@ from tollkeeper.core.x402.version1 import EvmPayload, Payment
 from tollkeeper.gateway.evidence.evm import EvmEvidence
 from tollkeeper.gateway.evidence.port import EvidenceOutcome, ExpectedTransfer
 from tollkeeper.gateway.facilitator.client import Senders
-from tollkeeper.gateway.purchase import monitor as following
-from tollkeeper.gateway.purchase import recovery as completer
+from tollkeeper.gateway.purchase import monitor, recovery
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.serving.books.inspection import inspect_books
@@ -54,8 +53,8 @@ async def site(tmp_path: Path, embedded_chain: ChainUnderTest, target: Recording
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What nobody can tell of a claim is the operator's within seconds."""
-    monkeypatch.setattr(completer, "SETTLE_REQUEST_LIFETIME_SECONDS", 2)
-    monkeypatch.setattr(completer, "_EXPIRY_MARGIN_SECONDS", 1)
+    monkeypatch.setattr(recovery, "SETTLE_REQUEST_LIFETIME_SECONDS", 2)
+    monkeypatch.setattr(recovery, "_EXPIRY_MARGIN_SECONDS", 1)
 
 
 @pytest.fixture
@@ -373,10 +372,10 @@ async def test_a_trusted_sale_that_another_s_transaction_paid_is_left_to_its_ope
     async with our_hub(site) as hub_url, site.gateway(hub_url=hub_url, networks=networks) as abroad:
         await asyncio.sleep(5)
         assert abroad.purchase() == ("LIVE", None, 0, 2)
-        monkeypatch.setattr(following, "_OPEN_MS", 1_000)
+        monkeypatch.setattr(monitor, "_OPEN_MS", 1_000)
         await asyncio.sleep(3)
         assert abroad.purchase() == ("LIVE", None, 0, 2)  # a gateway that has just been started waits for an hour
-        monkeypatch.setattr(following, "_UNTOLD_SINCE_START_MS", 1_000)
+        monkeypatch.setattr(monitor, "_UNTOLD_SINCE_START_MS", 1_000)
         assert await abroad.until(lambda purchase: purchase[2] == 1) == ("LIVE", None, 1, 2)
 
 

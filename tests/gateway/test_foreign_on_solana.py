@@ -37,7 +37,7 @@ from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.gateway.evidence.port import ExpectedTransfer
 from tollkeeper.gateway.evidence.solana import SolanaEvidence
 from tollkeeper.gateway.facilitator.client import Senders
-from tollkeeper.gateway.purchase import recovery as completer
+from tollkeeper.gateway.purchase import recovery
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, LAMPORTS_PER_SOL, RECENT_SLOTS
 from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.serving.books.inspection import inspect_books
@@ -53,8 +53,8 @@ async def site(tmp_path: Path, target: RecordingTarget) -> AsyncIterator[SiteOnS
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What nobody can tell of a claim is the operator's within seconds."""
-    monkeypatch.setattr(completer, "SETTLE_REQUEST_LIFETIME_SECONDS", 2)
-    monkeypatch.setattr(completer, "_EXPIRY_MARGIN_SECONDS", 1)
+    monkeypatch.setattr(recovery, "SETTLE_REQUEST_LIFETIME_SECONDS", 2)
+    monkeypatch.setattr(recovery, "_EXPIRY_MARGIN_SECONDS", 1)
     monkeypatch.setattr("tollkeeper.gateway.evidence.solana._LIFETIME_MS", 3_000)
 
 

@@ -18,7 +18,7 @@ from tests.gateway.hostile_hub import lose_answer, pass_on, run_hostile_hub, say
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.shop import Shop
 from tollkeeper.core.keys.keyring import Secret
-from tollkeeper.gateway.purchase import recovery as completer
+from tollkeeper.gateway.purchase import recovery
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.books.inspection import inspect_books
@@ -83,7 +83,7 @@ async def test_a_payment_whose_hub_forgot_it_before_it_was_told_of_is_served_wha
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     """The answer is lost, the hub is set back to a backup, and the request has expired when it is there again."""
-    monkeypatch.setattr(completer, "SETTLE_REQUEST_LIFETIME_SECONDS", -26)  # as if 90 s had passed after 4
+    monkeypatch.setattr(recovery, "SETTLE_REQUEST_LIFETIME_SECONDS", -26)  # as if 90 s had passed after 4
     chain, backup = embedded_chain, tmp_path / "backup.db"
     poor = says(200, json.dumps({"success": False, "transaction": "", "errorReason": "insufficient_funds"}))
     async with composed(chain.url, backup, role=Role.HUB):

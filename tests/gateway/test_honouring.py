@@ -46,7 +46,7 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.settlement.difference import Difference
 from tollkeeper.core.solana.programs import TOKEN_PROGRAM
 from tollkeeper.core.x402.version1 import EvmPayload, decode_payment_header
-from tollkeeper.gateway.purchase import recovery as completer
+from tollkeeper.gateway.purchase import recovery
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.solana.node import SolanaNode
@@ -379,8 +379,8 @@ async def parking_shop(
         networks |= {network: NetworkSettings(NETWORKS[network], ("http://127.0.0.1:9",)) for network in also}
         changes: dict[str, Any] = {"role": Role.GATEWAY, "hub_url": foreign.url, "networks": networks}
         with pytest.MonkeyPatch.context() as impatient:
-            impatient.setattr(completer, "SETTLE_REQUEST_LIFETIME_SECONDS", 2)
-            impatient.setattr(completer, "_EXPIRY_MARGIN_SECONDS", 1)
+            impatient.setattr(recovery, "SETTLE_REQUEST_LIFETIME_SECONDS", 2)
+            impatient.setattr(recovery, "_EXPIRY_MARGIN_SECONDS", 1)
             async with composed(chain.url, database, **changes) as url:
                 yield Honour(url, settings_for(chain.url, database, **changes), chain, target, buyer)
 

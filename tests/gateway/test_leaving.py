@@ -23,7 +23,7 @@ from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import Forward, run_hostile_hub
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.shop import Shop
-from tollkeeper.gateway.call import credit_request as asking
+from tollkeeper.gateway.call import credit_request
 from tollkeeper.gateway.call.flow import PaidCall
 from tollkeeper.gateway.call.gate_cache import Gates, OpenGate
 from tollkeeper.gateway.call.state import Stage
@@ -344,7 +344,7 @@ async def test_a_gate_that_changes_whenever_it_is_asked_is_a_503_at_the_deadline
         another_process = "UPDATE paygates SET version = version + 1"
         with contextlib.closing(sqlite3.connect(there.database)) as books, books:
             books.execute(another_process)
-        monkeypatch.setattr(asking, "SETTLE_WAIT_SECONDS", 0)
+        monkeypatch.setattr(credit_request, "SETTLE_WAIT_SECONDS", 0)
         late = await there.buyer.call(gate["accessUrl"], payment)
         assert (late.status, late.json()["error"]["code"], "retry-after" in late.headers) == (503, "UNAVAILABLE", True)
         monkeypatch.undo()
@@ -359,7 +359,7 @@ async def test_the_deadline_counts_from_the_arrival_however_long_the_credit_took
         gate = await there.gate(credits=3)
         payment = await there.payment(gate)
         assert (await there.buyer.call(gate["accessUrl"], payment)).status == 200
-        monkeypatch.setattr(asking, "SETTLE_WAIT_SECONDS", 1)
+        monkeypatch.setattr(credit_request, "SETTLE_WAIT_SECONDS", 1)
         with contextlib.closing(sqlite3.connect(there.database, isolation_level=None)) as books:
             books.execute("BEGIN IMMEDIATE")
             books.execute("UPDATE paygates SET version = version + 1")

@@ -23,7 +23,7 @@ from tests.gateway.foreign_on_solana import site_on_solana
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.chaos import ChaosNode, run_chaos
 from tests.hub.test_lying_nodes import listing
-from tollkeeper.chains.evm import quorum as vouching
+from tollkeeper.chains.evm import quorum
 from tollkeeper.core.evm.encoding import (
     AUTHORIZATION_USED_TOPIC,
     SELECTOR_AUTHORIZATION_STATE,
@@ -165,7 +165,7 @@ async def test_a_transfer_that_one_node_made_up_serves_nothing(
 async def test_where_no_block_came_for_long_a_node_knows_as_much_as_the_one_that_lies(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vouching, "_STANDS_STILL_SECONDS", -3600)  # by any clock the newest block is old
+    monkeypatch.setattr(quorum, "_STANDS_STILL_SECONDS", -3600)  # by any clock the newest block is old
     async with gateway_of_two_nodes(tmp_path, embedded_chain, target, 0) as (abroad, node):
         gate = await abroad.gate()
         payment, authorization = await abroad.sign(gate)

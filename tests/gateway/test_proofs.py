@@ -10,7 +10,7 @@ import pytest
 from tollkeeper.client.payments import authorization_for, payment_for
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.x402.verification import EvmAsset
-from tollkeeper.gateway.call import payment_header as proofs
+from tollkeeper.gateway.call import payment_header
 from tollkeeper.gateway.call.payment_header import Proofs
 from tollkeeper.sandbox.wallets import derive_wallets
 
@@ -45,10 +45,10 @@ def kept_of(read: Proofs, headers: list[bytes]) -> int:
 
 def test_as_many_headers_are_remembered_as_the_bytes_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     headers = [header() for _ in range(8)]
-    monkeypatch.setattr(proofs, "VERIFIED_SIZE_BYTES", sum(map(len, headers[-3:])))
+    monkeypatch.setattr(payment_header, "VERIFIED_SIZE_BYTES", sum(map(len, headers[-3:])))
     assert kept_of(Proofs(lambda: {"base-sepolia": ASSET}), headers) == 3
 
 
 def test_no_more_headers_are_remembered_than_their_number_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proofs, "VERIFIED_HEADERS_MAX", 5)
+    monkeypatch.setattr(payment_header, "VERIFIED_HEADERS_MAX", 5)
     assert kept_of(Proofs(lambda: {"base-sepolia": ASSET}), [header() for _ in range(8)]) == 5

@@ -20,7 +20,7 @@ from tests.gateway.composed import composed
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok, recording_target
 from tests.gateway.test_leaving import LeftShop, shop
 from tests.gateway.test_stopping import books_of
-from tollkeeper.gateway.call import target_signature as signing
+from tollkeeper.gateway.call import target_signature
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
@@ -111,7 +111,7 @@ async def test_a_body_that_was_to_be_signed_is_let_go_with_its_call(
 async def test_bodies_that_are_read_to_be_signed_have_a_bound(
     embedded_chain: ChainUnderTest, tmp_path: Path, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signing, "AHEAD_SIZE_BYTES", 300_000)  # of which one owner has a third
+    monkeypatch.setattr(target_signature, "AHEAD_SIZE_BYTES", 300_000)  # of which one owner has a third
     async with shop(embedded_chain.url, target, tmp_path) as there:
         gate = await there.gate(credits=20, method="POST", headerAuthMode="hmac")
         asked = there.request(gate, "POST", X_Payment=await there.payment(gate, "POST"), Content_Length="70000")
@@ -168,7 +168,7 @@ async def begun_at(
 async def test_a_target_that_hangs_leaves_room_for_the_bodies_of_others(
     embedded_chain: ChainUnderTest, tmp_path: Path, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signing, "AHEAD_SIZE_BYTES", 420_000)
+    monkeypatch.setattr(target_signature, "AHEAD_SIZE_BYTES", 420_000)
     server = await asyncio.start_server(answer_early, ELSEWHERE, 0)
     fields = {"credits": 20, "method": "GET,POST", "headerAuthMode": "hmac"}
     async with server, shop(embedded_chain.url, target, tmp_path, drain_seconds=1) as there:

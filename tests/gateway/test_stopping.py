@@ -26,7 +26,7 @@ from tests.gateway.hostile_hub import Forward, pass_on, run_hostile_hub
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.test_leaving import LeftShop, shop
 from tollkeeper.core.api.errors import ApiError
-from tollkeeper.gateway.call import credit_request as asking
+from tollkeeper.gateway.call import credit_request
 from tollkeeper.gateway.call.context import Shared
 from tollkeeper.gateway.call.gate_cache import Gates
 from tollkeeper.gateway.call.handler import Access
@@ -206,7 +206,7 @@ async def test_a_request_that_comes_to_its_turn_too_late_buys_nothing(
     """It stood behind one whose target took long."""
 
     async def answer_late(_request: Received, writer: Writer) -> None:
-        monkeypatch.setattr(asking, "SETTLE_WAIT_SECONDS", 1.5)  # of the second's: the first has its deadline
+        monkeypatch.setattr(credit_request, "SETTLE_WAIT_SECONDS", 1.5)  # of the second's: the first has its deadline
         await asyncio.sleep(2)
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n<served>")
 

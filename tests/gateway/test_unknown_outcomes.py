@@ -39,9 +39,9 @@ from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.core.keys.sealing import KeyRing
 from tollkeeper.core.limits import READINESS_WAIT_SECONDS
 from tollkeeper.gateway import app
-from tollkeeper.gateway.call import credit_request as asking
+from tollkeeper.gateway.call import credit_request
 from tollkeeper.gateway.purchase import pending as waiting
-from tollkeeper.gateway.purchase import recovery as completer
+from tollkeeper.gateway.purchase import recovery
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import Role
@@ -263,7 +263,7 @@ async def test_who_waited_in_vain_is_told_the_transaction_that_the_hub_names_by_
         return answer
 
     apart.hub.settling = late
-    monkeypatch.setattr(asking, "SETTLE_WAIT_SECONDS", 1)
+    monkeypatch.setattr(credit_request, "SETTLE_WAIT_SECONDS", 1)
     for is_down in (False, False, True):
         apart.hub.is_down = is_down
         waited = await apart.pay(gate, payment)
@@ -353,7 +353,7 @@ async def test_a_claim_that_its_hub_never_tells_of_is_parked_in_the_end_and_hono
     assert (await apart.pay(gate, payment)).status == 503
     refusal = {"error": {"type": "authentication", "code": "INVALID_SIGNATURE", "message": "not now"}}
     apart.hub.settling = says(status, json.dumps(refusal))
-    monkeypatch.setattr(completer, "_NOT_TOLD_MS", 1_000)
+    monkeypatch.setattr(recovery, "_NOT_TOLD_MS", 1_000)
 
     await parked(tmp_path)
     again = await apart.pay(gate, payment)
@@ -376,7 +376,7 @@ async def test_the_day_that_a_hub_has_to_tell_begins_when_it_first_does_not_and_
     payment = await apart.payment(gate)
     apart.hub.settling = lose_answer
     assert (await apart.pay(gate, payment)).status == 503
-    monkeypatch.setattr(completer, "_NOT_TOLD_MS", 3_000)
+    monkeypatch.setattr(recovery, "_NOT_TOLD_MS", 3_000)
 
     for times, settling in ((3, cut), (3, UNAVAILABLE), (1, REFUSING)):
         await asked_again(apart.hub, times, settling)
@@ -396,10 +396,10 @@ async def test_a_claim_whose_hub_shows_it_and_is_away_whenever_it_is_asked_for_w
     assert (await apart.pay(gate, payment)).status == 503
     await asked_again(apart.hub, 2, UNAVAILABLE)
     assert state_in(tmp_path) == "CLAIMED"
-    monkeypatch.setattr(completer, "_AWAY_MS", 1_000)
+    monkeypatch.setattr(recovery, "_AWAY_MS", 1_000)
     await asked_again(apart.hub, 1, UNAVAILABLE)
     assert state_in(tmp_path) == "CLAIMED"  # a gateway that has just been started waits for an hour
-    monkeypatch.setattr(completer, "_ELSEWHERE_MS", 1_000)
+    monkeypatch.setattr(recovery, "_ELSEWHERE_MS", 1_000)
     await parked(tmp_path)
     again = await apart.pay(gate, payment)
     assert (again.status, again.error_code) == (503, "SETTLEMENT_PENDING")
@@ -441,7 +441,7 @@ async def test_a_claim_waits_an_hour_for_the_key_that_its_request_is_sealed_unde
     """As of a backup from before the key was replaced, whose operator thinks of the retired one behind the start."""
     ahead_ms = 0
     monkeypatch.setattr(app, "clock_ms", lambda: api.clock_ms() + ahead_ms)
-    monkeypatch.setattr(completer.PurchaseRecovery, "interval_seconds", 0.05)
+    monkeypatch.setattr(recovery.PurchaseRecovery, "interval_seconds", 0.05)
     chain_url, payee = embedded_chain.url, "0x" + "77" * 20
     former, present = {"a": bytes(32)}, {"b": bytes([1]) * 32}
     async with (
@@ -512,7 +512,7 @@ async def test_who_may_have_paid_after_all_waits_no_longer_than_another_for_a_hu
     assert (await apart.buyer.ask("PUT", switched_off, body={"isEnabled": False})).status == 200
     assert (await apart.pay(gate, payment)).status == 404
     apart.hub.telling = hangs
-    monkeypatch.setattr(asking, "SETTLE_WAIT_SECONDS", 1)
+    monkeypatch.setattr(credit_request, "SETTLE_WAIT_SECONDS", 1)
     async with asyncio.timeout(5):
         refused = await apart.pay(gate, payment)
     assert (refused.status, refused.error_code) == (503, "SETTLEMENT_PENDING")

@@ -24,7 +24,7 @@ from tests.hub.solana_hub import new_solana_hub
 from tests.started import light_environment, program
 from tollkeeper.core.networks import Family
 from tollkeeper.hub.app import Hub, create_app
-from tollkeeper.hub.evm import batch_window as gathering
+from tollkeeper.hub.evm import batch_window
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.storage import Database, open_database
 
@@ -144,7 +144,7 @@ def on_evm(database: Database, options: dict[str, Any]) -> Hub:
         completer_interval_seconds=0.1,
     )
     if options.get("company_seconds") is not None:
-        gathering.WAIT_SECONDS = options["company_seconds"]  # type: ignore[misc]  # as of no test before
+        batch_window.WAIT_SECONDS = options["company_seconds"]  # type: ignore[misc]  # as of no test before
     if options.get("stuck_seconds") is not None:
         hub.completers[Family.EVM].lanes.stuck_seconds = options["stuck_seconds"]
     return hub

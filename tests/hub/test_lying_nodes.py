@@ -17,7 +17,7 @@ from tests.hub.test_completer import change
 from tests.hub.test_restored_backup import carry_out
 from tests.hub.test_several_nodes import always, chain_of
 from tollkeeper.api import clock_ms
-from tollkeeper.chains.evm import quorum as vouching
+from tollkeeper.chains.evm import quorum
 from tollkeeper.chains.evm.quorum import OVERDUE_SECONDS
 from tollkeeper.core.evm.encoding import AUTHORIZATION_USED_TOPIC, SELECTOR_AUTHORIZATION_STATE, TRANSFER_TOPIC
 from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
@@ -272,7 +272,7 @@ async def test_a_transfer_that_one_node_makes_up_for_long_keeps_no_end_from_bein
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its transaction was dropped and its time is over, as the two others show."""
-    monkeypatch.setattr(vouching, "_DOUBT_TOLD_SECONDS", 0)
+    monkeypatch.setattr(quorum, "_DOUBT_TOLD_SECONDS", 0)
     hub, chain, payment = hub_of_three, embedded_chain, new_payment(embedded_chain)
     chain.rpc.call("evm_setAutomine", False)
     assert (await hub.settle(payment, prefer="wait=0")).status == 503

@@ -22,8 +22,7 @@ from tollkeeper.gateway.facilitator.client import HubClient, Transport
 from tollkeeper.gateway.facilitator.transports import AsgiTransport, HttpTransport
 from tollkeeper.hub.api.gateway_signature import COVERED, LABEL, authority_of
 from tollkeeper.serving.admin.socket import taking_orders
-from tollkeeper.serving.books import inspection
-from tollkeeper.serving.books import reconciliation as reconciling
+from tollkeeper.serving.books import inspection, reconciliation
 from tollkeeper.serving.books.inspection import INTERVAL_SECONDS as INSPECTION_SECONDS
 from tollkeeper.serving.books.inspection import keep_inspecting
 from tollkeeper.serving.books.reconciliation import keep_reconciling
@@ -81,7 +80,7 @@ async def compose(
         measured.books = (inspection.REGISTRY,)
         if settings.role is not Role.GATEWAY:
             parts.push_async_callback(_end, asyncio.create_task(keep_reconciling(settings, database)))
-            measured.books += (reconciling.REGISTRY,)
+            measured.books += (reconciliation.REGISTRY,)
         assets = Assets()
         if settings.role is Role.GATEWAY:
             hub_there = HttpTransport(_given(settings.hub_url))

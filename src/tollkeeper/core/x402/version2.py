@@ -18,7 +18,7 @@ from tollkeeper.core.api.errors import ApiError, Code, failed_check, invalid, mi
 from tollkeeper.core.api.strict_json import parse_json, parse_json_around
 from tollkeeper.core.limits import CHALLENGE_TIMEOUT_SECONDS
 from tollkeeper.core.networks import CAIP2_NAMES, normalise
-from tollkeeper.core.x402 import version1 as wire
+from tollkeeper.core.x402 import version1
 from tollkeeper.core.x402.version1 import X402_VERSION, Payment
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def decode_payment_header(header: bytes, name: str) -> Payment:
 
     Raises: PAYMENT_INVALID, as `version1.decode_payment_header`.
     """
-    return wire.read_payment_header(header, name, _read_of_either_version)
+    return version1.read_payment_header(header, name, _read_of_either_version)
 
 
 def two_payments() -> ApiError:
@@ -177,13 +177,13 @@ def two_payments() -> ApiError:
 
 def _read_of_either_version(data: bytes) -> Payment:
     try:
-        body = wire.as_object(parse_json(data))
+        body = version1.as_object(parse_json(data))
     except ValueError:
         # A payment of version 2 repeats the extensions of a server's 402, which may hold anything.
-        body = wire.as_object(parse_json_around(data))
+        body = version1.as_object(parse_json_around(data))
         if body.get("x402Version") != VERSION:
             raise
-    return parse_payment(body) if body.get("x402Version") == VERSION else wire.parse_payment(body)
+    return parse_payment(body) if body.get("x402Version") == VERSION else version1.parse_payment(body)
 
 
 def parse_payment(body: dict[str, Any], path: str = "") -> Payment:
@@ -197,7 +197,7 @@ def parse_payment(body: dict[str, Any], path: str = "") -> Payment:
     if name is None:
         supported = {"field": f"{path}accepted.network", "supported": sorted(CAIP2_NAMES)}
         raise ApiError(Code.INVALID_NETWORK, "network is not supported", details=supported)
-    payload = wire.parse_payload(_object(body, "payload", path), f"{path}payload.")
+    payload = version1.parse_payload(_object(body, "payload", path), f"{path}payload.")
     return Payment(VERSION, scheme, name, payload, _object(body, "accepted", path))
 
 
@@ -207,7 +207,7 @@ def parse_payment_kind(body: dict[str, Any], path: str = "") -> tuple[str, str]:
     Raises: MISSING_PARAMETER, INVALID_PARAMETER.
     """
     accepted = {**_object(body, "accepted", path), "x402Version": VERSION}
-    _, scheme, network = wire.parse_payment_kind(accepted, f"{path}accepted.")
+    _, scheme, network = version1.parse_payment_kind(accepted, f"{path}accepted.")
     return scheme, network
 
 
@@ -222,7 +222,7 @@ def parse_requirements(body: dict[str, Any], resource: object) -> Requirements:
         "maxTimeoutSeconds": CHALLENGE_TIMEOUT_SECONDS if timeout is None else timeout,
         "resource": resource.get("url") if isinstance(resource, dict) else None,
     }
-    return wire.parse_requirements(said, "amount")
+    return version1.parse_requirements(said, "amount")
 
 
 def facilitator_request(payment: Payment, requirements: Requirements) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tollkeeper.core.shares import Shares
-from tollkeeper.gateway.call import target_signature as signing
+from tollkeeper.gateway.call import target_signature
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,7 +43,9 @@ class Shared:
     profile: Profile
     body_limit_bytes: int
     random_bytes: Callable[[int], bytes]
-    ahead: Shares = field(default_factory=lambda: Shares(signing.AHEAD_SIZE_BYTES))  # bodies that are to be signed
+    ahead: Shares = field(
+        default_factory=lambda: Shares(target_signature.AHEAD_SIZE_BYTES)
+    )  # bodies that are to be signed
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # of all requests, so that they can be given up
     cut_tasks: set[asyncio.Task[None]] = field(default_factory=set)  # those of them that a stop has cancelled
     charging: set[asyncio.Future[Any]] = field(default_factory=set)  # takes credits or gives them back, never cancelled

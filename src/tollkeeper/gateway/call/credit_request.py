@@ -19,7 +19,7 @@ from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
 from tollkeeper.core.paygates.fields import CreditBinding
 from tollkeeper.core.purchases import PurchaseState, Spend, purchase_of_token
-from tollkeeper.gateway.call import request_facts as calls
+from tollkeeper.gateway.call import request_facts
 from tollkeeper.gateway.call.responder import Answering
 from tollkeeper.gateway.call.state import ExhaustedError
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest
@@ -66,14 +66,14 @@ class Asking(Answering):
             await self._require_file()
         while True:
             if self.opened.is_of_wallets:
-                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, calls.WITHHELD[CreditBinding.WALLET])
+                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, request_facts.WITHHELD[CreditBinding.WALLET])
             if purchase_id is None:
                 raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
             result = await self._charged(
                 shared.purchases.spend_token(purchase_id, self._wish(None, is_token=True), clock_ms())
             )
             if result.outcome is Spend.SPENT:
-                return self.opened, calls.purchase_of(result)
+                return self.opened, request_facts.purchase_of(result)
             if result.outcome in {Spend.UNKNOWN, Spend.FAILED, Spend.FOREIGN}:
                 raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token holds nothing at this PayGate")
             await self._wait_or_refuse(result, deadline)
@@ -85,7 +85,7 @@ class Asking(Answering):
             taking = self.shared.purchases.spend_of_payer(wallet, self._wish(None), clock_ms())
             result = await self._charged(taking)
             if result.outcome is Spend.SPENT:
-                return self.opened, calls.purchase_of(result)
+                return self.opened, request_facts.purchase_of(result)
             if result.outcome is not Spend.UNKNOWN:
                 await self._wait_or_refuse(result, deadline)
             elif not (await self._is_one_paid_after_all(wallet, deadline) or await self._is_given_back(deadline)):
@@ -110,7 +110,7 @@ class Asking(Answering):
         is_over = claim.expires_ms is not None and claim.expires_ms <= clock_ms()
         is_left = claim.state is PurchaseState.LIVE and claim.remaining > 0 and not is_over
         if is_left or claim.state in {PurchaseState.CLAIMED, PurchaseState.PARKED}:
-            calls.check_payer(wallet, claim.payer)
+            request_facts.check_payer(wallet, claim.payer)
 
     def _named_by_token(self) -> str | None:
         """The id of the purchase whose credit token is shown."""
@@ -142,7 +142,7 @@ class Asking(Answering):
         return result.outcome is Spend.WITHHELD or (opened.is_of_wallets and result.outcome is Spend.EXHAUSTED)
 
     def _spend_withheld(self, withheld: SpendResult) -> Coroutine[Any, Any, SpendResult]:
-        return self.shared.purchases.spend_token(calls.purchase_of(withheld).id, self._wish(None), clock_ms())
+        return self.shared.purchases.spend_token(request_facts.purchase_of(withheld).id, self._wish(None), clock_ms())
 
     async def _spend_as_payer(self, shown: Purchase, deadline: float) -> tuple[OpenGate, Purchase] | None:
         """A credit of the payer, who shows what he bought here before; None where the gate asks for more by now."""
@@ -186,8 +186,8 @@ class Asking(Answering):
         reloaded = self.shared.gates.reload(slug)
         self.opened = opened = await self._or_deleted(slug, reloaded)
         # What it was let through by may hold no more, however long it has waited meanwhile (contract 3.3).
-        calls.check_method(opened.gate, self.call)
-        calls.check_forwardable(self.call, self.asked, opened)
+        request_facts.check_method(opened.gate, self.call)
+        request_facts.check_forwardable(self.call, self.asked, opened)
         if self.wallet is None and self._is_login_wanted():
             await self._log_in()
 
@@ -210,7 +210,7 @@ class Asking(Answering):
         """Is the payment or the token of a claim at this gate, or may its wallet have one there?"""
         shared = self.shared
         shown, presented = [await self._claim_of_token()], None
-        if calls.shows_payment(self.call):
+        if request_facts.shows_payment(self.call):
             with contextlib.suppress(ApiError):  # one that cannot be read was claimed nowhere
                 presented = shared.proofs.read(self.call.head.header, opened.offers)
         if presented is not None:

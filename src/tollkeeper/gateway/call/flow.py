@@ -36,7 +36,7 @@ from tollkeeper.core.paygates.statistics import CLIENT_GONE_STATUS
 from tollkeeper.core.purchases import Spend
 from tollkeeper.edge.target.relay import RelayRequest
 from tollkeeper.gateway.call import headers as heads
-from tollkeeper.gateway.call import request_facts as calls
+from tollkeeper.gateway.call import request_facts
 from tollkeeper.gateway.call.credit_request import Asking
 from tollkeeper.gateway.call.state import ExhaustedError, Stage
 from tollkeeper.gateway.call.stream import StreamedParts
@@ -63,7 +63,7 @@ class Arriving(Asking):
     def __init__(self, shared: Shared, call: InboundCall) -> None:
         self.shared = shared
         self.call = call
-        self.asked = calls.asked_by(call)
+        self.asked = request_facts.asked_by(call)
 
     # 1. Slug. In memory; a task reads a gate that is not, by the reading thread, and makes its 402s: without a limit of
     # time, and again where the gate changes meanwhile; a deleted one each time, the claim of what is shown there, and
@@ -93,14 +93,14 @@ class Arriving(Asking):
     def _check(self, opened: OpenGate) -> None:
         call, gate = self.call, opened.gate
         self.opened = opened
-        if calls.is_preflight(call):
+        if request_facts.is_preflight(call):
             self.enter(Stage.OVER)
             call.answer(204, heads.preflight_lines(gate, call), length_bytes=None)
             return
-        calls.check_method(gate, call)
+        request_facts.check_method(gate, call)
         self.shared.limit.check(call)
-        calls.check_size(call, self.shared.body_limit_bytes)
-        calls.check_forwardable(call, self.asked, opened)
+        request_facts.check_size(call, self.shared.body_limit_bytes)
+        request_facts.check_forwardable(call, self.asked, opened)
         if self._is_login_wanted():
             self.enter(Stage.LOGIN)
             self.in_task(self._log_in_first())
@@ -136,15 +136,17 @@ class Arriving(Asking):
 
     def _take_proof_of_wallet(self) -> None:
         """Under `creditBinding: wallet` the payer's bearer is the proof, and the payment only buys (contract 4.3)."""
-        if calls.shows_payment(self.call):
+        if request_facts.shows_payment(self.call):
             self.buyer = Waiter(on_left=self.left)
             try:
                 presented = self._presented()
             except ApiError as unreadable:
                 if self.wallet is None and unreadable.type is ErrorType.PAYMENT:
-                    raise calls.payers_bearer_required() from None
+                    raise request_facts.payers_bearer_required() from None
                 raise
-            calls.check_payer(self.wallet or presented.key.payer, presented.key.payer)  # without one `_buy` asks for it
+            request_facts.check_payer(
+                self.wallet or presented.key.payer, presented.key.payer
+            )  # without one `_buy` asks for it
             self._spend(presented, self.buyer)
         elif self.wallet is not None:
             self.enter(Stage.BUYING)
@@ -186,7 +188,7 @@ class Arriving(Asking):
             self.is_charged, self.is_cut = is_taken, True
             self.cut_short()
         elif result.outcome is Spend.SPENT:
-            self._forward(self.opened, calls.purchase_of(result))
+            self._forward(self.opened, request_facts.purchase_of(result))
         else:
             self.enter(Stage.BUYING)
             self.in_task(self._buy_after(result, presented, buyer))
@@ -202,7 +204,7 @@ class Arriving(Asking):
             opened, purchase = await self._spend_by_token(header[b"x-credit-token"].decode("latin-1"), deadline)
         except (ApiError, ExhaustedError) as refused:
             holds_nothing = not isinstance(refused, ApiError) or refused.status == 403
-            if not holds_nothing or not calls.shows_payment(self.call):
+            if not holds_nothing or not request_facts.shows_payment(self.call):
                 raise
             opened, purchase = await self._spend_or_buy(self._presented(), buyer, deadline, None)
             self._forward(opened, purchase, PROOFS_OF_PAYERS)
@@ -240,7 +242,7 @@ class Arriving(Asking):
             if result is None:
                 result = await self._ask(presented, buyer)
             if result.outcome is Spend.SPENT:
-                return self.opened, calls.purchase_of(result)
+                return self.opened, request_facts.purchase_of(result)
             if result.outcome is Spend.UNKNOWN and (proven := await self._prove(presented, deadline)) is not None:
                 result = proven
                 continue
@@ -249,14 +251,14 @@ class Arriving(Asking):
                 bought = await self._buy(presented, buyer, deadline, result.purchase)
                 if bought is not None:
                     # It is charged from here on, so it is forwarded whatever its gate asks for by now.
-                    self.is_charged, self.purchase = True, calls.purchase_of(bought)
+                    self.is_charged, self.purchase = True, request_facts.purchase_of(bought)
                     return await shared.gates.current(self.opened), self.purchase
                 await self._reload(deadline)
             elif self._may_spend_as_payer(presented, result):
                 if not self.opened.is_of_wallets:
                     result = await self._charged(self._spend_withheld(result))
                     continue
-                if (taken := await self._spend_as_payer(calls.purchase_of(result), deadline)) is not None:
+                if (taken := await self._spend_as_payer(request_facts.purchase_of(result), deadline)) is not None:
                     return taken
             else:
                 await self._wait_or_refuse(result, deadline, presented)
@@ -307,11 +309,11 @@ class Arriving(Asking):
         if result.outcome is Spend.STALE:
             await self._reload(deadline)
             return
-        purchase, buying = calls.purchase_of(result), self.shared.buying
+        purchase, buying = request_facts.purchase_of(result), self.shared.buying
         if result.outcome is Spend.SHOWN:
-            raise calls.shown_before(purchase, holds=await buying.proofs.is_held_by(purchase))
+            raise request_facts.shown_before(purchase, holds=await buying.proofs.is_held_by(purchase))
         if result.outcome is Spend.WITHHELD:
-            raise calls.withheld(purchase, self.opened.gate.credit_binding, presented)
+            raise request_facts.withheld(purchase, self.opened.gate.credit_binding, presented)
         may_spend = self._may_spend(purchase, presented)
         if not (
             await buying.is_to_be_asked_again(result, deadline, may_spend=may_spend)
@@ -330,15 +332,15 @@ class Arriving(Asking):
         if self._named_by_token() == failed.id:
             return
         if shown_in := await self.shared.purchases.shown_in(failed):
-            raise calls.next_try_withheld(failed.id, shown_in)
+            raise request_facts.next_try_withheld(failed.id, shown_in)
 
     async def _buy(
         self, presented: Presented, buyer: Waiter, deadline: float, failed: Purchase | None
     ) -> SpendResult | None:
         """Payer, enabled, network; then an attempt. None: it is to be asked again. Raises: the refusal."""
         if self.opened.is_of_wallets:
-            calls.check_payer(self.wallet, presented.key.payer)
-        if (refused := calls.not_sold(self.opened, presented.key.network)) is not None:
+            request_facts.check_payer(self.wallet, presented.key.payer)
+        if (refused := request_facts.not_sold(self.opened, presented.key.network)) is not None:
             if await self.shared.buying.is_under_way_again(failed, deadline):
                 return None
             raise refused
@@ -377,7 +379,7 @@ class PaidCall(Arriving):
         if opened.gate.file is not None:
             self.in_task(self.hand_over(opened.gate.file))
             return
-        length, body = call.head.content_length, calls.body_of(call, shared.body_limit_bytes, self._break_off)
+        length, body = call.head.content_length, request_facts.body_of(call, shared.body_limit_bytes, self._break_off)
         if not opened.wire.secrets:
             self._send(body, length, b"")
         elif isinstance(body, bytes):

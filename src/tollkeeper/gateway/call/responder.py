@@ -26,7 +26,7 @@ from tollkeeper.core.purchases import credit_token
 from tollkeeper.core.x402.challenge import exhausted_body
 from tollkeeper.edge.server.call import FAULT, JSON_LINE
 from tollkeeper.gateway.call import headers as heads
-from tollkeeper.gateway.call import request_facts as calls
+from tollkeeper.gateway.call import request_facts
 from tollkeeper.gateway.call.gate_cache import not_found
 from tollkeeper.gateway.call.headers import CORS
 from tollkeeper.gateway.call.shield import Charging
@@ -175,7 +175,7 @@ class Answering(Charging):
         error = self._told(fault)
         event = "target_failed" if error.status == 502 else "call_failed"
         _LOG.info(event, code=error.code.value, slug=self.opened.gate.slug, request_id=self.call.request_id)
-        if calls.is_given_back(self.opened.gate, error):
+        if request_facts.is_given_back(self.opened.gate, error):
             self.give_back(error, lambda remaining, told: self._answer_charged(error, told, remaining))
         else:
             self._answer_charged(error, "the credit was used")
@@ -221,8 +221,8 @@ class Answering(Charging):
         opened = self.opened
         if (unsold := opened.unsold()) is not None:
             raise unsold
-        shown = calls.challenge_on(opened, self.call)
-        profile = calls.profile_on(self.call, self.shared.profile)
+        shown = request_facts.challenge_on(opened, self.call)
+        profile = request_facts.profile_on(self.call, self.shared.profile)
         self.enter(Stage.OVER)
         self.shared.traffic.challenged(opened.gate.id, self.call)
         standing = self.shared.limit.challenged(self.call)
@@ -243,9 +243,9 @@ class Answering(Charging):
             self._answer_refusal(unsold, self.shared.limit.challenged(self.call))
             return
         self.enter(Stage.OVER)
-        detail = calls.exhausted(spent).body()
-        profile = calls.profile_on(self.call, self.shared.profile)
-        shown = calls.challenge_beside(opened, self.call)
+        detail = request_facts.exhausted(spent).body()
+        profile = request_facts.profile_on(self.call, self.shared.profile)
+        shown = request_facts.challenge_beside(opened, self.call)
         body = exhausted_body(shown, detail, profile, iso(clock_ms()))
         self.shared.traffic.challenged(opened.gate.id, self.call)
         standing = self.shared.limit.challenged(self.call)
@@ -286,7 +286,7 @@ class Answering(Charging):
         if error.status == 402:
             self.enter(Stage.OVER)
             self.shared.traffic.refused(opened.gate.id, self.call, error)
-            shown = calls.challenge_beside(opened, self.call)
+            shown = request_facts.challenge_beside(opened, self.call)
             body = error_envelope(error, self.call.request_id, shown.siblings)
             self.call.refuse(error, CORS + lines + heads.required_line(shown.header_beside(error)), body)
         else:

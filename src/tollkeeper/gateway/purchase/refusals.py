@@ -19,7 +19,7 @@ from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.x402.payment_offer import with_advice
 from tollkeeper.core.x402.verification import Reason, code_of_reason
-from tollkeeper.gateway.call import request_facts as calls
+from tollkeeper.gateway.call import request_facts
 from tollkeeper.gateway.evidence.port import EvidenceOutcome, ExpectedTransfer
 from tollkeeper.gateway.facilitator.client import FacilitatorVerdict, HubUnreachableError
 from tollkeeper.gateway.purchase.monitor import key_of
@@ -144,7 +144,7 @@ class Refusals:
     async def of_claimed_elsewhere(self, purchase: Purchase) -> ApiError:
         """The refusal of a payment that was claimed at another PayGate, with the transaction that is known by now."""
         transaction = purchase.transaction_hash or await self._hub.transaction_of(key_of(purchase))
-        return calls.spent_elsewhere(purchase, transaction)
+        return request_facts.spent_elsewhere(purchase, transaction)
 
     async def _known(self, tender: Tender) -> _Known:
         """What our hub has on record of the payment; of another facilitator's, what the chain shows."""

@@ -17,7 +17,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.purchases import FIRST_LOOK_MS, NOT_ATTEMPTED, SETTLEMENT_FAILED, PurchaseState, Spend
 from tollkeeper.core.usdc import format_usdc
-from tollkeeper.gateway.call import request_facts as calls
+from tollkeeper.gateway.call import request_facts
 from tollkeeper.gateway.call.payer_proofs import PayerProofs
 from tollkeeper.gateway.facilitator.client import HubUnreachableError, SettleMeaning, unavailable, unheard
 from tollkeeper.gateway.purchase.monitor import failure_looked_at_ms, key_of
@@ -200,7 +200,7 @@ class Buying:
         `may_spend`: what was shown counts for the credits that it buys. For every outcome but STALE and WITHHELD, which
         are for who asked. Raises: SETTLEMENT_PENDING; NONCE_ALREADY_USED for a payment that was claimed elsewhere.
         """
-        purchase = calls.purchase_of(result)
+        purchase = request_facts.purchase_of(result)
         if result.outcome is Spend.IN_FLIGHT:
             await self.waiting.until_decided(purchase, deadline, may_spend=may_spend)
             return True
