@@ -144,9 +144,8 @@ class Arriving(Asking):
                 if self.wallet is None and unreadable.type is ErrorType.PAYMENT:
                     raise request_facts.payers_bearer_required() from None
                 raise
-            request_facts.check_payer(
-                self.wallet or presented.key.payer, presented.key.payer
-            )  # without one `_buy` asks for it
+            # Without a wallet that is logged in, `_buy` asks for one.
+            request_facts.check_payer(self.wallet or presented.key.payer, presented.key.payer)
             self._spend(presented, self.buyer)
         elif self.wallet is not None:
             self.enter(Stage.BUYING)
