@@ -7,9 +7,12 @@ import uuid
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import aiohttp
 import pytest
 
+from bench.nginx import nginx
 from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
 from tests.gateway.solana_market import solana_market
@@ -29,6 +32,7 @@ from tests.gateway.version2 import (
     transacted,
     wallet_of,
 )
+from tests.ports import free_port
 from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.core.limits import DESCRIPTION_LENGTH, TITLE_LENGTH
 from tollkeeper.sandbox.stack import Options
@@ -72,8 +76,9 @@ async def test_a_402_s_header_says_in_version_2_what_its_body_says_in_version_1(
     }
 
 
-async def test_the_longest_head_of_a_402_fits_into_a_proxy_s_usual_buffer(market: Market) -> None:
-    gate = await on_both(
+async def longest(market: Market) -> dict[str, Any]:
+    """A gate whose texts are as long as they may be."""
+    return await on_both(
         market,
         slug=f"{uuid.uuid4().hex * 2}",
         title="水" * TITLE_LENGTH,
@@ -82,12 +87,33 @@ async def test_the_longest_head_of_a_402_fits_into_a_proxy_s_usual_buffer(market
         price="999999.999999",
         credits=1_000_000,
     )
+
+
+async def test_the_longest_head_of_a_402_fits_into_a_proxy_s_usual_buffer(market: Market) -> None:
+    gate = await longest(market)
     payer = client(market, gate)
     unpaid, poor = await market.ask("GET", gate["accessUrl"]), await payer.pay(await payer.payment(value="1"))
     for answer in (unpaid, poor, await payer.pay("nonsense")):
         assert len(answer.headers["payment-required"]) <= 2600
         assert sum(len(name) + len(value) + 4 for name, value in answer.headers.items()) + 64 <= 3900
         assert len(required(answer)["accepts"]) == 2
+
+
+async def test_nginx_passes_the_longest_head_and_clients_read_it_all_by_their_defaults(
+    market: Market, tmp_path: Path
+) -> None:
+    own = urlsplit((await longest(market))["accessUrl"])
+    port = free_port()
+    block = f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://{own.netloc}; }} }}"
+    script = "fetch(process.argv[1]).then(answer => console.log(answer.headers.get('payment-required')))"
+    with nginx(block, port, 0, tmp_path / "nginx"):
+        for url in (own.geturl(), own._replace(netloc=f"127.0.0.1:{port}").geturl()):
+            async with aiohttp.ClientSession() as session, session.get(url) as answer:
+                assert answer.status == 402
+                header = answer.headers["payment-required"]
+            node = await asyncio.create_subprocess_exec("node", "-e", script, url, stdout=asyncio.subprocess.PIPE)
+            told, _ = await node.communicate()
+            assert told.decode().strip() == header
 
 
 async def test_every_402_of_a_gate_has_the_same_header_but_for_the_reason(market: Market) -> None:
