@@ -244,7 +244,7 @@ class Gateway:
 
     @property
     def database(self) -> Database:
-        """Where everything of the gateway is."""
+        """Database of everything that the gateway keeps."""
         return self._database
 
     @property
@@ -253,7 +253,7 @@ class Gateway:
         return self._forwarder.pool
 
     def supported(self) -> Supported:
-        """What the facilitator said last."""
+        """Return what the facilitator said last that it settles."""
         return self._supported
 
     def assets(self) -> Mapping[str, Asset]:
@@ -333,7 +333,7 @@ class Gateway:
             await asyncio.sleep(_DELETIONS_SECONDS)
 
     async def readiness(self) -> tuple[dict[str, bool], list[str]]:
-        """What readiness asks for: the database answers, the facilitator answers, each within its seconds.
+        """Ask what readiness needs: the database answers, the facilitator answers, each within its seconds.
 
         And, where it is not so: every gate opens under the keys that there are. With it, what the operator of our hub
         should know all the same.

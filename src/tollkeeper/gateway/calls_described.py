@@ -1,4 +1,4 @@
-"""What a call of a PayGate and a download take and answer (specification 1, 2.2; contract 4).
+"""The description of a PayGate's calls and of downloads (specification 1, 2.2; contract 4).
 
 They are not the management's to route: the listener gives calls to `flow`, and `files` answers downloads.
 """

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Balances:
-    """What is held, as it is told. `wallet` is everywhere whose bearer was sent, None for nobody's."""
+    """Held credits, as they are told. `wallet` is everywhere whose bearer was sent, None for nobody's."""
 
     purchases: Purchases
     token_keys: Sequence[bytes]
@@ -102,7 +102,7 @@ def _is_proof(paid: Presented, purchase: Purchase, wallet: str | None) -> bool:
 
 
 def _balance(purchase: Purchase, slug: str, wallet: str | None, token_keys: Sequence[bytes]) -> dict[str, Any]:
-    """What `wallet`, whose bearer was sent, is told of it: to its payer its credit token, too (contract 2)."""
+    """Tell `wallet`, whose bearer was sent, what is held: to its payer its credit token, too (contract 2)."""
     own = {"creditToken": credit_token(token_keys[0], purchase.id)} if purchase.payer == wallet else {}
     is_over = purchase.expires_ms is not None and purchase.expires_ms <= clock_ms()
     remaining = purchase.remaining if purchase.state is PurchaseState.LIVE and not is_over else 0

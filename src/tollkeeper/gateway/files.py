@@ -87,7 +87,7 @@ class Files:
     unnamed: dict[str, int] = field(default_factory=dict)
 
     async def bought(self, file: StoredFile, purchase_id: str, request_id: str) -> dict[str, Any]:
-        """What a buyer of the file is answered, with a link of this request's own. Raises: UNAVAILABLE."""
+        """Make a file's buyer the answer, with a link of this request's own. Raises: UNAVAILABLE."""
         expires = self.clock_ms() // 1000 + self.lifetime_seconds
         link = Link(file.id, purchase_id, expires, request_id)
         await self._keep(file.id, expires * 1000)

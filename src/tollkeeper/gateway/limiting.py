@@ -1,4 +1,4 @@
-"""Who asks too often: management and logins by address and wallet, gates by unpaid and refused requests (contract 4.2).
+"""Rate limits: management and logins by address and wallet, gates by unpaid and refused requests (contract 4.2).
 
 At a gate nothing is counted but 402s and refusals, so that nobody is limited for calls that were paid for: only an
 address that has such a debt is asked at all, one whose debt is full gets 429, and a payment or token that got a credit
@@ -39,7 +39,7 @@ PROOFS_OF_PAYERS: Final = PROOFS[1:]  # where no credit token counts
 
 
 class UnpaidLimit:
-    """What addresses owe for requests at gates that were unpaid or refused, and which proofs were good."""
+    """Debts of addresses for requests at gates that were unpaid or refused, and the proofs that were good."""
 
     def __init__(self, per_minute: int, clients: ClientAddresses) -> None:
         self.clients = clients

@@ -1,4 +1,4 @@
-"""What a person is shown who opens a PayGate's URL in a browser; the pages themselves are `web`."""
+"""Pages for a person who opens a PayGate's URL in a browser; they are made in `web`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Page(NamedTuple):
 
 
 class Pages(Protocol):
-    """Who makes the pages."""
+    """The maker of the pages."""
 
     def at(self, opened: OpenGate, call: InboundCall) -> Page:
         """The page of a gate that sells."""

@@ -1,4 +1,4 @@
-"""What happened, off the hot path: counters, statistics and the request log, written in batches (architecture 3).
+"""Records of traffic, off the hot path: counters, statistics and the request log, written in batches (architecture 3).
 
 Nothing here decides about money; what a crash loses is a count, and calls that it leaves open are marked INTERRUPTED
 at the next start. Counters and statistics are exact; of the log no more rows wait to be written than LOGGED_MAX, and
@@ -95,7 +95,7 @@ class Traffic:
         self._note(gate_id, call, 402, RequestOutcome.CHALLENGED, None, None)
 
     def _gather(self) -> None:
-        """What `_served` counted, counted as everything else."""
+        """Count what `_served` counted as everything else."""
         served, self._served = self._served, {}
         for gate_id, one in served.items():
             self._take_served(gate_id, one)
@@ -153,7 +153,7 @@ class Traffic:
         )
 
     def _serving(self, gate_id: int, now_ms: int) -> _Served:
-        """What counts a gate's served calls now."""
+        """Return what counts a gate's served calls now."""
         served = self._served.get(gate_id)
         if served is not None and served.hour_ms <= now_ms < served.until_ms:
             return served
@@ -235,7 +235,7 @@ class Traffic:
 
     @property
     def _is_behind(self) -> bool:
-        """Whether rows wait that go before the counts: some stay for these, which need not have rows of their own."""
+        """True if rows wait that go before the counts: some stay for these, which need not have rows of their own."""
         return not self._tried and len(self._requests) > ROWS_AT_ONCE
 
     async def _write_tried(self, *, is_again: bool = False) -> None:
@@ -352,7 +352,7 @@ class Traffic:
 
 
 async def _told(writing: Coroutine[None, None, None]) -> None:
-    """What the database did not take is told, and tried again with the next writing."""
+    """Tell what the database did not take; it is tried again with the next writing."""
     try:
         await writing
     except ApiError as error:
@@ -362,7 +362,7 @@ async def _told(writing: Coroutine[None, None, None]) -> None:
 
 
 def _parts(counted: Counted) -> list[Counted]:
-    """What is tried by itself where the database refused the whole; nothing where there is one thing only."""
+    """Return what is tried by itself where the database refused the whole; nothing where there is one thing only."""
     rows = counted.requests
     if len(rows) > 1:
         half = len(rows) // 2

@@ -1,4 +1,4 @@
-"""What all requests at PayGates share: the parts that they are served with, and what is under way for them."""
+"""The parts that all requests at PayGates share: those that they are served with, and what is under way for them."""
 
 from __future__ import annotations
 

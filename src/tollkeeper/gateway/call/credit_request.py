@@ -39,7 +39,7 @@ class Asking(Answering):
     """One request, as far as a credit is asked for it."""
 
     def _wish(self, presented: Presented | None, *, is_token: bool = False) -> SpendRequest:
-        """What is asked of the ledger; `presented` None where another proof than a payment was shown and checked.
+        """Make the request to the ledger; `presented` is None where another proof than a payment was shown and checked.
 
         Where the gate binds credits otherwise (`creditBinding`), a payment's header matches no purchase: it counts for
         the request that buys with it (`Buyer.claimed`) and for no other.
@@ -93,7 +93,7 @@ class Asking(Answering):
         return None
 
     async def _is_one_paid_after_all(self, wallet: str, deadline: float) -> bool:
-        """Of the wallet's sales, void for their payment, while that is looked at. Raises: SETTLEMENT_PENDING."""
+        """Wait while payments of void sales are looked at; True if one is paid. Raises: SETTLEMENT_PENDING."""
         for purchase in await self.shared.purchases.unpaid_of_payer(wallet, self.opened.gate.id, _UNPAID_MAX):
             if await self.shared.buying.is_paid_after_all(purchase, deadline):
                 return True
@@ -163,10 +163,10 @@ class Asking(Answering):
 
     @abstractmethod
     async def _wait_or_refuse(self, result: SpendResult, deadline: float, presented: Presented | None = None) -> None:
-        """See `Arriving`: what the other outcomes of asking for a credit mean."""
+        """Handle every other outcome of asking for a credit, as `Arriving` says."""
 
     async def _is_given_back(self, deadline: float) -> bool:
-        """Whether the last credit may be there again: nobody pays anew for what a 503 of just now owes him.
+        """Wait for refunds in flight; True if a credit may be there again. A 503 charges nothing, so nobody pays anew.
 
         Raises: UNAVAILABLE where nobody knows, by `deadline` at the latest.
         """
@@ -231,7 +231,7 @@ class Asking(Answering):
     # Who calls: step 2 of `flow` says what that waits for.
 
     def _is_login_wanted(self) -> bool:
-        """Whether the gate asks who calls, or may serve a caller by who it is."""
+        """Return True if the gate asks who calls, or may serve a caller by its wallet."""
         opened = self.opened
         return opened.gate.require_auth or (not opened.takes_header and self._bearer() is not None)
 

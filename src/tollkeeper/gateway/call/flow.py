@@ -301,7 +301,7 @@ class Arriving(Asking):
     # `deadline`, and what is owed is given back first (`_is_given_back`). The reading thread reads a changed gate.
 
     async def _wait_or_refuse(self, result: SpendResult, deadline: float, presented: Presented | None = None) -> None:
-        """What asking for a credit says, but that one was taken, or that nothing is held.
+        """Handle every outcome of asking for a credit, but that one was taken, or that nothing is held.
 
         Returns when it is worth asking again. Raises: the refusal, ExhaustedError.
         """
@@ -350,7 +350,7 @@ class Arriving(Asking):
 
     @abstractmethod
     def _forward(self, opened: OpenGate, purchase: Purchase, proofs: Sequence[bytes] = PROOFS) -> None:
-        """See `PaidCall`."""
+        """Forward the request, as `PaidCall` says."""
 
 
 class PaidCall(Arriving):
@@ -390,7 +390,7 @@ class PaidCall(Arriving):
             ahead.start(length)
 
     def _sign(self, signed: bytes | None, body: bytes | BodySource) -> None:
-        """Where the gate signs: `signed` is the body as far as the signature covers it, None for one too long."""
+        """Sign where the gate signs: `signed` is the body as far as the signature covers it, None for one too long."""
         if self.stage is Stage.OVER:
             return
         self.relay = None  # the body is read, its reader done

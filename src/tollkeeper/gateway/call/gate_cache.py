@@ -55,7 +55,7 @@ class OpenGate:
 
     @property
     def challenge(self) -> Challenge:
-        """What it asks for where nobody names a network: on its own, or its first that can be paid on.
+        """The 402 where nobody names a network: on the gate's own, or its first that can be paid on.
 
         Raises: UNAVAILABLE where there is none.
         """

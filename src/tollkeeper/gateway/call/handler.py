@@ -1,4 +1,4 @@
-"""What is a PayGate's call (contract 4.2): `Access` is the listener's handler, and each is an `flow.PaidCall`."""
+"""The listener's handler of PayGates' calls (contract 4.2): each call is a `flow.PaidCall`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Access(Shared):
         PaidCall(self, call).arrive()
 
     def ended(self, call: InboundCall) -> None:
-        """See `CallHandler`; a call tells its own end."""
+        """Do nothing: a call tells its own end."""
 
     async def aclose(self) -> None:
         """Gives up what still waits: the listener has waited as long as it may. A commit under way is waited for.

@@ -80,7 +80,7 @@ class GateWire:
 
 
 def gate_wire(gate: PayGate, target: TargetUrl, public_url: str) -> GateWire:
-    """What every call of this gate sends: the target's host, the gateway's own marks, the owner's headers."""
+    """Make what every call of this gate sends: the target's host, the gateway's own marks, the owner's headers."""
     public, access_url = urlsplit(public_url), f"{public_url}/{gate.slug}"
     values = [value for _, value in gate.target_headers]
     locations = Locations.of(target, access_url, values, allow_subpaths=gate.allow_subpaths)

@@ -214,7 +214,7 @@ class PayerProofs:
 
 
 def place_of(opened: OpenGate, key: PaymentKey) -> Place:
-    """Where the credits count that a payment buys, or spends."""
+    """Return the place where the credits count that a payment buys, or spends."""
     return Place(key.payer, opened.gate.id, key.network)
 
 

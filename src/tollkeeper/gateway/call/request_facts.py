@@ -1,4 +1,4 @@
-"""What the gateway reads of a call, and what it says of one that it refuses (contract 4.1, 4.2, 4.3, 4.5, 4.7).
+"""The facts that the gateway reads of a call, and the refusals of one (contract 4.1, 4.2, 4.3, 4.5, 4.7).
 
 Asks nobody and waits for nothing; the header lines that the gateway writes are `headers`.
 """
@@ -55,7 +55,7 @@ def check_size(call: InboundCall, limit_bytes: int) -> None:
 
 
 def challenge_on(opened: OpenGate, call: InboundCall) -> Challenge:
-    """What a gate asks for on the network that its caller names by `X-Payment-Network`, else on its own.
+    """Return the 402 of a gate on the network that its caller names by `X-Payment-Network`, else on its own.
 
     Raises: INVALID_NETWORK for a network that it is not paid on; UNAVAILABLE where it can be paid on none.
     """
@@ -70,7 +70,7 @@ def challenge_on(opened: OpenGate, call: InboundCall) -> Challenge:
 
 
 def challenge_beside(opened: OpenGate, call: InboundCall) -> Challenge:
-    """What stands beside another refusal: as `challenge_on`, or what the gate asks for where none is named.
+    """Return the 402 that stands beside another refusal: as `challenge_on`, or the gate's own where none is named.
 
     Raises: UNAVAILABLE where it can be paid on none.
     """
@@ -120,7 +120,7 @@ def too_large(limit_bytes: int) -> ApiError:
 
 @dataclass(slots=True)
 class RequestFacts:
-    """What the gateway makes of a request's head.
+    """The facts of a request's head.
 
     `path` and `lines` (of headers) are what a target is sent of it, made for the gate whose `wire` this is.
     """
@@ -196,20 +196,20 @@ class BoundedBody:
         self._sink: BodySink
 
     def body_to(self, sink: BodySink) -> None:
-        """See `call.BodySource`."""
+        """Hand the body to `sink`."""
         self._sink = sink
         self._call.body_to(self)
 
     def pause_body(self) -> None:
-        """See `call.BodySource`."""
+        """Pause the reading."""
         self._call.pause_body()
 
     def resume_body(self) -> None:
-        """See `call.BodySource`."""
+        """Resume the reading."""
         self._call.resume_body()
 
     def on_request_body(self, data: bytes) -> None:
-        """See `call.BodySink`."""
+        """Count and hand on a part."""
         had_room = self._left_bytes >= 0
         self._left_bytes -= len(data)
         if self._left_bytes >= 0:
@@ -218,12 +218,12 @@ class BoundedBody:
             self._break_off(too_large(self._limit_bytes))
 
     def on_request_end(self) -> None:
-        """See `call.BodySink`."""
+        """Hand on the end."""
         if self._left_bytes >= 0:
             self._pass_on(self._sink.on_request_end)
 
     def refuse(self, error: Exception) -> None:
-        """See `call.BodySink`."""
+        """Hand on the refusal."""
         if self._left_bytes >= 0:
             self._break_off(error)
 
@@ -291,7 +291,7 @@ def shown_before(purchase: Purchase, *, holds: bool) -> ApiError:
 
 
 def next_try_withheld(purchase_id: str, transaction_hash: str) -> ApiError:
-    """What is said of a payment that failed in public, to who shows only what everybody can read there."""
+    """Make the refusal of a payment that failed in public, for whoever shows only what everybody can read there."""
     return ApiError(
         Code.CREDIT_TOKEN_REQUIRED,
         "this payment failed in a transaction that anybody can read: at this PayGate it is tried again with the "
@@ -308,7 +308,7 @@ def purchase_of(result: SpendResult) -> Purchase:
 
 
 def exhausted(spent: ExhaustedError) -> ApiError:
-    """What is said of a payment whose credits are used up, or lost as their time is over, or void since it failed."""
+    """Make the refusal of a payment whose credits are used up, expired, or void since it failed."""
     what = "have expired" if spent.is_expired else "are used up"
     message = with_advice(f"the credits of this payment {what}; sign a new payment", spent.payer)
     if spent.is_unpaid:
@@ -317,7 +317,7 @@ def exhausted(spent: ExhaustedError) -> ApiError:
 
 
 def is_given_back(gate: PayGate, error: ApiError) -> bool:
-    """Whether a call that was paid for and answered with this has its credit again (contract 4.5).
+    """Return True if a call that was paid for and answered with this has its credit again (contract 4.5).
 
     A 503 charges nothing that is not honoured, as far as the database can: no connection was to be had, or it was our
     own disk, or our stop. A target that failed is paid, unless the owner has it otherwise. So is what is found wrong

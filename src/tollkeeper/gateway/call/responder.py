@@ -140,7 +140,7 @@ class Answering(Charging):
             self.relay.refuse(error)
 
     def broken(self, fault: BaseException) -> None:
-        """See `Steps`. With the receipt where a credit was taken, else with the token of the claim that it wrote."""
+        """Answer a fault: with the receipt where a credit was taken, else with the token of the claim that it wrote."""
         is_paid, lines = self.stage is Stage.FORWARDING or self.is_charged, b""
         if not (self.stage is Stage.OVER or self.call.response_started or self.is_returning):
             try:
@@ -165,7 +165,7 @@ class Answering(Charging):
         return b"" if claimed is None else self._credit_token_line(claimed)
 
     def _told(self, error: BaseException) -> ApiError:
-        """What a caller is told of it; a fault of ours is logged."""
+        """Return the refusal that a caller is told; log a fault of ours."""
         if isinstance(error, ApiError):
             return error
         _LOG.error("unhandled", exc_info=error, request_id=self.call.request_id)
@@ -188,7 +188,7 @@ class Answering(Charging):
         self.call.refuse(error.adding(told), self.receipts + CORS)
 
     def end(self, status: int, code: Code | None = None, *, failed: bool = False) -> None:
-        """See `Charging`."""
+        """End the request."""
         self.enter(Stage.OVER)
         if self.ahead is not None:
             self.ahead.close()
@@ -234,7 +234,7 @@ class Answering(Charging):
             self.call.answer(402, JSON_LINE + lines, shown.body(profile, iso(clock_ms())))
 
     def exhausted(self, spent: ExhaustedError) -> None:
-        """See `Steps`."""
+        """Answer that the credits are used up."""
         self._by_gate_of_now(lambda: self._answer_exhausted(spent))
 
     def _answer_exhausted(self, spent: ExhaustedError) -> None:
@@ -326,7 +326,7 @@ class Answering(Charging):
         _LOG.info("client_gone", request_id=self.call.request_id)
 
     def cut_short(self) -> None:
-        """See `Steps`; so ends what begins behind such a request, too.
+        """Cut the request short; so ends what begins behind such a request, too.
 
         A 503, unless an answer has begun: what was charged for it is given back (contract 4.5).
         """
@@ -342,7 +342,7 @@ class Answering(Charging):
             self.call.guard(self.call.refuse, stopped, CORS + token)
 
     def give_up(self, status: int) -> None:
-        """See `Steps`."""
+        """Give the request up."""
         if self.relay is not None:
             self.relay.close()
         is_paid = self.stage is Stage.FORWARDING or (self.is_charged and self.stage is not Stage.OVER)

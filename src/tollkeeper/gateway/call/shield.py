@@ -1,4 +1,4 @@
-"""What takes a credit or gives one back goes on, whatever becomes of the request that it is for (contract 4.3, 4.5).
+"""The shield of credits: taking one or giving one back goes on, whatever becomes of its request (contract 4.3, 4.5).
 
 Committed is charged, though the client left meanwhile: then the call is ended here (`flow` ends one whose spend was one
 of a batch). What gives a credit back: a 503 of ours, a 502 where the gate says so (`request_facts.is_given_back`), a
@@ -56,14 +56,14 @@ class Charging(Steps):
             raise
 
     def uncancelled(self, work: Awaitable[T]) -> asyncio.Future[T]:
-        """What takes a credit or gives one back: begun, and waited for at a stop, whatever becomes of the request."""
+        """Begin what takes a credit or gives one back; a stop waits for it, whatever becomes of the request."""
         future = asyncio.ensure_future(work)
         self.shared.charging.add(future)
         future.add_done_callback(self.shared.charging.discard)
         return future
 
     def left(self, taken: asyncio.Future[SpendResult]) -> None:
-        """What was decided about a credit whose call had ended by then."""
+        """Note what was decided about a credit whose call had ended by then."""
         if not taken.cancelled() and isinstance(taken.exception(), StorageError):
             self.shared.purchases.ledger.refused(self.call.request_id)
         elif not taken.cancelled() and taken.exception() is None and taken.result().outcome is Spend.SPENT:

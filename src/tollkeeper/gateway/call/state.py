@@ -47,7 +47,7 @@ class ExhaustedError(Exception):
 
     @classmethod
     def of(cls, purchase: Purchase) -> ExhaustedError:
-        """Of this purchase."""
+        """Make the error of this purchase."""
         return cls(
             purchase.payer,
             is_unpaid=purchase.failure == SETTLEMENT_FAILED,
@@ -56,7 +56,7 @@ class ExhaustedError(Exception):
 
 
 class Stage(Enum):
-    """What a request waits for."""
+    """Stages of a request, by what it waits for."""
 
     ARRIVED = "nothing yet; a gate that is not in memory is read in a task"
     LOGIN = (

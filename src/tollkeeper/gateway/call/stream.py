@@ -25,7 +25,7 @@ STREAM_AHEAD_BYTES: Final = 64 * 1024
 
 
 class PartsOwner(AnswerOwner, Protocol):
-    """Who asked. `on_stream` is called in place of `on_answer` where there is a body."""
+    """The owner of a call. `on_stream` is called in place of `on_answer` where there is a body."""
 
     def on_stream(self, head: ResponseHead, parts: AsyncIterator[bytes]) -> None:
         """The head; the parts come as the target sends them and may end in UPSTREAM_*. They are to be iterated."""
@@ -64,7 +64,7 @@ class StreamedParts:
         self._relay = ref(relay)
 
     def on_head(self, head: ResponseHead) -> None:
-        """See `StreamOwner`."""
+        """Take the head."""
         self._head = head
         if head.framing.end is not BodyEnd.NONE:
             self._is_streaming = True
@@ -89,7 +89,7 @@ class StreamedParts:
             await self._arrived.wait()
 
     def on_part(self, data: bytes) -> None:
-        """See `StreamOwner`."""
+        """Take a part."""
         add_part(self._parts, data)
         self._ahead_bytes += len(data)
         self._arrived.set()
@@ -97,7 +97,7 @@ class StreamedParts:
             relay.pause()
 
     def on_end(self) -> None:
-        """See `StreamOwner`."""
+        """Take the end."""
         if self._is_streaming:
             self._is_complete = True
             self._arrived.set()
@@ -105,7 +105,7 @@ class StreamedParts:
             self._owner.on_answer(self._head, [], 0)
 
     def on_refusal(self, error: BaseException) -> None:
-        """See `StreamOwner`."""
+        """Take the refusal."""
         if self._is_streaming:
             self._fault = error
             self._arrived.set()

@@ -27,7 +27,7 @@ AHEAD_SIZE_BYTES: Final = 384 * 1024 * 1024  # of all bodies that are read to be
 
 
 class BodyOwner(Protocol):
-    """Whose call it is."""
+    """The owner of a call whose body is read ahead."""
 
     def on_refusal(self, error: BaseException) -> None:
         """The body does not come, and the call ends so."""
@@ -94,10 +94,10 @@ class BodyAhead:
             self._owner.on_refusal(error)
 
     def time_out(self) -> None:
-        """See `deadlines.Bound`: never, for a caller who is too slow is closed (`edge.server.timeouts`)."""
+        """Do nothing: a caller who is too slow is closed (`edge.server.timeouts`)."""
 
     def give_up(self) -> None:
-        """See `deadlines.Bound`."""
+        """Give the body up."""
         self.refuse(ApiError(Code.UNAVAILABLE, "the gateway stopped before the request had come"))
 
     def _tell(self, signed: bytes | None, body: bytes | BodySource) -> None:
@@ -109,7 +109,7 @@ class BodyAhead:
         self._forwarder.deadlines.clear(self)
 
     def on_request_body(self, data: bytes) -> None:
-        """See `call.BodySink`."""
+        """Take a part."""
         if self._sink is not None:
             self._sink.on_request_body(data)
         elif self._is_told:
@@ -129,7 +129,7 @@ class BodyAhead:
         self._size_bytes += len(data)
 
     def on_request_end(self) -> None:
-        """See `call.BodySink`."""
+        """Take the end."""
         self._has_ended = True
         if self._sink is not None:
             self._sink.on_request_end()
@@ -139,7 +139,7 @@ class BodyAhead:
             self._tell(body, body)
 
     def body_to(self, sink: BodySink) -> None:
-        """See `call.BodySource`."""
+        """Hand the body to `sink`."""
         self._sink = sink
         parts, self._parts = self._parts, []
         for part in parts:
@@ -150,11 +150,11 @@ class BodyAhead:
             self._source.resume_body()
 
     def pause_body(self) -> None:
-        """See `call.BodySource`."""
+        """Pause the reading."""
         self._is_paused = True
         self._source.pause_body()
 
     def resume_body(self) -> None:
-        """See `call.BodySource`."""
+        """Resume the reading."""
         self._is_paused = False
         self._source.resume_body()

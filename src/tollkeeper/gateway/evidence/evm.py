@@ -1,4 +1,4 @@
-"""What an EVM chain shows of a payment (contract 4.3, 4.4): `authorizationState`, and one log query by payer and nonce.
+"""Evidence on an EVM chain of a payment (contract 4.3, 4.4): `authorizationState`, and one log query.
 
 The token remembers every used nonce for ever, so that an unused one is FAILED a minute after its end, at a block as
 deep as the amount needs. The log of a used one names its transaction, whose receipt must show the very transfer.
@@ -32,7 +32,7 @@ _UNUSED: Final = PaymentFinding(EvidenceOutcome.UNKNOWN, may_change=True)
 
 
 class EvmEvidence:
-    """Of one network."""
+    """Evidence of one network."""
 
     def __init__(self, chain: EvmChain, clock_ms: Callable[[], int]) -> None:  # noqa: ARG002 - the chain has its own
         self._chain = chain

@@ -1,4 +1,4 @@
-"""What a gateway asks of a chain, by its family: one row each (contract 4.3, 4.4)."""
+"""The questions that a gateway asks of a chain, by its family: one row each (contract 4.3, 4.4)."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class ExpectedTransfer:
 
 
 class EvidenceOutcome(Enum):
-    """What the chain shows of a payment."""
+    """Outcomes of a payment that the chain shows."""
 
     PAID = auto()
     FAILED = auto()

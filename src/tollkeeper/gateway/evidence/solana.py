@@ -1,4 +1,4 @@
-"""What a Solana chain shows of a payment (contract 4.3, 4.4; spec 2.3): the very message, executed, without an error.
+"""Evidence on a Solana chain of a payment (contract 4.3, 4.4; spec 2.3): the very message, executed, without an error.
 
 A message is executed once at most, whatever signatures it comes with, and it is the payment: amount, mint, both
 accounts and payer stand in it. Its transaction has the fee payer's signature for a name, so only one that the
@@ -37,7 +37,7 @@ _UNUSED: Final = PaymentFinding(EvidenceOutcome.UNKNOWN, may_change=True)
 
 
 class SolanaEvidence:
-    """Of one network."""
+    """Evidence of one network."""
 
     def __init__(self, chain: SolanaChain, clock_ms: Callable[[], int]) -> None:
         self._chain = chain

@@ -1,4 +1,4 @@
-"""What a gateway asks a node: has a wallet a token account, and whose is one (contract 3.1, 8; spec 2.3).
+"""Questions to a node: has a wallet a token account, and whose is one (contract 3.1, 8; spec 2.3).
 
 So it is asked on networks where what a wallet holds lies in accounts of their own: Solana's.
 
@@ -49,10 +49,10 @@ class AccountChain(Protocol):
         """Why the address is no wallet's, and who gets what is paid to its token account. Raises: RpcUnavailable."""
 
     async def holder_of(self, account: str) -> Holder:
-        """Who gets what is paid to a token account. Raises: RpcUnavailable."""
+        """Return who gets what is paid to a token account. Raises: RpcUnavailable."""
 
     async def blockhash(self) -> str:
-        """What a new transaction names. Raises: RpcUnavailable."""
+        """Return the blockhash that a new transaction names. Raises: RpcUnavailable."""
 
     def held_by(self, account: str, wallet: str) -> Holder:
         """The same of an account of which it is known whose it was."""
@@ -70,7 +70,7 @@ class TokenAccounts:
     async def warnings(
         self, recipients: Sequence[Recipient], assets: Mapping[str, Asset], known: Collection[Recipient] = ()
     ) -> list[dict[str, Any]]:
-        """What a gate's owner should know of its recipients, the gate's own network first.
+        """Tell what a gate's owner should know of its recipients, the gate's own network first.
 
         Raises: INVALID_ADDRESS for one that can never be paid; of those `known` that is a warning too, so that the gate
         can still be changed.
@@ -102,7 +102,7 @@ class TokenAccounts:
             return (NoWallet(why, is_never_paid=False) if why else None), Holder(address, is_its_own=True)
 
     async def blockhash(self, asset: Asset) -> str:
-        """What a new transaction on the asset's network names. Raises: RpcUnavailable, also where no node is set."""
+        """Return a new transaction's blockhash. Raises: RpcUnavailable, also if no node is set."""
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 return await (await self._chain(asset)).blockhash()
@@ -111,7 +111,7 @@ class TokenAccounts:
             raise RpcUnavailable(msg) from error
 
     async def owner(self, account: str, asset: Asset) -> str | None:
-        """Whose the token account is; None where there is none. Raises: RpcUnavailable, also where no node is set."""
+        """Return the token account's owner; None where there is none. Raises: RpcUnavailable, also with no node set."""
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 return await self._owner(account, asset)

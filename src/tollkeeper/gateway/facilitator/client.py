@@ -87,7 +87,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Senders:
-    """Who of a facilitator sends transactions on one network, or pays their fees, as far as it says.
+    """A facilitator's senders or fee payers on one network, as far as it says.
 
     `are_all`: it lists them. Where it does not, the transaction that it named is its own.
     """
@@ -102,7 +102,7 @@ class Senders:
 
 @dataclass(frozen=True, slots=True)
 class Supported:
-    """What the facilitator settles: our names of networks to their assets.
+    """The assets that the facilitator settles, by our names of networks.
 
     `confirms`: `confirm: true` works. `is_ours`: it knows claim keys and payment status.
     """
@@ -113,7 +113,7 @@ class Supported:
     signers: frozenset[str]
 
     def senders_on(self, network: str) -> Senders:
-        """Whose transactions count there. On Solana the buyer is told a fee payer in any case."""
+        """Return whose transactions count there. On Solana the buyer is told a fee payer in any case."""
         family = NETWORKS[network].family
         listed = frozenset(one for one in self.signers if family_of(one) is family)
         asset = self.assets.get(network)
@@ -132,7 +132,7 @@ class FacilitatorVerdict:
 
 
 class SettleMeaning(Enum):
-    """What a settle answer means."""
+    """Meanings of a settle answer."""
 
     SUCCESS = auto()
     FAILED = auto()  # clearly not settled by this request
@@ -176,7 +176,7 @@ class SettleRequest:
 
     @property
     def members(self) -> bytes:
-        """Of its body, as `HubClient.verify` is asked: those beside `asked_of`'s say nothing there."""
+        """Members of its body, as `HubClient.verify` is asked: those beside `asked_of`'s say nothing there."""
         return self.body[1:-1]
 
     @property
@@ -221,7 +221,7 @@ class HubClient:
         await self._transport.close()
 
     async def supported(self) -> Supported:
-        """What the facilitator settles. Raises: HubUnreachableError, also for an answer that cannot be read."""
+        """Ask what the facilitator settles. Raises: HubUnreachableError, also for an answer that cannot be read."""
         status, data = await self._transport.request("GET", "/supported", {}, b"", VERIFY_TIMEOUT_SECONDS)
         body = _object(data)
         if status != 200 or not isinstance(body.get("kinds"), list):
@@ -383,7 +383,7 @@ class HubClient:
         return "" if told is None else told.transaction
 
     async def problems(self) -> list[str] | None:
-        """What the operator of ours should know though it can do its work; None where the facilitator cannot."""
+        """Ask what our hub's operator should know though it can do its work; None where the facilitator cannot."""
         try:
             await self.supported()
             if not self._is_ours:
@@ -461,7 +461,7 @@ def _read_ms(moment: object) -> int:
 
 
 def _transaction_in(answer: Mapping[str, Any]) -> str:
-    """What names the transaction there; empty for none, and for what no receipt could show."""
+    """Return the transaction's name there; empty for none, and for what no receipt could show."""
     transaction = answer.get("transaction")
     return transaction if isinstance(transaction, str) and _TRANSACTION.fullmatch(transaction) else ""
 
@@ -473,7 +473,7 @@ def _wants_to_be_asked_again(status: int, body: Mapping[str, Any]) -> bool:
 
 
 def _judge(status: int, body: dict[str, Any], *, is_ours: bool) -> SettleAnswer:
-    """What the answer means. A stranger's refusal is one only by `success: false`: any status may follow a sending."""
+    """Judge an answer. A stranger's refusal is one only by `success: false`: any status may follow a sending."""
     transaction = _transaction_in(body)
     reason = body.get("errorReason")
     reason = reason if isinstance(reason, str) else ""

@@ -1,4 +1,4 @@
-"""What a facilitator's `/supported` says that we can sell for, and who signs for it. Asks nobody."""
+"""Reading of a facilitator's `/supported`: what we can sell for, and who signs for it. Asks nobody."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORMER_NAMES: Final = {**ALIASES, **{name: name for name in NETWORKS}}  # of ve
 
 
 def asset_of(kind: object, version: int) -> Asset | None:
-    """What a kind of this version says that we can sell for; None for any other, or one that cannot be read."""
+    """Return the asset of a kind that we can sell for; None for any other, or one that cannot be read."""
     if not isinstance(kind, dict) or kind.get("scheme") != SCHEME or kind.get("x402Version") != version:
         return None
     name, names = kind.get("network"), CAIP2_NAMES if version == version2.VERSION else _FORMER_NAMES
@@ -31,7 +31,7 @@ def asset_of(kind: object, version: int) -> Asset | None:
 
 
 def signers_of(signers: object) -> frozenset[str]:
-    """Who signs for a facilitator, as it says; EVM addresses in lower case."""
+    """Return who signs for a facilitator, as it says; EVM addresses in lower case."""
     if not isinstance(signers, dict):
         return frozenset()
     lists = [group for group in signers.values() if isinstance(group, list)]

@@ -42,7 +42,7 @@ class HttpTransport:
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, timeout_seconds: float
     ) -> tuple[int, bytes]:
-        """See `hub_client.Transport`. A payment goes where the operator said: only a GET follows a redirect.
+        """Send a request. A payment goes where the operator said: only a GET follows a redirect.
 
         It does so on the same host. An answer that names another request is none: something sent that one twice. Only
         our hub repeats the name.
@@ -136,7 +136,7 @@ class _AwaitedRelay:
         self.come: asyncio.Future[tuple[ResponseHead, bytes]] = asyncio.get_running_loop().create_future()
 
     def on_answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
-        """See `relay.AnswerOwner`."""
+        """Tell whoever waits."""
         del size_bytes
         if not isinstance(body, list):
             body.close()
@@ -148,7 +148,7 @@ class _AwaitedRelay:
             self.come.set_result((head, b"".join(body)))
 
     def on_refusal(self, error: BaseException) -> None:
-        """See `relay.AnswerOwner`."""
+        """Tell whoever waits."""
         if not self.come.done():
             self.come.set_exception(error)
             self.come.exception()  # whoever waited may be gone
@@ -163,7 +163,7 @@ class AsgiTransport:
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, timeout_seconds: float
     ) -> tuple[int, bytes]:
-        """See `hub_client.Transport`."""
+        """Send a request within the process."""
         status = 0
         parts: list[bytes] = []
         asked = False

@@ -1,4 +1,4 @@
-"""What the gateway's management takes and answers (specification 4.1, contract 2, 3, 8).
+"""The description of the gateway's management (specification 4.1, contract 2, 3, 8).
 
 Calls of PayGates and downloads are described in `calls_described`, logins in `auth.operations`.
 """

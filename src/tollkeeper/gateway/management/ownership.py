@@ -1,4 +1,4 @@
-"""Who may manage which PayGate (contract 3.2): owners by bearer, ownerless gates by setting or by their token."""
+"""The right to manage a PayGate (contract 3.2): owners by bearer, ownerless gates by setting or by their token."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def new_management_token(random: bytes) -> str:
 
 
 def management_hash(token: str) -> bytes:
-    """What is stored of a management token."""
+    """Return what is stored of a management token."""
     return hashlib.sha256(token.encode()).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class GateManager:
-    """Who manages: a logged-in wallet, the holder of a management token, or nobody in particular.
+    """The manager of a gate: a logged-in wallet, the holder of a management token, or nobody in particular.
 
     `login` is the wallet's session, with the access token that named it. `address`: from where.
     """
@@ -51,7 +51,7 @@ class GateManager:
 
     @property
     def tenant(self) -> str:
-        """Whose share what he asks for takes (`core.shares`)."""
+        """The tenant whose share this manager's requests take (`core.shares`)."""
         return self.wallet or rate_key(self.address) or "this machine"
 
 
@@ -67,7 +67,7 @@ class Ownership:
         self._has_management = has_management
 
     async def caller(self, bearer: str | None, address: str = "") -> GateManager:
-        """Who a bearer speaks for. Raises: INVALID_TOKEN for an access or management token that is not in force."""
+        """Return who a bearer speaks for. Raises: INVALID_TOKEN for a token that is not in force."""
         if bearer is None:
             return GateManager(address=address)
         if bearer.startswith(_TOKEN_PREFIX):

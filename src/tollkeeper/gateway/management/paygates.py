@@ -198,7 +198,7 @@ class Management:
         target_headers: Sequence[tuple[str, str]] = (),
         tenant: str = "",
     ) -> list[dict[str, Any]]:
-        """What the owner should know of a gate that is saved.
+        """Tell what the owner should know of a gate that is saved.
 
         `target`: where it is new, with the owner's headers for it, and `tenant`, whose share asking it takes.
         Raises: INVALID_ADDRESS for a recipient that can never be paid, unless it was `known` before.
@@ -239,7 +239,7 @@ class Management:
         return body if trust == Trust() else {**body, "trusted": trust.body()}
 
     async def may_send_form(self, bearer: str | None, gate_id: int | None) -> tuple[GateManager, PayGate | None]:
-        """Who, and which gate is changed; asked before the first byte is read. Raises: AUTH_REQUIRED, as `update`."""
+        """Return who changes which gate; asked before the first byte is read. Raises: AUTH_REQUIRED, as `update`."""
         caller = await self.ownership.caller(bearer)
         self.ownership.require_known(caller)
         if gate_id is not None:

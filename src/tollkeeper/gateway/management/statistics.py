@@ -1,4 +1,4 @@
-"""What owners read of their gates: statistics, and the log of requests (contract 2)."""
+"""The reports that owners read of their gates: statistics, and the log of requests (contract 2)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Reports:
     kept: Kept
 
     async def of_all(self, bearer: str | None, query: Mapping[str, str]) -> dict[str, Any]:
-        """Of all the caller's gates. Raises: AUTH_REQUIRED, INVALID_TOKEN, INVALID_PARAMETER."""
+        """Report on all the caller's gates. Raises: AUTH_REQUIRED, INVALID_TOKEN, INVALID_PARAMETER."""
         caller = await self.management.ownership.caller(bearer)
         self.management.ownership.require_known(caller)
         if caller.wallet is None:
@@ -45,7 +45,7 @@ class Reports:
         return await self._report(Whose(caller.wallet, owner_wallet=caller.wallet), query)
 
     async def of_gate(self, bearer: str | None, gate_id: int, query: Mapping[str, str]) -> dict[str, Any]:
-        """Of one gate. Raises: FORBIDDEN, NOT_FOUND, INVALID_PARAMETER."""
+        """Report on one gate. Raises: FORBIDDEN, NOT_FOUND, INVALID_PARAMETER."""
         gate, _ = await self.management.managed(bearer, gate_id)
         return await self._report(Whose(gate.tenant, gate_id=gate_id), query)
 

@@ -60,7 +60,7 @@ class TargetProbe:
     async def warnings(
         self, target: TargetUrl, target_headers: Sequence[tuple[str, str]], tenant: str
     ) -> list[dict[str, Any]]:
-        """What the owner should know of the target, for the answer to a create or update by `tenant`."""
+        """Tell what the owner should know of the target, in the answer to a create or update by `tenant`."""
         try:
             answer = await self._ask(target, target_headers, tenant)
         except TimeoutError:

@@ -50,7 +50,7 @@ class Form:
 
 @dataclass(slots=True)
 class _Reading:
-    """What of a form was read so far."""
+    """The part of a form that was read so far."""
 
     check_before_file: Callable[[dict[str, Any]], None]
     pairs: list[tuple[str, str]] = field(default_factory=list)

@@ -79,7 +79,7 @@ class Honouring:
         return await self._grant(payment, gate, is_deleted=is_deleted)
 
     async def _shown(self, transaction_hash: str, nonce: str | None, gate: PayGate, network: str) -> list[ChainPayment]:
-        """What in that transaction, on this network, is to be honoured. Raises: as `honour`."""
+        """Find what in that transaction, on this network, is to be honoured. Raises: as `honour`."""
         chain = self.chain_of(network)
         if chain is None:
             raise ApiError(Code.INVALID_NETWORK, f"no node of {network} is configured: set its rpc_url")
@@ -161,7 +161,7 @@ def _require_due(purchase: Purchase | None, gate: PayGate) -> None:
 
 
 def _networks(gate: PayGate, family: Family) -> list[str]:
-    """Of this family the gate's own first; then the others, where it may have been paid before an update."""
+    """List this family's networks: the gate's own first; then others, where it may have been paid before an update."""
     own = [one.network for one in gate.recipients]
     return [name for name in dict.fromkeys([*own, *NETWORKS]) if NETWORKS[name].family is family]
 

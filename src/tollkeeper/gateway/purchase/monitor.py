@@ -1,4 +1,4 @@
-"""What became of payments that sales rest on, after their grant (contract 4.4; security F8, I5).
+"""Monitor of the payments that sales rest on, after their grant (contract 4.4; security F8, I5).
 
 A trusted sale (`assumeValid`) is followed until its payment is final: at our hub by its key, at another facilitator on
 the chain. Every other sale of our hub's is followed for as long as a reorganisation may still take its payment away
@@ -46,7 +46,7 @@ _LOG = structlog.get_logger("tollkeeper.gateway.purchase.monitor")
 
 
 class _Fate(Enum):
-    """What is known of a payment now."""
+    """Fates of a payment, as it is known now."""
 
     PAID = auto()
     FAILED = auto()  # by proof
@@ -67,7 +67,7 @@ _FATES: Final = {EvidenceOutcome.PAID: _Fate.PAID, EvidenceOutcome.FAILED: _Fate
 
 
 class Following:
-    """Of one process."""
+    """The monitor of one process."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ def key_of(purchase: Purchase) -> PaymentKey:
 
 
 async def expected_of(purchases: Purchases, purchase: Purchase, senders: Senders) -> ExpectedTransfer:
-    """What its payment is to transfer, and in which transaction by the facilitator's word. Raises: SealError."""
+    """Return what a sale's payment transfers, in which transaction by the facilitator's word. Raises: SealError."""
     return ExpectedTransfer(
         key_of(purchase),
         await purchases.pay_to(purchase),

@@ -95,7 +95,7 @@ class Waiting:
         )
 
     async def pending_now(self, key: PaymentKey, purchase: Purchase | None) -> ApiError:
-        """As `pending`, with the transaction that our hub names by now: what it told nobody yet is known there.
+        """Make `pending` with the transaction that our hub names by now: what it told nobody yet is known there.
 
         It is not asked about a payment that nobody claimed here.
         """

@@ -188,7 +188,7 @@ class PurchaseRecovery:
         await self._conclude_here(purchase, answer, status)
 
     async def _of_unknown(self, purchase: Purchase, request: SettleRequest) -> SettleAnswer | None:
-        """What became of a request that has expired, and of whose payment our hub has no record: it never came there.
+        """Find out about an expired request whose payment our hub has no record of: it never came there.
 
         But for a hub that was put back to a backup of before, which may have made the payment: that shows it as used.
         Then it has it settled, which can only find that out, and starts nothing (security F22). None where it does not
@@ -226,7 +226,7 @@ class PurchaseRecovery:
     async def _by_earlier_keys(
         self, purchase: Purchase, request: SettleRequest, status: PaymentStatus, answer: SettleAnswer
     ) -> SettleAnswer:
-        """What an earlier attempt came to, where this one failed and the payment did not; else the answer as it is.
+        """Find what an earlier attempt came to, if this one failed and the payment did not; else the answer itself.
 
         A hub that trusts no gateway knows of no two requests that they are for one purchase: it keeps with this one's
         key that it was refused, though an earlier one's failure is taken back. Where it does not say of all of them

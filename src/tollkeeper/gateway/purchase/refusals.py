@@ -1,4 +1,4 @@
-"""What is said of a payment that the facilitator would not take, and what its record knows of it (contract 4.3, 4.5).
+"""Refusals of a payment that the facilitator would not take, with what its record knows of it (contract 4.3, 4.5).
 
 A payment that was carried out before may show itself as too old or as not covered, because it was. So nobody is told
 that nothing was charged, or to sign another one, before our hub was asked for what it has on record. One that it has no
@@ -43,7 +43,7 @@ _NOT_ASKED: Final = "whether it was charged before could not be asked, so look a
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a refused payment. `is_told`: somebody could say whether it was charged; `used`: it was.
+    """Knowledge of a refused payment. `is_told`: somebody could say whether it was charged; `used`: it was.
 
     `is_forgotten`: our hub has no record of it.
     """
@@ -64,7 +64,7 @@ class Refusal:
     may_be_forgotten: bool
 
     def instead_of(self, failed: ApiError) -> ApiError:
-        """What is said where the hub did not settle it either: this says more of the same, but for a transaction."""
+        """Choose the refusal where the hub did not settle it either: this says more, but for a transaction."""
         if failed.code is not self.error.code or "transaction" in (failed.details or {}):
             return failed
         return self.error
@@ -90,7 +90,7 @@ class Refusals:
         self._clock_ms = clock_ms
 
     async def of(self, verdict: FacilitatorVerdict, tender: Tender, no_wallet: str) -> Refusal:
-        """What the facilitator's refusal means. `no_wallet`: why the seller's address is none; empty where it is."""
+        """Make our refusal of the facilitator's. `no_wallet`: why the seller's address is none; empty where it is."""
         key, reason = tender.key, verdict.reason or "invalid_payment"
         row = FAMILIES[NETWORKS[key.network].family]
         known = _NOTHING_KNOWN
@@ -147,7 +147,7 @@ class Refusals:
         return request_facts.spent_elsewhere(purchase, transaction)
 
     async def _known(self, tender: Tender) -> _Known:
-        """What our hub has on record of the payment; of another facilitator's, what the chain shows."""
+        """Ask what our hub has on record of the payment; of another facilitator's, what the chain shows."""
         if not self._supported().is_ours:
             return await self._seen(tender)
         try:

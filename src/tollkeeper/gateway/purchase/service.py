@@ -1,4 +1,4 @@
-"""What attempts to buy share: who waits for which, what they judge by, what an answer decides (contract 4.2 to 4.4).
+"""The service of purchases: who waits for which attempt, and what an answer decides (contract 4.2 to 4.4).
 
 An attempt (`attempt.Attempt`) belongs to the payment and not to the request: a buyer who goes away while it settles
 finds the credits when the same payment is presented again. Concurrent requests with one payment share one attempt;
@@ -79,7 +79,7 @@ Slot: TypeAlias = "tuple[PaymentKey, bytes, int, int]"
 
 
 def _slot_of(attempt: Attempt) -> Slot:
-    """What no two attempts at a time are alike in."""
+    """Return what no two attempts at a time are alike in."""
     presented, gate = attempt.presented, attempt.opened.gate
     return presented.key, presented.tender.signature, gate.id, gate.version
 
@@ -195,7 +195,7 @@ class Buying:
             _LOG.error("purchase_broke_off", fault=repr(fault))
 
     async def is_to_be_asked_again(self, result: SpendResult, deadline: float, *, may_spend: bool) -> bool:
-        """Of a purchase that was found and gave no credit: waits for whoever decides it; False where it is used up.
+        """Wait for whoever decides a purchase that was found and gave no credit; False where it is used up.
 
         `may_spend`: what was shown counts for the credits that it buys. For every outcome but STALE and WITHHELD, which
         are for who asked. Raises: SETTLEMENT_PENDING; NONCE_ALREADY_USED for a payment that was claimed elsewhere.
@@ -315,7 +315,7 @@ class Buying:
         return self.supported().is_ours or self.evidence.covers(network)
 
     def purchase_data(self, gate: PayGate, terms: Terms, purchase_id: str) -> dict[str, Any]:
-        """What the hub's history says of the purchase."""
+        """Return what the hub's history says of the purchase."""
         return {
             "gateway": self._gateway_url,
             "paygateId": gate.id,

@@ -37,7 +37,7 @@ _LOG = structlog.get_logger("tollkeeper.gateway.purchase.unsigned_payments")
 
 @dataclass(frozen=True, slots=True)
 class UnsignedPayments:
-    """What makes them: gates, and the nodes that know a blockhash."""
+    """The maker of unsigned payments, from gates and the nodes that know a blockhash."""
 
     gates: Gates
     nodes: TokenAccounts

@@ -1,1 +1,1 @@
-"""What settling on EVM networks needs beside the flow: batches, nonces, signers."""
+"""The parts that settling on EVM networks needs beside the flow: batches, nonces, signers."""

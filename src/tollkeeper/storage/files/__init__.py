@@ -1,1 +1,1 @@
-"""Where the contents of file PayGates lie."""
+"""Stores of the contents of file PayGates."""
