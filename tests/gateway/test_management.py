@@ -39,6 +39,7 @@ PUBLIC_FIELDS = {
     "mimeType",
     "allowSubpaths",
     "stream",
+    "payerProof",
     "creditBinding",
     "onFailure",
     "isEnabled",
