@@ -99,7 +99,7 @@ def backup_command(
 
     Example: tollkeeper db backup /backup/tollkeeper-2026-11-28.db
     """
-    from tollkeeper.storage.sqlite_copy import back_up
+    from tollkeeper.storage.sqlite.copy import back_up
 
     size_bytes = back_up(load_settings(role, config).database_url, to)
     tell(f"{to} holds the database, {size_bytes:,} bytes. Keep it apart from the keys, and both")
@@ -115,7 +115,7 @@ def restore_command(
 
     Example: tollkeeper db restore /backup/tollkeeper-2026-11-28.db
     """
-    from tollkeeper.storage.sqlite_copy import put_back
+    from tollkeeper.storage.sqlite.copy import put_back
 
     settings = load_settings(role, config)
     aside = put_back(settings.database_url, copy)

@@ -57,8 +57,8 @@ from tollkeeper.storage.gateway.file_rows import cut_all_uploads
 from tollkeeper.storage.gateway.paygates import PayGates
 from tollkeeper.storage.gateway.settled_assets import SettledAssets
 from tollkeeper.storage.gateway.statistics import Statistics
+from tollkeeper.storage.ledger.payer_proofs import ShownPayments
 from tollkeeper.storage.ledger.purchases import Purchases, TrustCaps
-from tollkeeper.storage.payer_proofs import ShownPayments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tollkeeper.core.api.errors import Code
+from tollkeeper.gateway.limiting import PROOFS
 
 if TYPE_CHECKING:
     from tollkeeper.core.api.errors import ApiError
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
 # What a page gets over, which logs in and sends other methods than the browser's GET.
 _BEFORE_PAYMENT: Final = frozenset({Code.AUTH_REQUIRED, Code.METHOD_NOT_ALLOWED})
-_SHOWN: Final = (b"x-payment", b"payment-signature", b"x-credit-token", b"authorization")
 
 
 class Page(NamedTuple):
@@ -40,7 +40,7 @@ def is_for_person(call: InboundCall) -> bool:
         call.method == "GET"
         and b"text/html" in header.get(b"accept", b"")
         and b"Mozilla" in header.get(b"user-agent", b"")
-        and not any(name in header for name in _SHOWN)
+        and not any(name in header for name in PROOFS)
     )
 
 

@@ -2,7 +2,7 @@
 
     1. Is it a good payment here and now, but for its balance (`PayerProofs.of`)? Else it buys, or is refused as ever.
     2. Does its payer hold a credit here, bought on the same network? Then a node says whether it is unused, and one
-       commit keeps its identity and takes the credit (`storage.payer_proofs`).
+       commit keeps its identity and takes the credit (`storage.ledger.payer_proofs`).
     3. Is its payer buying here, so that a credit is left for it (`will_hold`)? Then it waits for that. Else it buys.
 
 The payment goes nowhere: our hub is asked by its identity alone, and what is kept of it is that. Where neither a node
@@ -30,7 +30,7 @@ from tollkeeper.core.x402.payment_offer import require_valid_now
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.gateway.facilitator.client import unavailable
 from tollkeeper.gateway.purchase.monitor import key_of
-from tollkeeper.storage.payer_proofs import Place
+from tollkeeper.storage.ledger.payer_proofs import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.purchase.attempt import Attempt
     from tollkeeper.gateway.purchase.pending import Waiting
     from tollkeeper.gateway.purchase.service import Presented
+    from tollkeeper.storage.ledger.payer_proofs import ShownPayments
     from tollkeeper.storage.ledger.purchase_rows import Purchase, SpendRequest, SpendResult
     from tollkeeper.storage.ledger.purchases import Purchases
-    from tollkeeper.storage.payer_proofs import ShownPayments
 
 _LOG = structlog.get_logger("tollkeeper.gateway.call.payer_proofs")
 _UNDER_WAY_MS: Final = 30_000  # a claim that is older may never be decided

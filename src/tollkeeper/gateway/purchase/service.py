@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.evidence.nodes import EvidenceNodes
     from tollkeeper.gateway.facilitator.client import HubClient, PaymentStatus, SettleAnswer, Supported
     from tollkeeper.gateway.purchase.attempt import Attempt
+    from tollkeeper.storage.ledger.payer_proofs import ShownPayments
     from tollkeeper.storage.ledger.purchase_rows import Purchase
     from tollkeeper.storage.ledger.purchases import Purchases
-    from tollkeeper.storage.payer_proofs import ShownPayments
 
 _LOG = structlog.get_logger("tollkeeper.gateway.purchase.service")
 # Somebody else's claim stands, or the gate changed meanwhile: whoever asks for a credit again learns which.

@@ -24,7 +24,7 @@ from tollkeeper.sandbox.demo.narration import Narrator, StepFailed
 from tollkeeper.sandbox.demo.official_client import buy_officially, require_official_client
 from tollkeeper.sandbox.demo.official_version2 import play_in_version_2
 from tollkeeper.sandbox.demo.solana import play_on_solana
-from tollkeeper.sandbox.demo.story import CITY, CREDITS, PRICE_MICRO, Story, check_credits, check_refusal
+from tollkeeper.sandbox.demo.story import CITY, CREDITS, PRICE_MICRO, Story, check_credits, check_history, check_refusal
 from tollkeeper.sandbox.demo.target import forecast
 from tollkeeper.sandbox.running import parse_engine, say
 from tollkeeper.sandbox.stack import Options, open_sandbox
@@ -229,19 +229,7 @@ async def _history(story: Story) -> None:
     tell = story.narrator
     with tell.step("The buyer logs in at the hub with the wallet, and finds the purchase"):
         token = await story.buyer.login(story.sandbox.hub_url)
-        answer = await story.buyer.ask(
-            "GET",
-            f"{story.sandbox.hub_url}/api/v1/history?limit=100&network=base-sepolia",
-            headers={"Authorization": f"Bearer {token}"},
-        )
-        tell.check("status", expected=200, actual=answer.status)
-        found = [item for item in answer.json()["history"] if item["transactionHash"] == story.transaction]
-        tell.check("rows of that transaction", expected=1, actual=len(found))
-        row = found[0]
-        tell.show(row)
-        tell.check("status of the row", expected="success", actual=row["status"])
-        tell.check("type of the row", expected="purchase", actual=row["type"])
-        tell.check("amount in base units", expected=str(PRICE_MICRO), actual=row["amount"])
+        row = await check_history(story, token, "base-sepolia", story.transaction)
         buyer = checksum_address(story.sandbox.wallets.buyer.address)
         tell.check("signer", expected=buyer, actual=checksum_address(row["signerAddress"]))
         tell.check("purchase", expected=story.purchase_id, actual=row["purchaseData"]["purchaseId"])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.sandbox.buyer import Answer
 from tollkeeper.sandbox.demo.official_client import buy_officially_on_solana, has_official_client_on_solana
-from tollkeeper.sandbox.demo.story import CITY, CREDITS, PRICE_MICRO, Story, check_credits, check_refusal
+from tollkeeper.sandbox.demo.story import CITY, CREDITS, PRICE_MICRO, Story, check_credits, check_history, check_refusal
 from tollkeeper.sandbox.demo.target import forecast
 from tollkeeper.sandbox.solana.buyer import SolanaBuyer
 from tollkeeper.sandbox.stack import SOLANA
@@ -165,18 +165,6 @@ async def _history(scene: OnSolana) -> None:
     tell = story.narrator
     with tell.step("The buyer logs in with the Solana wallet, and finds the purchase"):
         token = await story.buyer.login(story.sandbox.hub_url, wallet.key)
-        answer = await story.buyer.ask(
-            "GET",
-            f"{story.sandbox.hub_url}/api/v1/history?limit=100&network={SOLANA.name}",
-            headers={"Authorization": f"Bearer {token}"},
-        )
-        tell.check("status", expected=200, actual=answer.status)
-        found = [item for item in answer.json()["history"] if item["transactionHash"] == scene.transaction]
-        tell.check("rows of that transaction", expected=1, actual=len(found))
-        row = found[0]
-        tell.show(row)
-        tell.check("status of the row", expected="success", actual=row["status"])
-        tell.check("type of the row", expected="purchase", actual=row["type"])
-        tell.check("amount in base units", expected=str(PRICE_MICRO), actual=row["amount"])
+        row = await check_history(story, token, SOLANA.name, scene.transaction)
         tell.check("signer", expected=wallet.address, actual=row["signerAddress"])
         tell.check("purchase", expected=scene.purchase_id, actual=row["purchaseData"]["purchaseId"])

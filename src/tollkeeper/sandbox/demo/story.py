@@ -60,6 +60,25 @@ class Story:
         return url
 
 
+async def check_history(story: Story, token: str, network: str, transaction: str) -> Mapping[str, Any]:
+    """Return the row of that transaction in the history of the wallet that is logged in. Raises: StepFailed."""
+    tell = story.narrator
+    answer = await story.buyer.ask(
+        "GET",
+        f"{story.sandbox.hub_url}/api/v1/history?limit=100&network={network}",
+        headers={"Authorization": f"Bearer {token}"},
+    )
+    tell.check("status", expected=200, actual=answer.status)
+    found = [item for item in answer.json()["history"] if item["transactionHash"] == transaction]
+    tell.check("rows of that transaction", expected=1, actual=len(found))
+    row: Mapping[str, Any] = found[0]
+    tell.show(row)
+    tell.check("status of the row", expected="success", actual=row["status"])
+    tell.check("type of the row", expected="purchase", actual=row["type"])
+    tell.check("amount in base units", expected=str(PRICE_MICRO), actual=row["amount"])
+    return row
+
+
 async def check_credits(story: Story, url: str, take: Callable[[], Awaitable[Mapping[str, str]]] | None) -> None:
     """Use up what is left of a purchase at this gate. Raises: StepFailed.
 

@@ -19,7 +19,7 @@ from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.keys.keyring import key_line, parse_private_key
 from tollkeeper.core.paygates.model import check_payment_address
 from tollkeeper.core.wallets import parse_address_of, parse_wallet, shown_address
-from tollkeeper.serving.configuration_template import template_of
+from tollkeeper.serving.config.template import template_of
 from tollkeeper.settings import DEFAULT_PORT, FILE_NAME, Role
 
 if TYPE_CHECKING:
