@@ -157,12 +157,20 @@ def given_to(wallet: str, gate_id: int) -> Unit[None]:
 async def behind(place: Place, first: Unit[None], asking: Any) -> Answer:
     """What a request is answered whose commit comes behind another one, which the disk held up."""
     writing = place.database._writing  # noqa: SLF001 - nothing else shows what waits
+    post, waiting = writing.post, []
+
+    def noting(unit: Unit[Any], told: Any) -> None:
+        waiting.append(getattr(unit, "__name__", ""))  # beside others, which the program writes of its own accord
+        post(unit, told)
+
     with closing(sqlite3.connect(place.path, isolation_level=None, check_same_thread=False)) as held:
         held.execute("BEGIN IMMEDIATE")
-        before = asyncio.create_task(place.database.run(first))
-        await until(lambda: writing._unfinished >= 1)  # noqa: SLF001 - the same
-        answer = asyncio.create_task(asking)
-        await until(lambda: writing._unfinished >= 2)  # noqa: SLF001 - the same
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(writing, "post", noting)
+            before = asyncio.create_task(place.database.run(first))
+            await until(lambda: getattr(first, "__name__", "") in waiting)
+            answer = asyncio.create_task(asking)
+            await until(lambda: "_behind" in waiting)  # the unit that judges the authority of a change
         held.execute("COMMIT")
     await before
     told: Answer = await answer
