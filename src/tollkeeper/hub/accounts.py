@@ -109,7 +109,9 @@ class SettlingAccount:
         not. A payment must pass this before anything about it is told or begun: its identity says nothing of its
         signature. A payer that has code beside a key that signed is left to the simulation. Raises: UNAVAILABLE.
         """
-        payload, by_key = self._by_key(payment.authorized)
+        return await self._authorized(payment, *self._by_key(payment.authorized))
+
+    async def _authorized(self, payment: Payment, payload: EvmPayload, by_key: Check) -> tuple[Payment, Check]:
         if by_key.ok:
             return replace(payment, payload=payload), by_key
         try:
@@ -172,12 +174,14 @@ class SettlingAccount:
 
         Raises: UNAVAILABLE.
         """
-        payment, signed = await self.authorized(asked.payment)
+        spelled, by_key = self._by_key(asked.payment.authorized)
+        payment, signed = await self._authorized(asked.payment, spelled, by_key)
         deployed = deployed_check(payment.authorized, self.company.factories)
         if not signed.ok:
             return [deployed, signed] if deployed.ok else [deployed]
         payload, asset = payment.authorized, self._asset
-        by_key = signature_check(payload, asset)
+        if not by_key.ok:  # the signature may have come out of its wrapper
+            by_key = signature_check(payload, asset)
         try:
             facts, block = await self.chain.state(payload, asset, self.caller, is_signed_by_key=by_key.ok)
             checks = list(chain_checks(payload, by_key, facts))
