@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tollkeeper.api import clock_ms
 from tollkeeper.core.settlement.difference import Difference
-from tollkeeper.gateway.purchase.service import DEFAULT_EXPOSURE
+from tollkeeper.gateway.purchase.decisions import DEFAULT_EXPOSURE
 from tollkeeper.storage.books.invariants import Bounds, inspect
 from tollkeeper.storage.engine.database import Statement, StorageError
 from tollkeeper.storage.engine.snapshot import open_snapshot

@@ -15,7 +15,7 @@ OWN: Final = ("chains/evm/chain.py", "chains/solana/", "gateway/evidence/solana.
 NAMES_A_FAMILY: Final = {
     "client/payments.py": "what is signed of either",
     "gateway/evidence/families.py": "the gateway's table",
-    "gateway/call/payer_proofs.py": "a credit is spent by version 1's payments on one family only",
+    "gateway/purchase/payer_proofs.py": "a credit is spent by version 1's payments on one family only",
     "gateway/purchase/unsigned_payments.py": "only one family's payments are made for a wallet",
     "hub/api/standing.py": "how a payment of either is named",
     "hub/settlement/family.py": "the hub's table",

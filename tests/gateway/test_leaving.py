@@ -25,8 +25,9 @@ from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.shop import Shop
 from tollkeeper.gateway.call import credit_request
 from tollkeeper.gateway.call.flow import PaidCall
-from tollkeeper.gateway.call.gate_cache import Gates, OpenGate
+from tollkeeper.gateway.call.gate_cache import Gates
 from tollkeeper.gateway.call.state import Stage
+from tollkeeper.gateway.open_gate import OpenGate
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import Role
@@ -398,12 +399,12 @@ async def test_whoever_leaves_in_the_turn_in_which_his_purchase_is_decided_leave
             _, second_writer = await there.connect()
             second_writer.write(request)
             buying = None
-            while buying is None or not buying.waiting._awaited:  # noqa: SLF001 - nothing else says so
+            while buying is None or not buying.pending._awaited:  # noqa: SLF001 - nothing else says so
                 await asyncio.sleep(0.01)
                 for one in calls_under_way():
                     if id(one) not in known:
                         second, buying = one, one.shared.buying
-            (awaited,) = buying.waiting._awaited.values()  # noqa: SLF001 - no other moment is so exact
+            (awaited,) = buying.pending._awaited.values()  # noqa: SLF001 - no other moment is so exact
             decided = awaited.decided
             go.set()
             while not decided.is_set():  # noqa: ASYNC110 - its every turn counts

@@ -10,7 +10,8 @@ from typing import cast
 
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.gateway.call.context import Shared
-from tollkeeper.gateway.call.state import ExhaustedError, Steps
+from tollkeeper.gateway.call.credit_refusals import ExhaustedError
+from tollkeeper.gateway.call.state import Steps
 
 
 class Request(Steps):

@@ -28,9 +28,10 @@ from tests.gateway.test_leaving import LeftShop, shop
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.gateway.call import credit_request
 from tollkeeper.gateway.call.context import Shared
+from tollkeeper.gateway.call.credit_refusals import ExhaustedError
 from tollkeeper.gateway.call.gate_cache import Gates
 from tollkeeper.gateway.call.handler import Access
-from tollkeeper.gateway.call.state import ExhaustedError, Stage, Steps
+from tollkeeper.gateway.call.state import Stage, Steps
 from tollkeeper.gateway.evidence.nodes import EvidenceNodes
 from tollkeeper.gateway.limiting import UnpaidLimit
 from tollkeeper.settings import Role

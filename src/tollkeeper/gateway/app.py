@@ -45,8 +45,9 @@ from tollkeeper.gateway.management.paygates import Management, paygate_routes
 from tollkeeper.gateway.management.statistics import Reports, stats_routes
 from tollkeeper.gateway.management.target_probe import TargetProbe
 from tollkeeper.gateway.management.uploads import Uploads
+from tollkeeper.gateway.purchase.decisions import DEFAULT_EXPOSURE, PurchaseDecisions
 from tollkeeper.gateway.purchase.recovery import PurchaseRecovery
-from tollkeeper.gateway.purchase.service import DEFAULT_EXPOSURE, Buying
+from tollkeeper.gateway.purchase.service import PurchaseService
 from tollkeeper.gateway.purchase.unsigned_payments import UnsignedPayments, unsigned_payment_routes
 from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.gateway.transfers.foreign import ForeignTransfers
@@ -188,8 +189,8 @@ class Gateway:
         self.unpaid_limit.allow(limits.unpaid)
         self.api_limits.allow(limits)
 
-    def _buying(self) -> Buying:
-        return Buying(
+    def _buying(self) -> PurchaseService:
+        decisions = PurchaseDecisions(
             self.purchases,
             self._hub,
             self.supported,
@@ -199,8 +200,8 @@ class Gateway:
             new_id=lambda: "pur_" + new_request_id(),
             gateway_url=self.config.public_url,
             status_url=self.config.hub_url,
-            shown=self.shown_payments,
         )
+        return PurchaseService(decisions, self.shown_payments)
 
     def _managing(self, random_bytes: Callable[[int], bytes]) -> Management:
         return Management(

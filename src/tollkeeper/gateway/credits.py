@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
     from tollkeeper.auth import Auth
+    from tollkeeper.core.x402.presented_payment import PresentedPayment
     from tollkeeper.gateway.call.payment_header import Proofs
-    from tollkeeper.gateway.purchase.service import Presented
     from tollkeeper.storage.ledger.purchase_rows import Purchase
     from tollkeeper.storage.ledger.purchases import Purchases
 
@@ -47,7 +47,7 @@ class Balances:
             raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
         return await self._one(purchase, wallet)
 
-    async def by_payment(self, paid: Presented, wallet: str | None) -> list[dict[str, Any]]:
+    async def by_payment(self, paid: PresentedPayment, wallet: str | None) -> list[dict[str, Any]]:
         """The purchase that the payment bought, where it is shown as its payer signed it."""
         purchase = await self.purchases.by_payment(paid.key)
         return [] if purchase is None or not _is_proof(paid, purchase, wallet) else await self._one(purchase, wallet)
@@ -95,7 +95,7 @@ def credit_routes(balances: Balances, proofs: Proofs, auth: Auth) -> list[HTTPRo
     return [credits_held]
 
 
-def _is_proof(paid: Presented, purchase: Purchase, wallet: str | None) -> bool:
+def _is_proof(paid: PresentedPayment, purchase: Purchase, wallet: str | None) -> bool:
     """Tell whether the payment was signed by its payer. A contract wallet's was judged when these very bytes bought."""
     is_bought_by = hmac.compare_digest(paid.header_hash, purchase.header_hash)
     return paid.tender.is_signed_by_key or is_bought_by or wallet == purchase.payer

@@ -10,7 +10,7 @@ from tollkeeper.gateway.limiting import PROOFS
 if TYPE_CHECKING:
     from tollkeeper.core.api.errors import ApiError
     from tollkeeper.edge.server.call import InboundCall
-    from tollkeeper.gateway.call.gate_cache import OpenGate
+    from tollkeeper.gateway.open_gate import OpenGate
 
 # What a page gets over, which logs in and sends other methods than the browser's GET.
 _BEFORE_PAYMENT: Final = frozenset({Code.AUTH_REQUIRED, Code.METHOD_NOT_ALLOWED})

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.networks import Network
     from tollkeeper.core.paygates.model import PayGate
     from tollkeeper.edge.server.call import InboundCall
-    from tollkeeper.gateway.call.gate_cache import OpenGate
+    from tollkeeper.gateway.open_gate import OpenGate
     from tollkeeper.web.assets import Assets
 
 _PAGES_MAX: Final = 1_000  # some 10 KB each

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.files import Files
     from tollkeeper.gateway.limiting import UnpaidLimit
     from tollkeeper.gateway.pages import Pages
-    from tollkeeper.gateway.purchase.service import Buying
+    from tollkeeper.gateway.purchase.service import PurchaseService
     from tollkeeper.gateway.traffic import Traffic
     from tollkeeper.storage.ledger.purchases import Purchases
 
@@ -31,7 +31,7 @@ class Shared:
 
     gates: Gates
     purchases: Purchases
-    buying: Buying
+    buying: PurchaseService
     forwarder: Forwarder
     files: Files
     traffic: Traffic

@@ -19,17 +19,17 @@ from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
 from tollkeeper.core.paygates.fields import CreditBinding
 from tollkeeper.core.purchases import PurchaseState, Spend, purchase_of_token
-from tollkeeper.gateway.call import request_facts
+from tollkeeper.gateway.call import credit_refusals, request_facts
+from tollkeeper.gateway.call.credit_refusals import ExhaustedError
 from tollkeeper.gateway.call.responder import Answering
-from tollkeeper.gateway.call.state import ExhaustedError
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
     from typing import Any
 
-    from tollkeeper.gateway.call.gate_cache import OpenGate
-    from tollkeeper.gateway.purchase.service import Presented
+    from tollkeeper.core.x402.presented_payment import PresentedPayment
+    from tollkeeper.gateway.open_gate import OpenGate
     from tollkeeper.storage.ledger.purchase_rows import Purchase, SpendResult
 
 _UNPAID_MAX: Final = 20  # as many as one payer may owe on trust, unless the settings say otherwise
@@ -38,7 +38,7 @@ _UNPAID_MAX: Final = 20  # as many as one payer may owe on trust, unless the set
 class Asking(Answering):
     """One request, as far as a credit is asked for it."""
 
-    def _wish(self, presented: Presented | None, *, is_token: bool = False) -> SpendRequest:
+    def _wish(self, presented: PresentedPayment | None, *, is_token: bool = False) -> SpendRequest:
         """Make the request to the ledger; `presented` is None where another proof than a payment was shown and checked.
 
         Where the gate binds credits otherwise (`creditBinding`), a payment's header matches no purchase: it counts for
@@ -66,14 +66,14 @@ class Asking(Answering):
             await self._require_file()
         while True:
             if self.opened.is_of_wallets:
-                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, request_facts.WITHHELD[CreditBinding.WALLET])
+                raise ApiError(Code.CREDIT_TOKEN_REQUIRED, credit_refusals.WITHHELD[CreditBinding.WALLET])
             if purchase_id is None:
                 raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
             result = await self._charged(
                 shared.purchases.spend_token(purchase_id, self._wish(None, is_token=True), clock_ms())
             )
             if result.outcome is Spend.SPENT:
-                return self.opened, request_facts.purchase_of(result)
+                return self.opened, result.found
             if result.outcome in {Spend.UNKNOWN, Spend.FAILED, Spend.FOREIGN}:
                 raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token holds nothing at this PayGate")
             await self._wait_or_refuse(result, deadline)
@@ -85,7 +85,7 @@ class Asking(Answering):
             taking = self.shared.purchases.spend_of_payer(wallet, self._wish(None), clock_ms())
             result = await self._charged(taking)
             if result.outcome is Spend.SPENT:
-                return self.opened, request_facts.purchase_of(result)
+                return self.opened, result.found
             if result.outcome is not Spend.UNKNOWN:
                 await self._wait_or_refuse(result, deadline)
             elif not (await self._is_one_paid_after_all(wallet, deadline) or await self._is_given_back(deadline)):
@@ -94,8 +94,9 @@ class Asking(Answering):
 
     async def _is_one_paid_after_all(self, wallet: str, deadline: float) -> bool:
         """Wait while payments of void sales are looked at; True if one is paid. Raises: SETTLEMENT_PENDING."""
+        decisions = self.shared.buying.decisions
         for purchase in await self.shared.purchases.unpaid_of_payer(wallet, self.opened.gate.id, _UNPAID_MAX):
-            if await self.shared.buying.is_paid_after_all(purchase, deadline):
+            if await decisions.is_paid_after_all(purchase, deadline):
                 return True
         return False
 
@@ -122,7 +123,7 @@ class Asking(Answering):
         purchase_id = self._named_by_token()
         return None if purchase_id is None else await self.shared.purchases.by_id(purchase_id)
 
-    def _may_spend(self, purchase: Purchase, presented: Presented | None) -> bool:
+    def _may_spend(self, purchase: Purchase, presented: PresentedPayment | None) -> bool:
         """Does what is shown count for what this claim buys? One that was never sent is sent for such (decision 0009).
 
         `presented` None where it is a token, or a bearer.
@@ -134,7 +135,7 @@ class Asking(Answering):
             return hmac.compare_digest(presented.header_hash, purchase.header_hash)
         return self.wallet == purchase.payer
 
-    def _may_spend_as_payer(self, presented: Presented, result: SpendResult) -> bool:
+    def _may_spend_as_payer(self, presented: PresentedPayment, result: SpendResult) -> bool:
         """May the payer, whose bearer is there, spend though the payment that he shows does not count at this gate?"""
         opened = self.opened
         if opened.takes_header or self.wallet != presented.key.payer:
@@ -142,7 +143,7 @@ class Asking(Answering):
         return result.outcome is Spend.WITHHELD or (opened.is_of_wallets and result.outcome is Spend.EXHAUSTED)
 
     def _spend_withheld(self, withheld: SpendResult) -> Coroutine[Any, Any, SpendResult]:
-        return self.shared.purchases.spend_token(request_facts.purchase_of(withheld).id, self._wish(None), clock_ms())
+        return self.shared.purchases.spend_token(withheld.found.id, self._wish(None), clock_ms())
 
     async def _spend_as_payer(self, shown: Purchase, deadline: float) -> tuple[OpenGate, Purchase] | None:
         """A credit of the payer, who shows what he bought here before; None where the gate asks for more by now."""
@@ -162,7 +163,9 @@ class Asking(Answering):
         return asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS - waited_seconds
 
     @abstractmethod
-    async def _wait_or_refuse(self, result: SpendResult, deadline: float, presented: Presented | None = None) -> None:
+    async def _wait_or_refuse(
+        self, result: SpendResult, deadline: float, presented: PresentedPayment | None = None
+    ) -> None:
         """Handle every other outcome of asking for a credit, as `Arriving` says."""
 
     async def _is_given_back(self, deadline: float) -> bool:

@@ -16,7 +16,7 @@ Spending precedes buying, so that bought credits outlive every change of price, 
 nobody is told to log in who only shows again what he paid: 401 is for one who would buy, shows a token only, or nothing
 that could be read. Elsewhere a payment beside a token is read once the token holds nothing. A credit is spent before
 the first byte goes to the target and is durable by then. From `Access.aclose` on no call begins and no purchase (one
-under way goes on: `Buying.aclose`), and what a commit has taken by then is given back: 503.
+under way goes on: `PurchaseService.aclose`), and what a commit has taken by then is given back: 503.
 
 A request's state is the table in `state`: `Stage` says what it waits for, `NEXT` what may follow, `Steps` what is
 known of it. It goes by callbacks: a 402 is answered within the parser's own call, and a call on a held credit waits
@@ -35,25 +35,25 @@ from tollkeeper.core.paygates.fields import CreditBinding
 from tollkeeper.core.paygates.statistics import CLIENT_GONE_STATUS
 from tollkeeper.core.purchases import Spend
 from tollkeeper.edge.target.relay import RelayRequest
+from tollkeeper.gateway.call import credit_refusals, request_facts
 from tollkeeper.gateway.call import headers as heads
-from tollkeeper.gateway.call import request_facts
+from tollkeeper.gateway.call.credit_refusals import ExhaustedError
 from tollkeeper.gateway.call.credit_request import Asking
-from tollkeeper.gateway.call.state import ExhaustedError, Stage
+from tollkeeper.gateway.call.state import Stage
 from tollkeeper.gateway.call.stream import StreamedParts
 from tollkeeper.gateway.call.target_signature import BodyAhead
 from tollkeeper.gateway.limiting import PROOFS, PROOFS_OF_PAYERS
 from tollkeeper.gateway.management.ownership import login_required
-from tollkeeper.gateway.purchase.attempt import Attempt
-from tollkeeper.gateway.purchase.service import Waiter
+from tollkeeper.gateway.purchase.attempt import PurchaseAttempt, Waiter
 from tollkeeper.storage.ledger.purchase_rows import SpendResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tollkeeper.core.x402.presented_payment import PresentedPayment
     from tollkeeper.edge.server.call import BodySource, InboundCall
     from tollkeeper.gateway.call.context import Shared
-    from tollkeeper.gateway.call.gate_cache import OpenGate
-    from tollkeeper.gateway.purchase.service import Presented
+    from tollkeeper.gateway.open_gate import OpenGate
     from tollkeeper.storage.ledger.purchase_rows import Purchase
 
 
@@ -129,7 +129,7 @@ class Arriving(Asking):
             return
         self._spend(self._presented(), buyer)
 
-    def _presented(self) -> Presented:
+    def _presented(self) -> PresentedPayment:
         """Read the payment that the call shows. Raises: the refusal."""
         self.presented = presented = self.shared.proofs.read(self.call.head.header, self.opened.offers)
         return presented
@@ -162,7 +162,7 @@ class Arriving(Asking):
     # the writing thread keeps it, unless it is kept for long enough (`credit_request._require_file`); so it is again
     # for the link.
 
-    def _spend(self, presented: Presented, buyer: Waiter) -> None:
+    def _spend(self, presented: PresentedPayment, buyer: Waiter) -> None:
         if self.opened.gate.file is not None or presented.accepted is not None:
             self.enter(Stage.BUYING)
             self.in_task(self._buy_after(None, presented, buyer))
@@ -175,7 +175,7 @@ class Arriving(Asking):
 
         self.shared.purchases.spend_soon(presented.key, buyer.wish, clock_ms(), done)
 
-    def _spent(self, result: SpendResult | ApiError, presented: Presented, buyer: Waiter) -> None:
+    def _spent(self, result: SpendResult | ApiError, presented: PresentedPayment, buyer: Waiter) -> None:
         is_taken = not isinstance(result, ApiError) and result.outcome is Spend.SPENT
         if self.stage is Stage.OVER:
             # Committed means charged, though the client left meanwhile.
@@ -187,7 +187,7 @@ class Arriving(Asking):
             self.is_charged, self.is_cut = is_taken, True
             self.cut_short()
         elif result.outcome is Spend.SPENT:
-            self._forward(self.opened, request_facts.purchase_of(result))
+            self._forward(self.opened, result.found)
         else:
             self.enter(Stage.BUYING)
             self.in_task(self._buy_after(result, presented, buyer))
@@ -224,12 +224,12 @@ class Arriving(Asking):
     # What follows `_buy` is the payment's, not this request's; several requests with one wait for one attempt
     # (`purchase.service`).
 
-    async def _buy_after(self, result: SpendResult | None, presented: Presented, buyer: Waiter) -> None:
+    async def _buy_after(self, result: SpendResult | None, presented: PresentedPayment, buyer: Waiter) -> None:
         opened, purchase = await self._spend_or_buy(presented, buyer, self._deadline(), result)
         self._forward(opened, purchase)
 
     async def _spend_or_buy(
-        self, presented: Presented, buyer: Waiter, deadline: float, result: SpendResult | None
+        self, presented: PresentedPayment, buyer: Waiter, deadline: float, result: SpendResult | None
     ) -> tuple[OpenGate, Purchase]:
         """Spends a held credit of this payment or buys with it; `result` is what asking said already.
 
@@ -241,7 +241,7 @@ class Arriving(Asking):
             if result is None:
                 result = await self._ask(presented, buyer)
             if result.outcome is Spend.SPENT:
-                return self.opened, request_facts.purchase_of(result)
+                return self.opened, result.found
             if result.outcome is Spend.UNKNOWN and (proven := await self._prove(presented, deadline)) is not None:
                 result = proven
                 continue
@@ -250,20 +250,20 @@ class Arriving(Asking):
                 bought = await self._buy(presented, buyer, deadline, result.purchase)
                 if bought is not None:
                     # It is charged from here on, so it is forwarded whatever its gate asks for by now.
-                    self.is_charged, self.purchase = True, request_facts.purchase_of(bought)
+                    self.is_charged, self.purchase = True, bought.found
                     return await shared.gates.current(self.opened), self.purchase
                 await self._reload(deadline)
             elif self._may_spend_as_payer(presented, result):
                 if not self.opened.is_of_wallets:
                     result = await self._charged(self._spend_withheld(result))
                     continue
-                if (taken := await self._spend_as_payer(request_facts.purchase_of(result), deadline)) is not None:
+                if (taken := await self._spend_as_payer(result.found, deadline)) is not None:
                     return taken
             else:
                 await self._wait_or_refuse(result, deadline, presented)
             result = None
 
-    async def _ask(self, presented: Presented, buyer: Waiter) -> SpendResult:
+    async def _ask(self, presented: PresentedPayment, buyer: Waiter) -> SpendResult:
         """Spend a credit that this payment bought. Of a new one, as stock clients show, only a look is taken."""
         buyer.wish = self._wish(presented)
         if presented.accepted is not None and not await self.shared.buying.proofs.is_known(presented.key):
@@ -273,7 +273,7 @@ class Arriving(Asking):
     # Waits for a node, or for our hub's word of one (10 s), for its commit, and, until `deadline`, for purchases under
     # way that leave a credit to it (`payer_proofs`).
 
-    async def _prove(self, presented: Presented, deadline: float) -> SpendResult | None:
+    async def _prove(self, presented: PresentedPayment, deadline: float) -> SpendResult | None:
         """Spend a credit that the payer holds by this payment, which is never settled (contract 10.3).
 
         None where it buys: where it is no proof, or nothing is held and no purchase under way leaves it a credit.
@@ -300,7 +300,9 @@ class Arriving(Asking):
     # transaction it is, for half a second; of one that failed after it was sold for, what became of it, until
     # `deadline`, and what is owed is given back first (`_is_given_back`). The reading thread reads a changed gate.
 
-    async def _wait_or_refuse(self, result: SpendResult, deadline: float, presented: Presented | None = None) -> None:
+    async def _wait_or_refuse(
+        self, result: SpendResult, deadline: float, presented: PresentedPayment | None = None
+    ) -> None:
         """Handle every outcome of asking for a credit, but that one was taken, or that nothing is held.
 
         Returns when it is worth asking again. Raises: the refusal, ExhaustedError.
@@ -308,11 +310,11 @@ class Arriving(Asking):
         if result.outcome is Spend.STALE:
             await self._reload(deadline)
             return
-        purchase, buying = request_facts.purchase_of(result), self.shared.buying
+        purchase, buying = result.found, self.shared.buying
         if result.outcome is Spend.SHOWN:
-            raise request_facts.shown_before(purchase, holds=await buying.proofs.is_held_by(purchase))
+            raise credit_refusals.shown_before(purchase, holds=await buying.proofs.is_held_by(purchase))
         if result.outcome is Spend.WITHHELD:
-            raise request_facts.withheld(purchase, self.opened.gate.credit_binding, presented)
+            raise credit_refusals.withheld(purchase, self.opened.gate.credit_binding, presented)
         may_spend = self._may_spend(purchase, presented)
         if not (
             await buying.is_to_be_asked_again(result, deadline, may_spend=may_spend)
@@ -331,21 +333,21 @@ class Arriving(Asking):
         if self._named_by_token() == failed.id:
             return
         if shown_in := await self.shared.purchases.shown_in(failed):
-            raise request_facts.next_try_withheld(failed.id, shown_in)
+            raise credit_refusals.next_try_withheld(failed.id, shown_in)
 
     async def _buy(
-        self, presented: Presented, buyer: Waiter, deadline: float, failed: Purchase | None
+        self, presented: PresentedPayment, buyer: Waiter, deadline: float, failed: Purchase | None
     ) -> SpendResult | None:
         """Payer, enabled, network; then an attempt. None: it is to be asked again. Raises: the refusal."""
         if self.opened.is_of_wallets:
             request_facts.check_payer(self.wallet, presented.key.payer)
         if (refused := request_facts.not_sold(self.opened, presented.key.network)) is not None:
-            if await self.shared.buying.is_under_way_again(failed, deadline):
+            if await self.shared.buying.decisions.is_under_way_again(failed, deadline):
                 return None
             raise refused
         client = self.shared.limit.clients.of(self.call.peer, self.call.head.headers)
         tenant = self.opened.gate.owner_wallet or rate_key(client)
-        attempt = Attempt(self.shared.buying, self.opened, presented, buyer, tenant)
+        attempt = PurchaseAttempt(self.shared.buying.decisions, self.opened, presented, buyer, tenant)
         return await self._taken(self.shared.buying.buy(attempt, deadline))
 
     @abstractmethod

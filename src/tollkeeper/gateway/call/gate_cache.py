@@ -10,103 +10,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import API_VERSION, clock_ms
-from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.paygates.fields import CreditBinding
-from tollkeeper.core.paygates.target_addresses import TargetUrl, parse_target_url
-from tollkeeper.core.x402.challenge import Challenge, build_challenge
-from tollkeeper.core.x402.version2 import TakenOffer, offer_of
+from tollkeeper.core.paygates.target_addresses import parse_target_url
+from tollkeeper.core.x402.challenge import build_challenge
 from tollkeeper.edge.target.relay import TargetUse
-from tollkeeper.gateway.call.headers import GateWire, gate_wire
+from tollkeeper.gateway.call.headers import gate_wire
+from tollkeeper.gateway.open_gate import GateWire, OpenGate, not_found
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tollkeeper.core.paygates.model import PayGate
-    from tollkeeper.core.x402.payment_offer import Asset, Tender
-    from tollkeeper.core.x402.version1 import Requirements
-    from tollkeeper.gateway.purchase.service import Presented
+    from tollkeeper.core.x402.payment_offer import Asset
     from tollkeeper.storage.gateway.paygates import PayGates
 
 CACHED_GATES_MAX: Final = 10_000  # 5 KB each, up to 30 where texts are long, and more on several networks
-
-
-@dataclass(frozen=True, slots=True)
-class OpenGate:
-    """A gate ready to be called: its target taken apart, its challenge made. One that sells a file has no target.
-
-    `settled` are the assets of its networks, its own first, that the facilitator settles now; `offers` are their
-    challenges. Where there is none it sells nothing, and serves what was bought.
-
-    `wire` is what of its answers and of the requests to its target is the same each time, `use` whose share they take.
-    `takes_header`: whoever shows
-    the payment again may spend its credits; `is_of_wallets`: only its payer may (contract 4.3, `creditBinding`).
-    """
-
-    gate: PayGate
-    target: TargetUrl | None
-    settled: tuple[Asset, ...]
-    offers: Mapping[str, Challenge]
-    resource: str
-    wire: GateWire
-    use: TargetUse
-    takes_header: bool
-    is_of_wallets: bool
-    is_deleted: bool = False
-
-    @property
-    def challenge(self) -> Challenge:
-        """The 402 where nobody names a network: on the gate's own, or its first that can be paid on.
-
-        Raises: UNAVAILABLE where there is none.
-        """
-        if not self.offers:
-            raise self.unpayable()
-        return self.offers[self.settled[0].network.name]
-
-    def unsold(self) -> ApiError | None:
-        """Why nobody can buy here now, whatever he pays with: 404, or 503 for a while; None where it sells."""
-        if self.is_deleted:
-            return not_found()
-        if not self.gate.is_enabled:
-            return ApiError(Code.NOT_FOUND, "this PayGate sells nothing at present")
-        return None if self.offers else self.unpayable()
-
-    def asset_on(self, network: str) -> Asset:
-        """The asset of one of the networks of `offers`. Raises: UNAVAILABLE for another."""
-        asset = next((one for one in self.settled if one.network.name == network), None)
-        if asset is None:
-            raise self.unpayable()
-        return asset
-
-    def unpayable(self) -> ApiError:
-        """503 while none of its networks can be paid on; whether anything was paid before, it does not say."""
-        networks = " and ".join(one.network for one in self.gate.recipients)
-        return ApiError(
-            Code.UNAVAILABLE, f"on {networks} nothing can be paid for now; send the same request again later"
-        )
-
-    def taken_by(self, presented: Presented) -> TakenOffer | None:
-        """The gate's offer as it stands, and the one that a payment of version 2 takes; None for one of version 1.
-
-        Its fee payer is the one that the payer named, as in `settled_by`.
-        """
-        if presented.accepted is None:
-            return None
-        return TakenOffer(offer_of(self.settled_by(presented.tender, self.gate.price_micro)), presented.accepted)
-
-    def settled_by(self, tender: Tender, amount_micro: int) -> Requirements:
-        """The requirements that a payment is verified and settled against.
-
-        A fee payer is the one that the payer named: a 402 of before the facilitator changed it is as good.
-        """
-        shown = self.offers[tender.key.network].requirements
-        extra = {**shown.extra, "feePayer": tender.fee_payer} if tender.fee_payer else shown.extra
-        return replace(shown, amount=amount_micro, extra=extra)
-
-
-def not_found() -> ApiError:
-    """404 for a slug without a gate."""
-    return ApiError(Code.NOT_FOUND, "there is no such PayGate")
 
 
 @dataclass(slots=True)

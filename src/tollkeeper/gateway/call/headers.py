@@ -6,7 +6,6 @@ of a purchase is encoded once. Decides nothing about payments.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -25,24 +24,24 @@ from tollkeeper.core.paygates.locations import LOCATION_NAMES, Locations
 from tollkeeper.core.paygates.target_signing import (
     NONCE_SIZE_BYTES,
     SIGNATURE_NAMES,
-    HmacSecret,
     SignedCall,
     signature_lines,
 )
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.core.x402.version1 import encode_header
 from tollkeeper.core.x402.version2 import SETTLEMENT_PENDING, receipt_of
+from tollkeeper.gateway.open_gate import NOTHING, GateWire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.core.paygates.model import PayGate
     from tollkeeper.core.paygates.target_addresses import TargetUrl
+    from tollkeeper.core.x402.presented_payment import PresentedPayment
     from tollkeeper.edge.server.call import InboundCall
     from tollkeeper.edge.shared.heads import ResponseHead
-    from tollkeeper.gateway.call.gate_cache import OpenGate
     from tollkeeper.gateway.call.request_facts import RequestFacts
-    from tollkeeper.gateway.purchase.service import Presented
+    from tollkeeper.gateway.open_gate import OpenGate
     from tollkeeper.storage.ledger.purchase_rows import Purchase
 
 _EXPOSED: Final = (
@@ -52,7 +51,6 @@ _EXPOSED: Final = (
 _PREFLIGHT_SECONDS: Final = 600
 PAYMENT_REQUIRED_STATUS: Final = 402
 _BODY_EXPECTED: Final = frozenset({"PATCH", "POST", "PUT"})
-NOTHING: Final[frozenset[bytes]] = frozenset()
 
 # Any page may call a PayGate: it is public, and no cookie of ours exists.
 _ANY_PAGE: Final = b"access-control-allow-origin: *\r\n"
@@ -60,23 +58,6 @@ _EXPOSE: Final = b"access-control-expose-headers: " + _EXPOSED
 _EXPOSED_NAMES: Final = frozenset(_EXPOSED.lower().split(b", "))
 # On every answer of the gateway's own. A target's answer has `private, no-store` already.
 CORS: Final = _ANY_PAGE + _EXPOSE + b"\r\ncache-control: no-store\r\n"
-
-
-@dataclass(frozen=True, slots=True)
-class GateWire:
-    """`path` (with the target's own query) and `lines` of the head that a gate's target is sent.
-
-    `withheld` are the caller's headers whose names the gateway sets at this gate, `own_parameters` the names in the
-    target's own query; `secrets` sign, where there are some; `locations` says what callers are told of where its
-    answers lead. A file PayGate, which has no target, has none.
-    """
-
-    path: bytes = b""
-    lines: bytes = b""
-    withheld: frozenset[bytes] = NOTHING
-    secrets: tuple[HmacSecret, ...] = field(default=(), repr=False)
-    own_parameters: frozenset[str] = frozenset()
-    locations: Locations | None = None
 
 
 def gate_wire(gate: PayGate, target: TargetUrl, public_url: str) -> GateWire:
@@ -198,7 +179,7 @@ def required_line(header: str) -> bytes:
     return b"payment-required: %b\r\n" % header.encode()
 
 
-def receipt_line(presented: Presented | None, purchase: Purchase) -> bytes:
+def receipt_line(presented: PresentedPayment | None, purchase: Purchase) -> bytes:
     """Return the receipt of a payment of version 2 (contract 10.1), and nothing for any other proof.
 
     Where another payment bought the credit, its transaction is named, and that nothing was paid now.
@@ -211,7 +192,7 @@ def receipt_line(presented: Presented | None, purchase: Purchase) -> bytes:
     return b"payment-response: %b\r\n" % encode_header(receipt).encode()
 
 
-def pending_line(presented: Presented | None, transaction: str) -> bytes:
+def pending_line(presented: PresentedPayment | None, transaction: str) -> bytes:
     """Return the same while nobody knows yet what became of the payment."""
     if presented is None or presented.accepted is None:
         return b""

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.purchases import header_hash
 from tollkeeper.core.x402.payment_offer import tender_of
+from tollkeeper.core.x402.presented_payment import PresentedPayment
 from tollkeeper.core.x402.verification import form_checks, require
 from tollkeeper.core.x402.version2 import PAYMENT_HEADERS, decode_payment_header, spoken_version, two_payments
-from tollkeeper.gateway.purchase.service import Presented
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -35,10 +35,10 @@ class Proofs:
 
     def __init__(self, assets: Callable[[], Mapping[str, Asset]]) -> None:
         self._assets = assets
-        self._verified: OrderedDict[bytes, Presented] = OrderedDict()
+        self._verified: OrderedDict[bytes, PresentedPayment] = OrderedDict()
         self._size_bytes = 0
 
-    def read(self, headers: Mapping[bytes, bytes], paid_on: Iterable[str] | None = None) -> Presented:
+    def read(self, headers: Mapping[bytes, bytes], paid_on: Iterable[str] | None = None) -> PresentedPayment:
         """Read the payment among these headers, of which there is one; form and signature are checked.
 
         Takes some 0.1 ms, once for a header that a key signed: only a byte-identical header that passed before skips
@@ -51,7 +51,7 @@ class Proofs:
                 raise two_payments()
         return first
 
-    def _read(self, header: bytes, name: bytes, paid_on: Iterable[str] | None) -> Presented:
+    def _read(self, header: bytes, name: bytes, paid_on: Iterable[str] | None) -> PresentedPayment:
         known = self._verified.get(header)
         if known is not None:
             self._verified.move_to_end(header)
@@ -60,12 +60,12 @@ class Proofs:
         assets = self._assets()
         require(form_checks(payment, assets, paid_on, spoken_version(payment)))
         tender = tender_of(payment, assets[normalise(payment.network).name])
-        presented = Presented(payment, tender, header, header_hash(header))
+        presented = PresentedPayment(payment, tender, header, header_hash(header))
         if tender.is_signed_by_key:
             self._remember(header, presented)
         return presented
 
-    def _remember(self, header: bytes, presented: Presented) -> None:
+    def _remember(self, header: bytes, presented: PresentedPayment) -> None:
         """Keeps the header; those that were not used for longest give way, by their number or by their bytes."""
         self._verified[header] = presented
         self._size_bytes += len(header)

@@ -25,12 +25,13 @@ from tollkeeper.core.paygates.statistics import CLIENT_GONE_STATUS
 from tollkeeper.core.purchases import credit_token
 from tollkeeper.core.x402.challenge import exhausted_body
 from tollkeeper.edge.server.call import FAULT, JSON_LINE
+from tollkeeper.gateway.call import credit_refusals, request_facts
 from tollkeeper.gateway.call import headers as heads
-from tollkeeper.gateway.call import request_facts
-from tollkeeper.gateway.call.gate_cache import not_found
+from tollkeeper.gateway.call.credit_refusals import ExhaustedError
 from tollkeeper.gateway.call.headers import CORS
 from tollkeeper.gateway.call.shield import Charging
-from tollkeeper.gateway.call.state import GIVEN_UP_CODES, GIVEN_UP_STATUS, ExhaustedError, Stage
+from tollkeeper.gateway.call.state import GIVEN_UP_CODES, GIVEN_UP_STATUS, Stage
+from tollkeeper.gateway.open_gate import not_found
 from tollkeeper.gateway.pages import is_for_person, page_of_refusal
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.paygates.downloads import StoredFile
     from tollkeeper.edge.shared.heads import ResponseHead
     from tollkeeper.edge.target.spool import SpooledBody
-    from tollkeeper.gateway.purchase.service import Waiter
+    from tollkeeper.gateway.purchase.attempt import Waiter
 
 _UNPAID_LINES: Final = JSON_LINE + CORS
 _LOG = structlog.get_logger("tollkeeper.gateway.call.flow")
@@ -128,7 +129,7 @@ class Answering(Charging):
         self.call.end()
 
     def on_refusal(self, error: BaseException) -> None:
-        """Our own answer with the receipt; the credit is consumed, or given back (`request_facts.is_given_back`)."""
+        """Our own answer with the receipt; the credit is consumed, or given back (`credit_refusals.is_given_back`)."""
         if self.stage is not Stage.OVER:
             self.guard(self._answer_failure, error)
 
@@ -175,7 +176,7 @@ class Answering(Charging):
         error = self._told(fault)
         event = "target_failed" if error.status == 502 else "call_failed"
         _LOG.info(event, code=error.code.value, slug=self.opened.gate.slug, request_id=self.call.request_id)
-        if request_facts.is_given_back(self.opened.gate, error):
+        if credit_refusals.is_given_back(self.opened.gate, error):
             self.give_back(error, lambda remaining, told: self._answer_charged(error, told, remaining))
         else:
             self._answer_charged(error, "the credit was used")
@@ -243,7 +244,7 @@ class Answering(Charging):
             self._answer_refusal(unsold, self.shared.limit.challenged(self.call))
             return
         self.enter(Stage.OVER)
-        detail = request_facts.exhausted(spent).body()
+        detail = credit_refusals.exhausted(spent).body()
         profile = request_facts.profile_on(self.call, self.shared.profile)
         shown = request_facts.challenge_beside(opened, self.call)
         body = exhausted_body(shown, detail, profile, iso(clock_ms()))

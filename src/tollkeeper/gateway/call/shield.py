@@ -1,7 +1,7 @@
 """The shield of credits: taking one or giving one back goes on, whatever becomes of its request (contract 4.3, 4.5).
 
 Committed is charged, though the client left meanwhile: then the call is ended here (`flow` ends one whose spend was one
-of a batch). What gives a credit back: a 503 of ours, a 502 where the gate says so (`request_facts.is_given_back`), a
+of a batch). What gives a credit back: a 503 of ours, a 502 where the gate says so (`credit_refusals.is_given_back`), a
 stop that cut the call before its answer began, and a database that went away without saying whether it took one, or
 gave one back (`Ledger.refused`: then it is given back once the database is there again). How many credits are taken,
 and of which purchase, is `storage.ledger.spends`; who asks for them is `flow`.

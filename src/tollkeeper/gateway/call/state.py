@@ -14,45 +14,23 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.purchases import SETTLEMENT_FAILED
+from tollkeeper.gateway.call.credit_refusals import ExhaustedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from tollkeeper.core.x402.presented_payment import PresentedPayment
     from tollkeeper.edge.server.call import InboundCall
     from tollkeeper.edge.target.relay import Relay
     from tollkeeper.gateway.call.context import Shared
-    from tollkeeper.gateway.call.gate_cache import OpenGate
     from tollkeeper.gateway.call.request_facts import RequestFacts
     from tollkeeper.gateway.call.target_signature import BodyAhead
-    from tollkeeper.gateway.purchase.service import Presented, Waiter
+    from tollkeeper.gateway.open_gate import OpenGate
+    from tollkeeper.gateway.purchase.attempt import Waiter
     from tollkeeper.storage.ledger.purchase_rows import Purchase
 
 GIVEN_UP_STATUS: Final = 503  # recorded for a paid call that had no answer when the process stopped
 GIVEN_UP_CODES: Final = {500: Code.INTERNAL_ERROR, GIVEN_UP_STATUS: Code.UNAVAILABLE}  # of calls given up on our side
-
-
-class ExhaustedError(Exception):
-    """The payment's credits are used up here: answered as if unpaid, so that a client may pay again.
-
-    `is_unpaid`: what was left of them is void, because the payment proved failed after it was sold for. `is_expired`:
-    it is lost, because their time is over.
-    """
-
-    def __init__(self, payer: str, *, is_unpaid: bool = False, is_expired: bool = False) -> None:
-        super().__init__("the credits are used up")
-        self.payer = payer
-        self.is_unpaid = is_unpaid
-        self.is_expired = is_expired
-
-    @classmethod
-    def of(cls, purchase: Purchase) -> ExhaustedError:
-        """Make the error of this purchase."""
-        return cls(
-            purchase.payer,
-            is_unpaid=purchase.failure == SETTLEMENT_FAILED,
-            is_expired=purchase.expires_ms is not None and purchase.remaining > 0,
-        )
 
 
 class Stage(Enum):
@@ -100,7 +78,7 @@ class Steps(ABC):
     stage = Stage.ARRIVED
     task: asyncio.Task[None] | None = None  # the last one of its own
     opened: OpenGate  # from its slug on: the gate as it was last seen
-    presented: Presented | None = None  # its payment, once that is read
+    presented: PresentedPayment | None = None  # its payment, once that is read
     is_proof = False  # is its credit spent by that payment, which is never settled (`payer_proofs`)?
     wallet: str | None = None  # its bearer's, where one was asked for or may count
     buyer: Waiter | None = None  # from its payment or token on: what it wants of a purchase that several may wait for

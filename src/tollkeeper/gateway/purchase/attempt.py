@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.paygates.fields import CreditBinding
@@ -15,29 +15,60 @@ from tollkeeper.core.purchases import Claim, Spend, Terms, attempts_exhausted, t
 from tollkeeper.core.x402.payment_offer import require_valid_now
 from tollkeeper.gateway.evidence.port import ExpectedTransfer
 from tollkeeper.gateway.facilitator.client import SettleMeaning
-from tollkeeper.gateway.purchase.service import ASK_AGAIN, Waiter
-from tollkeeper.storage.ledger.purchase_rows import SpendResult
+from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult
 from tollkeeper.storage.ledger.purchases import ClaimResult, Paid
 
 if TYPE_CHECKING:
-    from tollkeeper.gateway.call.gate_cache import OpenGate
+    from collections.abc import Callable
+
+    from tollkeeper.core.x402.presented_payment import PresentedPayment
     from tollkeeper.gateway.facilitator.client import SettleAnswer, SettleRequest
+    from tollkeeper.gateway.open_gate import OpenGate
+    from tollkeeper.gateway.purchase.decisions import PurchaseDecisions
     from tollkeeper.gateway.purchase.refusals import Refusal
-    from tollkeeper.gateway.purchase.service import Buying, Presented
     from tollkeeper.storage.ledger.purchase_rows import Purchase
 
 
+# Somebody else's claim stands, or the gate changed meanwhile: whoever asks for a credit again learns which.
+ASK_AGAIN: Final = SpendResult(Spend.STALE)
+
+
+_NO_WISH: Final = SpendRequest(0, 0, None, "")  # until it is known what is shown
+
+
 @dataclass(slots=True, eq=False)
-class Attempt:
-    """5, the payment's own, whoever waits for it or leaves, in a task (`Buying.buy`).
+class Waiter:
+    """One request that waits for a purchase. `wish` asks for its credit; `wants` is False once it gave up.
+
+    `taken`: its credit is being spent, so it must stay for the answer. `claiming`: done once its claim is written, or
+    is not. `claimed`: the purchase whose claim it wrote, the one whose credit token it may be told. `on_left` is told
+    what its attempt came to where the request was cancelled before.
+    """
+
+    on_left: Callable[[asyncio.Future[SpendResult]], None]
+    wish: SpendRequest = _NO_WISH
+    wants: bool = True
+    taken: bool = False
+    claiming: asyncio.Future[None] | None = None
+    claimed: str | None = None
+
+    async def until_claimed(self) -> None:
+        """Returns once no claim of its is being written: whatever it is answered must name that one's credit token."""
+        if self.claiming is not None:
+            await asyncio.shield(self.claiming)
+
+
+@dataclass(slots=True, eq=False)
+class PurchaseAttempt:
+    """5, the payment's own, whoever waits for it or leaves, in a task (`PurchaseService.buy`).
 
     `buyer` is the request that began it, which gets the first credit. `tenant`: whose share of the hub's gas it takes:
     the gate's owner's, or where it has none, its caller's.
     """
 
-    parts: Buying
+    parts: PurchaseDecisions
     opened: OpenGate
-    presented: Presented
+    presented: PresentedPayment
     buyer: Waiter
     tenant: str
     purchase: Purchase | None = None  # once it is claimed

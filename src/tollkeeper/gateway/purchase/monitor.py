@@ -66,7 +66,7 @@ _UNTOLD: Final = _Standing(_Fate.UNTOLD)
 _FATES: Final = {EvidenceOutcome.PAID: _Fate.PAID, EvidenceOutcome.FAILED: _Fate.FAILED}
 
 
-class Following:
+class SaleMonitor:
     """The monitor of one process."""
 
     def __init__(

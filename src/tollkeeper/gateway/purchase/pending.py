@@ -32,7 +32,7 @@ class _AwaitedPurchase:
     decided: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Waiting:
+class PendingPurchases:
     """Those of one process. `status_url` is the hub's public URL, where anybody can follow a payment."""
 
     def __init__(self, purchases: Purchases, hub: HubClient, status_url: str) -> None:

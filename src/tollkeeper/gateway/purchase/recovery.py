@@ -22,14 +22,14 @@ from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.gateway.evidence.port import EvidenceOutcome
 from tollkeeper.gateway.facilitator.client import AWAY, HubUnreachableError, SettleAnswer, SettleMeaning, SettleRequest
-from tollkeeper.gateway.purchase.monitor import Following, expected_of, key_of
+from tollkeeper.gateway.purchase.monitor import SaleMonitor, expected_of, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tollkeeper.gateway.evidence.nodes import EvidenceNodes
     from tollkeeper.gateway.facilitator.client import HubClient, PaymentStatus, Supported
-    from tollkeeper.gateway.purchase.service import Buying
+    from tollkeeper.gateway.purchase.service import PurchaseService
     from tollkeeper.storage.ledger.purchase_rows import Purchase
     from tollkeeper.storage.ledger.purchases import Purchases
 
@@ -57,7 +57,7 @@ class PurchaseRecovery:
     def __init__(
         self,
         purchases: Purchases,
-        buying: Buying,
+        buying: PurchaseService,
         hub: HubClient,
         supported: Callable[[], Supported],
         evidence: EvidenceNodes,
@@ -70,7 +70,7 @@ class PurchaseRecovery:
         self._evidence = evidence
         self._clock_ms = clock_ms
         self._began_ms = clock_ms()
-        self._following = Following(purchases, hub, supported, evidence, clock_ms)
+        self._following = SaleMonitor(purchases, hub, supported, evidence, clock_ms)
         self._working: dict[str, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
 
@@ -161,7 +161,7 @@ class PurchaseRecovery:
         """Our hub was asked, and says what it knows."""
         is_expired = _is_request_expired(purchase, self._clock_ms())  # before the question, lest the answer be older
         status = await self._hub.payment_status(key_of(purchase))
-        if status is not None or (not is_expired and self._buying.waiting.has_one_for(purchase.id)):
+        if status is not None or (not is_expired and self._buying.pending.has_one_for(purchase.id)):
             # Known to the hub, but perhaps for somebody else: only our key tells whether the success is ours. Unknown
             # there, and the buyer is back and waits: the request never arrived, and now it shall.
             answer = await self._hub.settle(request)
@@ -296,7 +296,7 @@ class PurchaseRecovery:
 
     async def _conclude(self, purchase: Purchase, answer: SettleAnswer, *, is_failed: bool = False) -> None:
         try:
-            await self._buying.conclude(purchase, answer, is_failed=is_failed)
+            await self._buying.decisions.conclude(purchase, answer, is_failed=is_failed)
         except ApiError as decided:
             if decided.code is not Code.SETTLEMENT_PENDING:  # else the next pass asks again
                 _LOG.info("claim_completed", purchase_id=purchase.id, code=decided.code.value)

@@ -19,7 +19,6 @@ from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.x402.payment_offer import with_advice
 from tollkeeper.core.x402.verification import Reason, code_of_reason
-from tollkeeper.gateway.call import request_facts
 from tollkeeper.gateway.evidence.port import EvidenceOutcome, ExpectedTransfer
 from tollkeeper.gateway.facilitator.client import FacilitatorVerdict, HubUnreachableError
 from tollkeeper.gateway.purchase.monitor import key_of
@@ -144,7 +143,7 @@ class Refusals:
     async def of_claimed_elsewhere(self, purchase: Purchase) -> ApiError:
         """The refusal of a payment that was claimed at another PayGate, with the transaction that is known by now."""
         transaction = purchase.transaction_hash or await self._hub.transaction_of(key_of(purchase))
-        return request_facts.spent_elsewhere(purchase, transaction)
+        return spent_elsewhere(purchase, transaction)
 
     async def _known(self, tender: Tender) -> _Known:
         """Ask what our hub has on record of the payment; of another facilitator's, what the chain shows."""
@@ -200,3 +199,11 @@ def not_settled(answer: SettleAnswer, network: str) -> ApiError:
     if explained is not None:
         message = f"{explained.what}: nothing was charged; {explained.advice}"
     return payment_error(code_of_reason(answer.reason), message, details=details)
+
+
+def spent_elsewhere(purchase: Purchase, transaction: str) -> ApiError:
+    """The refusal of a payment that was claimed at another PayGate (contract 4.3); `transaction` "": none is known."""
+    details = failed_check("duplicate_settlement", "purchase", "one of this PayGate", "one of another PayGate")
+    details["transaction"] = transaction
+    message = with_advice("this payment was presented at another PayGate", purchase.payer)
+    return payment_error(Code.NONCE_ALREADY_USED, message, details=details)

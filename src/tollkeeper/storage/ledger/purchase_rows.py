@@ -76,6 +76,12 @@ class SpendResult(msgspec.Struct, frozen=True):
     outcome: Spend
     purchase: Purchase | None = None
 
+    @property
+    def found(self) -> Purchase:
+        """The purchase that was asked for a credit: every outcome but UNKNOWN has one."""
+        assert self.purchase is not None  # noqa: S101 - as this says
+        return self.purchase
+
 
 @dataclass(frozen=True, slots=True)
 class Look:

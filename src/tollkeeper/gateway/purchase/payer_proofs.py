@@ -33,20 +33,14 @@ from tollkeeper.gateway.purchase.monitor import key_of
 from tollkeeper.storage.ledger.payer_proofs import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tollkeeper.core.x402.payer_proof import AuthorizationStanding
-    from tollkeeper.gateway.call.gate_cache import OpenGate
-    from tollkeeper.gateway.evidence.nodes import EvidenceNodes
-    from tollkeeper.gateway.facilitator.client import HubClient, Supported
-    from tollkeeper.gateway.purchase.attempt import Attempt
-    from tollkeeper.gateway.purchase.pending import Waiting
-    from tollkeeper.gateway.purchase.service import Presented
+    from tollkeeper.core.x402.presented_payment import PresentedPayment
+    from tollkeeper.gateway.open_gate import OpenGate
+    from tollkeeper.gateway.purchase.decisions import PurchaseDecisions
     from tollkeeper.storage.ledger.payer_proofs import ShownPayments
     from tollkeeper.storage.ledger.purchase_rows import Purchase, SpendRequest, SpendResult
-    from tollkeeper.storage.ledger.purchases import Purchases
 
-_LOG = structlog.get_logger("tollkeeper.gateway.call.payer_proofs")
+_LOG = structlog.get_logger("tollkeeper.gateway.purchase.payer_proofs")
 _UNDER_WAY_MS: Final = 30_000  # a claim that is older may never be decided
 
 
@@ -54,7 +48,7 @@ _UNDER_WAY_MS: Final = 30_000  # a claim that is older may never be decided
 class PayerProof:
     """A payment that may spend what its payer holds at the place. `terms`: what it buys where nothing is held."""
 
-    presented: Presented
+    presented: PresentedPayment
     place: Place
     terms: Terms
 
@@ -71,30 +65,19 @@ class _UnderWay:
 class PayerProofs:
     """One per process."""
 
-    def __init__(
-        self,
-        purchases: Purchases,
-        shown: ShownPayments,
-        hub: HubClient,
-        supported: Callable[[], Supported],
-        evidence: EvidenceNodes,
-        waiting: Waiting,
-        *,
-        clock_ms: Callable[[], int],
-        new_id: Callable[[], str],
-    ) -> None:
-        self._purchases = purchases
+    def __init__(self, decisions: PurchaseDecisions, shown: ShownPayments) -> None:
+        self._purchases = decisions.purchases
         self._shown = shown
-        self._hub = hub
-        self._supported = supported
-        self._evidence = evidence
-        self._waiting = waiting
-        self._clock_ms = clock_ms
-        self._new_id = new_id
+        self._hub = decisions.hub
+        self._supported = decisions.supported
+        self._evidence = decisions.evidence
+        self._pending = decisions.pending
+        self._clock_ms = decisions.clock_ms
+        self._new_id = decisions.new_id
         self._under_way: dict[Place, list[_UnderWay]] = {}
         self._awaiting: Counter[str] = Counter()  # of claims that an earlier request left: how many wait for each
 
-    async def of(self, opened: OpenGate, presented: Presented) -> PayerProof | None:
+    async def of(self, opened: OpenGate, presented: PresentedPayment) -> PayerProof | None:
         """The payment as a proof; None where it is none. A contract wallet is asked at a node of this gateway's."""
         gate, tender, network = opened.gate, presented.tender, presented.key.network
         is_meant = presented.accepted is not None or (gate.payer_proof and NETWORKS[network].family is Family.EVM)
@@ -153,17 +136,16 @@ class PayerProofs:
 
     # Purchases under way
 
-    def begun(self, attempt: Attempt) -> None:
+    def begun(self, opened: OpenGate, presented: PresentedPayment) -> None:
         """Count an attempt to buy, until it `ended`. One that its payer's key did not sign may be a stranger's."""
-        presented, opened = attempt.presented, attempt.opened
         if presented.tender.is_signed_by_key:
             mine = _UnderWay(presented.key, opened.gate.credits - 1)
             self._under_way.setdefault(place_of(opened, presented.key), []).append(mine)
 
-    def ended(self, attempt: Attempt) -> None:
+    def ended(self, opened: OpenGate, presented: PresentedPayment) -> None:
         """Wake who waits for it."""
-        place = place_of(attempt.opened, attempt.presented.key)
-        for one in [one for one in self._under_way.get(place, ()) if one.key == attempt.presented.key]:
+        place = place_of(opened, presented.key)
+        for one in [one for one in self._under_way.get(place, ()) if one.key == presented.key]:
             self._under_way[place].remove(one)
             one.done.set()
         if not self._under_way.get(place, True):
@@ -199,14 +181,14 @@ class PayerProofs:
                 await one.done.wait()
         except TimeoutError:
             claim = await self._purchases.by_payment(one.key)
-            raise await self._waiting.pending_now(one.key, claim) from None
+            raise await self._pending.pending_now(one.key, claim) from None
         finally:
             one.left += 1
 
     async def _until_decided(self, claim: Purchase, deadline: float) -> None:
         self._awaiting[claim.id] += 1
         try:
-            await self._waiting.until_decided(claim, deadline, may_spend=False)
+            await self._pending.until_decided(claim, deadline, may_spend=False)
         finally:
             self._awaiting[claim.id] -= 1
             if not self._awaiting[claim.id]:
@@ -218,5 +200,5 @@ def place_of(opened: OpenGate, key: PaymentKey) -> Place:
     return Place(key.payer, opened.gate.id, key.network)
 
 
-def _blockhash_of(presented: Presented) -> bytes:
+def _blockhash_of(presented: PresentedPayment) -> bytes:
     return read_transfer(presented.payment.transacted).transaction.message.recent_blockhash

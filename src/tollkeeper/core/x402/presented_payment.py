@@ -1,0 +1,32 @@
+"""A payment as it was shown with one request, once its form was checked (contract 4.2, 10.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tollkeeper.core.x402.payment_offer import Tender
+    from tollkeeper.core.x402.version1 import Payment, PaymentKey
+
+
+@dataclass(frozen=True, slots=True)
+class PresentedPayment:
+    """A payment whose form was checked, as it came with one request; on EVM its signature may still be anything."""
+
+    payment: Payment
+    tender: Tender
+    header: bytes = field(repr=False)
+    header_hash: bytes = field(repr=False)
+
+    @property
+    def key(self) -> PaymentKey:
+        """The payment's identity."""
+        return self.tender.key
+
+    @property
+    def accepted(self) -> Mapping[str, Any] | None:
+        """The offer that a payment of version 2 says to take; None of version 1."""
+        return self.payment.accepted
