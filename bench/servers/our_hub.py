@@ -23,7 +23,7 @@ from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.composition import compose
 from tollkeeper.serving.process.http_server import HttpServer, listen, run, until_signalled
 from tollkeeper.settings import Role
-from tollkeeper.settings.model import FeePayerCaps
+from tollkeeper.settings.model import GasCaps
 
 if TYPE_CHECKING:
     from tollkeeper.serving.http.asgi import Application
@@ -46,9 +46,7 @@ async def serve_hub(directory: str, rpc_url: str, stop: asyncio.Event, *, is_sol
     )
     if is_solana:
         networks = {name: one for name, one in settings.networks.items() if one.network.family is Family.SOLANA}
-        settings = dataclasses.replace(
-            settings, networks=networks, fee_payer=FeePayerCaps(budget_per_hour_lamports=10**15)
-        )
+        settings = dataclasses.replace(settings, networks=networks, gas=GasCaps(budget_per_hour_lamports=10**15))
     async with compose(dataclasses.replace(settings, role=Role.HUB)) as app:
         await serve_application(app, stop)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +14,18 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.settlement.proof import Depths
 from tollkeeper.core.x402.challenge import Profile
 from tollkeeper.serving.nodes import config_of, solana_config
-from tollkeeper.settings import ExposureCaps, NetworkSettings, Role, Settings, SettingsError, load_settings
+from tollkeeper.settings import (
+    ExposureCaps,
+    NetworkSettings,
+    Role,
+    Settings,
+    SettingsError,
+    inspect_settings,
+    load_settings,
+)
+from tollkeeper.settings.sources import Sources
 
+GUIDE = Path(__file__).parents[2] / "docs" / "guide-operator.md"
 KEY = "5ec2e7" + "ab" * 29
 RPC = "https://node.example.org/v2/5ec2e7"
 SECRETS = {
@@ -74,22 +85,34 @@ def test_a_gateway_is_told_to_enable_a_network_by_its_section_alone(*, role: Rol
     assert told["TOLLKEEPER_DEFAULT_NETWORK"].startswith(remedy)
 
 
-@pytest.mark.parametrize("name", ["head", "body", "read", "idle"])
-def test_a_caller_has_two_seconds_to_an_hour(name: str) -> None:
+def test_an_operator_has_at_most_45_settings_to_know_networks_own_apart_and_the_guide_names_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: set[str] = set()
+    monkeypatch.setattr(Sources, "report_unknown", lambda sources: asked.update(sources._asked))  # noqa: SLF001
+    for role in Role:
+        inspect_settings(role, environ={})
+    networks = tuple("_" + name.replace("-", "_") for name in NETWORKS)
+    settings = {name.removesuffix("_file") for name in asked if not name.endswith(networks)}
+    assert len(settings) <= 45
+    rows = [row.split("|")[1] for row in GUIDE.read_text().splitlines() if row.startswith("| `")]
+    named = {name.removesuffix("_file") for row in rows for name in re.findall("`([a-z_]+)`", row)}
+    assert settings <= named
+
+
+def test_a_connection_is_kept_two_seconds_to_an_hour() -> None:
     assert load().patience == Patience(15, 60, 1024, 60, 75)
-    setting = f"TOLLKEEPER_{name.upper()}_TIMEOUT_SECONDS"
+    setting = "TOLLKEEPER_IDLE_TIMEOUT_SECONDS"
     for seconds in (2, 3600):
-        assert getattr(load({setting: str(seconds)}).patience, f"{name}_seconds") == seconds
+        assert load({setting: str(seconds)}).patience.idle_seconds == seconds
     for wrong in ("1", "3601", "2.5", "soon"):
         assert setting in problems({**ENOUGH, setting: wrong})
 
 
-def test_a_body_has_a_rate_and_a_size() -> None:
-    chosen = load({"TOLLKEEPER_BODY_MIN_BYTES_PER_SECOND": "1", "TOLLKEEPER_CALL_BODY_MAX_MB": "2"})
-    assert (chosen.patience.body_bytes_per_second, chosen.call_body_size_bytes) == (1, 2 * 1024 * 1024)
+def test_a_body_has_a_size() -> None:
+    assert load({"TOLLKEEPER_CALL_BODY_MAX_MB": "2"}).call_body_size_bytes == 2 * 1024 * 1024
     assert load().call_body_size_bytes == 100 * 1024 * 1024
-    for setting in ("TOLLKEEPER_BODY_MIN_BYTES_PER_SECOND", "TOLLKEEPER_CALL_BODY_MAX_MB"):
-        assert setting in problems({**ENOUGH, setting: "0"})
+    assert "TOLLKEEPER_CALL_BODY_MAX_MB" in problems({**ENOUGH, "TOLLKEEPER_CALL_BODY_MAX_MB": "0"})
 
 
 def test_defaults_are_those_of_a_machine_of_ones_own() -> None:
@@ -207,13 +230,6 @@ def test_larger_amounts_wait_for_more_blocks_on_networks_of_real_money_unless_it
     assert none.of(NETWORKS["base"]) == Depths(1)
 
 
-def test_the_queue_of_every_network_is_as_long_as_its_setting_says() -> None:
-    networks = {name: NetworkSettings(network, ("http://127.0.0.1:1",)) for name, network in NETWORKS.items()}
-    for given, wanted in (({}, 20_000), ({"TOLLKEEPER_SETTLEMENTS_MAX": "7"}, 7)):
-        settings = load(given)
-        assert {config_of(one, settings).settlements_max for one in networks.values()} == {wanted}
-
-
 def test_the_least_price_is_what_no_payment_may_be_below() -> None:
     networks = {name: NetworkSettings(network, ("http://127.0.0.1:1",)) for name, network in NETWORKS.items()}
     for given, wanted in (({}, 0), ({"TOLLKEEPER_MIN_PRICE": "0.001"}, 1_000)):
@@ -222,12 +238,10 @@ def test_the_least_price_is_what_no_payment_may_be_below() -> None:
         assert {config_of(one, settings).min_value for one in networks.values()} == {wanted}
 
 
-def test_a_gate_s_caps_on_trust_are_its_own_and_ten_times_a_payer_s_unless_set() -> None:
+def test_a_gate_s_caps_on_trust_are_ten_times_a_payer_s() -> None:
     assert load().exposure == ExposureCaps(20, 20_000_000, 200, 200_000_000)
     payer = {"TOLLKEEPER_ASSUME_VALID_MAX_PAYMENTS": "3", "TOLLKEEPER_ASSUME_VALID_MAX_VALUE": "0.5"}
     assert load(payer).exposure == ExposureCaps(3, 500_000, 30, 5_000_000)
-    gate = {"TOLLKEEPER_ASSUME_VALID_GATE_MAX_PAYMENTS": "4", "TOLLKEEPER_ASSUME_VALID_GATE_MAX_VALUE": "0.75"}
-    assert load({**payer, **gate}).exposure == ExposureCaps(3, 500_000, 4, 750_000)
 
 
 def test_what_larger_amounts_wait_for_is_turned_off_by_an_empty_list(config: Callable[[str], Path]) -> None:
@@ -256,8 +270,7 @@ def test_what_larger_amounts_wait_for_is_turned_off_by_an_empty_list(config: Cal
         ("CHALLENGE_PROFILE", "x402-c"),
         ("ASSUME_VALID_MAX_PAYMENTS", "0"),
         ("ASSUME_VALID_MAX_VALUE", "0.0000001"),
-        ("ASSUME_VALID_GATE_MAX_PAYMENTS", "0"),
-        ("ASSUME_VALID_GATE_MAX_VALUE", "-1"),
+        ("ASSUME_VALID_MAX_VALUE", "-1"),
         ("TRUSTED_PROXIES", "10.0.0.1/8"),
         ("UNPAID_REQUESTS_PER_MINUTE", "-1"),
         ("METRICS_ADDRESS", "8403"),
@@ -266,8 +279,6 @@ def test_what_larger_amounts_wait_for_is_turned_off_by_an_empty_list(config: Cal
         ("CONFIRM_DEPTH", "0"),
         ("MAX_FEE_PER_GAS_WEI", "0"),
         ("GAS_LIMIT", "49999"),
-        ("DEPLOY_GAS_LIMIT", "49999"),
-        ("SETTLEMENTS_MAX", "1"),
         ("WALLET_FACTORIES_BASE_SEPOLIA", "0x12"),
         ("WALLET_FACTORIES_BASE_SEPOLIA", "0x036cbd53842c5426634e7929541ec2318f3dcf7e"),
         ("WALLET_FACTORIES_BASE_SEPOLIA", "0xca11bde05977b3631167028862be2a173976ca11"),
@@ -435,20 +446,14 @@ def test_metrics_have_an_address_of_their_own_and_an_empty_one_is_none(
 
 
 def test_the_fees_that_a_buyer_can_cause_on_solana_are_capped_far_below_what_facilitators_may_allow() -> None:
-    caps = load().fee_payer
-    assert (caps.compute_limit_max, caps.compute_price_max_micro_lamports) == (400_000, 100_000)
     given = {
         "TOLLKEEPER_RPC_URL_SOLANA_DEVNET": RPC,
-        "TOLLKEEPER_COMPUTE_LIMIT_MAX": "60000",
-        "TOLLKEEPER_COMPUTE_PRICE_MAX_MICRO_LAMPORTS": "5000000",
         "TOLLKEEPER_FEE_BUDGET_PER_HOUR_LAMPORTS": "777000",
     }
     settings = load(given)
     config = solana_config(settings.networks["solana-devnet"], settings)
-    assert (config.compute_limit_max, config.compute_price_max_micro_lamports) == (60_000, 5_000_000)
+    assert (config.compute_limit_max, config.compute_price_max_micro_lamports) == (400_000, 100_000)
     assert (config.fee_budget_per_hour_lamports, config.is_token_2022) == (777_000, False)
-    name = "TOLLKEEPER_COMPUTE_PRICE_MAX_MICRO_LAMPORTS"
-    assert name in problems({**ENOUGH, **given, name: "5000001"})
 
 
 def test_token_2022_is_a_setting_of_a_solana_network(config: Callable[[str], Path]) -> None:

@@ -24,7 +24,7 @@ from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.stack import Options
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets, fee_payers_of
 from tollkeeper.settings import NetworkSettings, Role
-from tollkeeper.settings.model import FeePayerCaps
+from tollkeeper.settings.model import GasCaps
 
 PATH = "/api/v1/transfer"
 FEE_LAMPORTS = 10_001  # of a usual transaction
@@ -185,7 +185,7 @@ async def test_transfers_leave_half_of_the_hours_fees_to_sales(tmp_path: Path, t
         settings: dict[str, Any] = {
             "networks": {NETWORK: NetworkSettings(NETWORKS[NETWORK], (node.url,))},
             "default_network": NETWORKS[NETWORK],
-            "fee_payer": FeePayerCaps(budget_per_hour_lamports=12 * FEE_LAMPORTS),
+            "gas": GasCaps(budget_per_hour_lamports=12 * FEE_LAMPORTS),
         }
         async with composed("", tmp_path / "together.db", **settings) as url:
             market = SolanaMarket(url, node.url, wallets, target, buyer)

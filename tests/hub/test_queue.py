@@ -51,7 +51,7 @@ async def strangers(hub: HubUnderTest, chain: ChainUnderTest, count: int) -> Cou
         if answer.status != 200:
             assert (answer.code, answer.body["error"]["type"]) == ("UNAVAILABLE", "server")
             assert int(answer.headers["Retry-After"]) > 0
-            assert "the operator's setting settlements_max" in answer.body["error"]["message"]
+            assert "too many settlements are under way" in answer.body["error"]["message"]
     return Counter(answer.status for answer in answers)
 
 

@@ -31,7 +31,7 @@ SETTLE_HOLD_SECONDS: Final = 50
 SETTLE_REQUEST_LIFETIME_SECONDS: Final = 60
 TRUST_LOST_SECONDS: Final = 24 * 3600  # so long a trusted sale that was not paid counts against the caps on trust
 PAYMENT_ATTEMPTS_MAX: Final = 3
-SETTLEMENTS_UNDER_WAY_MAX: Final = 20_000  # of a network, at a time, unless the settings say otherwise
+SETTLEMENTS_UNDER_WAY_MAX: Final = 20_000  # of a network, at a time: a minute of 300 a second, which no hub makes
 VALID_BEFORE_MARGIN_SECONDS: Final = 6
 SALE_VALUE_MAX_MICRO: Final = 10**18 - 1  # the largest price that can be written; the books count in 64 bits
 # What one payer may make the hub pay for nothing (security A-24): failures on the chain within 60 minutes, and payments

@@ -57,4 +57,4 @@ class Queue:
         self._metrics.turned_away.labels(self._network).inc()
         if self._telling.is_due("settlements_turned_away"):
             _LOG.error("settlements_turned_away", network=self._network, under_way_max=self._settlements_max)
-        return unavailable("too many settlements are under way (the operator's setting settlements_max)")
+        return unavailable("too many settlements are under way: nothing was signed; send it again later")

@@ -16,7 +16,6 @@ from tollkeeper.core.configuration import AnonymousPaygates, LogFormat, LogLevel
 from tollkeeper.core.evm.encoding import checksum_address, keccak256
 from tollkeeper.core.keys.keyring import Secret
 from tollkeeper.core.keys.sealing import KeyRing
-from tollkeeper.core.limits import SETTLEMENTS_UNDER_WAY_MAX
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.x402.challenge import Profile
 from tollkeeper.sandbox.demo.target import DemoTarget
@@ -34,7 +33,6 @@ from tollkeeper.serving import StartError
 from tollkeeper.serving.composition import HUB_PREFIX, compose
 from tollkeeper.serving.process.http_server import HttpServer, listen
 from tollkeeper.settings import (
-    Batching,
     DepthSettings,
     ExposureCaps,
     FileSettings,
@@ -203,8 +201,6 @@ def sandbox_settings(
         cors_origins=(),
         depths=DepthSettings(),
         gas=GasCaps(),
-        batching=Batching(),
-        settlements_max=SETTLEMENTS_UNDER_WAY_MAX,
         encryption_keys=_ring("encryption"),
         encryption_key_paths=(),
         auth_keys=_ring("auth"),

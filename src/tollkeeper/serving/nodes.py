@@ -29,11 +29,8 @@ def evm_config(network: NetworkSettings, settings: Settings) -> EvmConfig:
         gas_budget_per_hour=settings.gas.budget_per_hour,
         max_fee_per_gas_wei=settings.gas.max_fee_per_gas_wei,
         batcher=network.batcher or "",
-        batch_queue_depth=settings.batching.queue_depth,
-        batch_items_max=settings.batching.items_max,
+        batch_queue_depth=settings.batch_queue_depth,
         wallet_factories=network.wallet_factories,
-        deploy_gas_limit=settings.gas.deploy_gas_limit,
-        settlements_max=settings.settlements_max,
         min_value=settings.min_price_micro,
     )
 
@@ -48,10 +45,7 @@ def solana_config(network: NetworkSettings, settings: Settings) -> SolanaConfig:
         is_final_needed=settings.depths.blocks > 1,
         depths=settings.depths.of(network.network),
         confirm_nodes=settings.confirm_nodes,
-        compute_limit_max=settings.fee_payer.compute_limit_max,
-        compute_price_max_micro_lamports=settings.fee_payer.compute_price_max_micro_lamports,
-        fee_budget_per_hour_lamports=settings.fee_payer.budget_per_hour_lamports,
-        settlements_max=settings.settlements_max,
+        fee_budget_per_hour_lamports=settings.gas.budget_per_hour_lamports,
         min_value=settings.min_price_micro,
     )
 

@@ -27,7 +27,6 @@ _AT_ONCE: Final = frozenset(
         "cors_origins",
         "unpaid_requests_per_minute",
         "api_requests_per_minute",
-        "wallet_requests_per_minute",
         "login_requests_per_minute",
     }
 )

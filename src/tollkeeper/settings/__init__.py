@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from tollkeeper.settings.loading import DEFAULT_PORT, inspect_settings, load_settings
 from tollkeeper.settings.model import (
-    Batching,
     DepthSettings,
     ExposureCaps,
     FileSettings,
@@ -33,7 +32,6 @@ __all__ = [
     "CONFIG_VARIABLE",
     "DEFAULT_PORT",
     "FILE_NAME",
-    "Batching",
     "DepthSettings",
     "ExposureCaps",
     "FileSettings",

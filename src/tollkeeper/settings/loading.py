@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core import configuration as text_of
 from tollkeeper.core.configuration import AnonymousPaygates, Bucket, LogFormat, LogLevel, PublicUrl
-from tollkeeper.core.evm.batches import DEPLOYER_ADDRESS, ITEMS_MAX
+from tollkeeper.core.evm.batches import DEPLOYER_ADDRESS
 from tollkeeper.core.evm.encoding import parse_address
 from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS
 from tollkeeper.core.http.rate_limits import RequestLimits
@@ -18,20 +18,16 @@ from tollkeeper.core.keys.keyring import Secret, parse_key_ring, parse_private_k
 from tollkeeper.core.limits import (
     CALL_BODY_SIZE_BYTES,
     REQUEST_LOG_DAYS,
-    SETTLEMENTS_UNDER_WAY_MAX,
     STATISTICS_DAYS,
 )
 from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
 from tollkeeper.core.paygates.statistics import Kept
 from tollkeeper.core.solana.base58 import parse_key
-from tollkeeper.core.solana.programs import COMPUTE_LIMIT_MAX, COMPUTE_PRICE_MAX_MICRO_LAMPORTS
 from tollkeeper.core.wallets import parse_wallet
 from tollkeeper.core.x402.challenge import Profile
 from tollkeeper.settings.model import (
-    Batching,
     DepthSettings,
     ExposureCaps,
-    FeePayerCaps,
     FileSettings,
     GasCaps,
     NetworkSettings,
@@ -127,9 +123,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         cors_origins=sources.several("cors_origins", lambda text: text_of.parse_origin(text).text),
         depths=_depths(sources),
         gas=_gas(sources),
-        fee_payer=_fee_payer(sources),
-        batching=_batching(sources),
-        settlements_max=sources.take("settlements_max", text_of.whole_number(2, 10**6), SETTLEMENTS_UNDER_WAY_MAX),
+        batch_queue_depth=take("batch_queue_depth", text_of.whole_number(0, 100_000), 16),
         min_price_micro=sources.take("min_price", text_of.parse_usdc_micro, 0),
         encryption_keys=encryption_keys,
         encryption_key_paths=sources.secret_paths("encryption_keys"),
@@ -166,26 +160,18 @@ def _metrics_address(sources: Sources) -> tuple[str, int] | None:
 
 def _request_limits(sources: Sources) -> RequestLimits:
     default, per_minute = RequestLimits(), text_of.whole_number(0, 10**9)
+    api = sources.take("api_requests_per_minute", per_minute, default.api)
     return RequestLimits(
         unpaid=sources.take("unpaid_requests_per_minute", per_minute, default.unpaid),
-        api=sources.take("api_requests_per_minute", per_minute, default.api),
-        wallet=sources.take("wallet_requests_per_minute", per_minute, default.wallet),
+        api=api,
+        wallet=api,
         login=sources.take("login_requests_per_minute", per_minute, default.login),
     )
 
 
 def _patience(sources: Sources) -> Patience:
-    default = Patience()
-    seconds = text_of.whole_number(2, 3600)  # callers are looked at each second
-    return Patience(
-        head_seconds=sources.take("head_timeout_seconds", seconds, default.head_seconds),
-        body_seconds=sources.take("body_timeout_seconds", seconds, default.body_seconds),
-        body_bytes_per_second=sources.take(
-            "body_min_bytes_per_second", text_of.whole_number(1, 10**9), default.body_bytes_per_second
-        ),
-        read_seconds=sources.take("read_timeout_seconds", seconds, default.read_seconds),
-        idle_seconds=sources.take("idle_timeout_seconds", seconds, default.idle_seconds),
-    )
+    default, seconds = Patience(), text_of.whole_number(2, 3600)  # callers are looked at each second
+    return replace(default, idle_seconds=sources.take("idle_timeout_seconds", seconds, default.idle_seconds))
 
 
 def _require_one_worker(sources: Sources) -> None:
@@ -207,16 +193,10 @@ def _confirm_nodes(sources: Sources, networks: Mapping[str, NetworkSettings]) ->
 
 
 def _exposure(sources: Sources) -> ExposureCaps:
-    """A gate has many payers: unless it is set, all of them may owe ten times what one may."""
     default = ExposureCaps()
     payments = sources.take("assume_valid_max_payments", text_of.whole_number(1, 10**6), default.payments)
     value_micro = sources.take("assume_valid_max_value", text_of.parse_usdc_micro, default.value_micro)
-    return ExposureCaps(
-        payments,
-        value_micro,
-        sources.take("assume_valid_gate_max_payments", text_of.whole_number(1, 10**7), 10 * payments),
-        sources.take("assume_valid_gate_max_value", text_of.parse_usdc_micro, 10 * value_micro),
-    )
+    return ExposureCaps(payments, value_micro, 10 * payments, 10 * value_micro)
 
 
 def _gas(sources: Sources) -> GasCaps:
@@ -225,27 +205,9 @@ def _gas(sources: Sources) -> GasCaps:
         sources.take("max_fee_per_gas_wei", text_of.whole_number(1, 10**15), default.max_fee_per_gas_wei),
         sources.take("gas_limit", text_of.whole_number(50_000, 10_000_000), default.gas_limit),
         sources.take("gas_budget_per_hour", text_of.whole_number(50_000, 10**15), default.budget_per_hour),
-        sources.take("deploy_gas_limit", text_of.whole_number(50_000, 10_000_000), default.deploy_gas_limit),
-    )
-
-
-def _fee_payer(sources: Sources) -> FeePayerCaps:
-    """The caps of Solana; a price as high as other facilitators allow would let a buyer empty the fee payer."""
-    default = FeePayerCaps()
-    price = text_of.whole_number(0, COMPUTE_PRICE_MAX_MICRO_LAMPORTS)
-    budget = text_of.whole_number(10_000, 10**15)
-    return FeePayerCaps(
-        sources.take("compute_limit_max", text_of.whole_number(1_000, COMPUTE_LIMIT_MAX), default.compute_limit_max),
-        sources.take("compute_price_max_micro_lamports", price, default.compute_price_max_micro_lamports),
-        sources.take("fee_budget_per_hour_lamports", budget, default.budget_per_hour_lamports),
-    )
-
-
-def _batching(sources: Sources) -> Batching:
-    default = Batching()
-    return Batching(
-        sources.take("batch_queue_depth", text_of.whole_number(0, 100_000), default.queue_depth),
-        sources.take("batch_items_max", text_of.whole_number(2, ITEMS_MAX), default.items_max),
+        sources.take(
+            "fee_budget_per_hour_lamports", text_of.whole_number(10_000, 10**15), default.budget_per_hour_lamports
+        ),
     )
 
 

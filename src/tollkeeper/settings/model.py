@@ -69,21 +69,12 @@ class NetworkSettings:
 
 @dataclass(frozen=True, slots=True)
 class GasCaps:
-    """Caps on what one settlement, and an hour on one network, may cost the hub (contract 5.2). Wei, and gas."""
+    """Caps on what one settlement, and an hour on one network, may cost the hub (contract 5.2)."""
 
     max_fee_per_gas_wei: int = 50_000_000_000
     gas_limit: int = 150_000
     budget_per_hour: int = 18_000_000_000
-    deploy_gas_limit: int = 500_000  # on top of gas_limit, where a payer's wallet is deployed first
-
-
-@dataclass(frozen=True, slots=True)
-class FeePayerCaps:
-    """The same on Solana networks: what a buyer's transaction may make the hub's fee payer pay."""
-
-    compute_limit_max: int = 400_000
-    compute_price_max_micro_lamports: int = 100_000
-    budget_per_hour_lamports: int = 2_000_000_000
+    budget_per_hour_lamports: int = 2_000_000_000  # on Solana
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +90,10 @@ class DepthSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Batching:
-    """When settlements share transactions: from how many under way, and how many at most. A depth of 0: never."""
-
-    queue_depth: int = 16
-    items_max: int = 20
-
-
-@dataclass(frozen=True, slots=True)
 class ExposureCaps:
     """Caps on the debt of one payer, and of all payers of one gate, under `assumeValid` (contract 4.4).
 
-    In payments, and in micro-units.
+    In payments, and in micro-units. A gate has many payers: all of them may owe ten times what one may.
     """
 
     payments: int = 20
@@ -152,8 +135,6 @@ class Settings:
     cors_origins: tuple[str, ...]
     depths: DepthSettings
     gas: GasCaps
-    batching: Batching
-    settlements_max: int
     encryption_keys: KeyRing | None
     encryption_key_paths: tuple[Path, ...]  # none where they come from the environment
     auth_keys: KeyRing | None
@@ -163,10 +144,10 @@ class Settings:
     shutdown_timeout_seconds: int
     min_price_micro: int = 0  # cheaper gates are not made, and smaller payments not settled
     confirm_nodes: int = 0  # how many of a network's nodes must show an outcome; 0: two where others can be reached
+    batch_queue_depth: int = 16  # fewer settlements under way go alone: a wait for company would only delay them
     exports_spans: bool = False  # OpenTelemetry's environment names a collector
     metrics_address: tuple[str, int] | None = None  # None: there are no metrics
     request_limits: RequestLimits = field(default_factory=RequestLimits)
     patience: Patience = field(default_factory=Patience)
     kept: Kept = field(default_factory=Kept)
     call_body_size_bytes: int = CALL_BODY_SIZE_BYTES
-    fee_payer: FeePayerCaps = field(default_factory=FeePayerCaps)

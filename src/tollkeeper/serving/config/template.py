@@ -80,11 +80,9 @@ default_network = "{network}"
         _SELL,
         """\
 # How many purchases, and how much USDC, are served before the chain confirmed them, where a gate's owner chose
-# assumeValid: of one payer, and of all payers of one gate (unless they are set, ten times the former).
+# assumeValid: of one payer. All payers of one gate together may owe ten times as much.
 # assume_valid_max_payments = 20
 # assume_valid_max_value = "20"
-# assume_valid_gate_max_payments = 200
-# assume_valid_gate_max_value = "200"
 """,
     ),
     (
@@ -130,19 +128,13 @@ default_network = "{network}"
 # wallet; logins of one address. This machine's own are not counted. Behind a proxy, set trusted_proxies.
 # unpaid_requests_per_minute = 600
 # api_requests_per_minute = 600
-# wallet_requests_per_minute = 600
 # login_requests_per_minute = 60
 """,
     ),
     (
         _ALL,
         """\
-# How long a caller may take, or its connection is closed: to send a head, to fall behind with a body that comes
-# slower than body_min_bytes_per_second, to read an answer (while nothing of it is taken), between two requests.
-# head_timeout_seconds = 15
-# body_timeout_seconds = 60
-# body_min_bytes_per_second = 1024
-# read_timeout_seconds = 60
+# How long a connection is kept between two requests: longer than the proxy's, so that the proxy is the one to close.
 # idle_timeout_seconds = 75
 """,
     ),
@@ -179,24 +171,8 @@ default_network = "{network}"
 # max_fee_per_gas_wei = 50000000000
 # gas_limit = 150000
 # gas_budget_per_hour = 18000000000
-# On top of gas_limit, where a factory deploys the payer's wallet first.
-# deploy_gas_limit = 500000
-""",
-    ),
-    (
-        _SETTLE,
-        """\
-# The same on Solana: compute units of one settlement, micro-lamports per unit, lamports that may be signed in an hour.
-# compute_limit_max = 400000
-# compute_price_max_micro_lamports = 100000
+# The same of an hour on Solana, in lamports.
 # fee_budget_per_hour_lamports = 2000000000
-""",
-    ),
-    (
-        _SETTLE,
-        """\
-# How many settlements may be under way on each network; half of them are kept for trusted gateways, if there are any.
-# settlements_max = 20000
 """,
     ),
     (
@@ -209,9 +185,8 @@ default_network = "{network}"
     (
         _SETTLE,
         """\
-# From how many settlements under way on a network they share transactions (0: never), and how many share one.
+# From how many settlements under way on a network they share transactions; 0: each goes alone.
 # batch_queue_depth = 16
-# batch_items_max = 20
 """,
     ),
     (
