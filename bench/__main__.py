@@ -25,6 +25,7 @@ BENCHMARKS: Final = {
     "memory": "bench.memory:measure",
     "first-purchase": "bench.buying:first_purchase",
     "peers": "bench.peers:measure",
+    "payer-proof": "bench.proofs:measure",
     "tenants": "bench.tenants:measure",
 }
 TAKES_NUMBER: Final = {"memory"}  # of calls

@@ -20,7 +20,7 @@ from tollkeeper.core.http.signatures import Algorithm, Parameters, SigningKey, c
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.gateway.facilitator.client import HubClient, Transport
 from tollkeeper.gateway.facilitator.transports import AsgiTransport, HttpTransport
-from tollkeeper.hub.api.gateway_signature import COVERED, LABEL, authority_of
+from tollkeeper.hub.api.gateway_signature import COVERED, GATEWAY_IN_PROCESS, LABEL, authority_of
 from tollkeeper.serving.admin.socket import taking_orders
 from tollkeeper.serving.books import inspection, reconciliation
 from tollkeeper.serving.books.inspection import INTERVAL_SECONDS as INSPECTION_SECONDS
@@ -94,7 +94,8 @@ async def compose(
         if settings.role is Role.HUB:
             yield _fronted(hub, settings, measured, reloading)
             return
-        measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, AsgiTransport(hub), assets)
+        hub_here = AsgiTransport(hub, {GATEWAY_IN_PROCESS: settings.public_url.text})
+        measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, hub_here, assets)
         app = Mounted(_gateway_app(gateway, assets), HUB_PREFIX, hub)
         yield _fronted(app, settings, measured, reloading)
 

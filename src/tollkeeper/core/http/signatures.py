@@ -14,6 +14,7 @@ import hmac
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cryptography.exceptions import InvalidSignature
@@ -58,15 +59,21 @@ class SigningKey:
     def sign(self, base: bytes) -> bytes:
         """The signature's bytes."""
         if self.algorithm is Algorithm.ED25519:
-            return Ed25519PrivateKey.from_private_bytes(self.secret).sign(base)
+            return _private_key(self.secret).sign(base)
         return hmac.digest(self.secret, base, hashlib.sha256)
 
     def verifying_key(self) -> VerifyingKey:
         """Return the key that the other side needs: the public key, or the same secret."""
         if self.algorithm is Algorithm.ED25519:
-            public = Ed25519PrivateKey.from_private_bytes(self.secret).public_key().public_bytes_raw()
+            public = _private_key(self.secret).public_key().public_bytes_raw()
             return VerifyingKey(self.algorithm, public)
         return VerifyingKey(self.algorithm, self.secret)
+
+
+@lru_cache(maxsize=16)
+def _private_key(seed: bytes) -> Ed25519PrivateKey:
+    # To make one costs more than to sign with it.
+    return Ed25519PrivateKey.from_private_bytes(seed)
 
 
 @dataclass(frozen=True, slots=True)

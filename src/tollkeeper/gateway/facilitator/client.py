@@ -74,7 +74,12 @@ class HubUnreachableError(Exception):
 
 
 class Transport(Protocol):
-    """One request to the facilitator, over HTTP or within the process."""
+    """One request to the facilitator, over HTTP or within the process.
+
+    `is_apart`: it is another process, to which a request shows by a signature whose it is.
+    """
+
+    is_apart: bool
 
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, timeout_seconds: float
@@ -254,7 +259,7 @@ class HubClient:
     async def verify(self, asked: bytes) -> FacilitatorVerdict:
         """The facilitator's word on what `asked_of` made. Raises: UNAVAILABLE where none comes within 10 s."""
         headers, body = dict(_JSON_HEADERS), b"{%b}" % asked
-        if self._is_ours:  # it keeps some of its nodes' answers for what gateways sell
+        if self._is_ours and self._transport.is_apart:  # it keeps some of its nodes' answers for what gateways sell
             headers["idempotency-key"] = _VERIFYING
             headers |= self._sign("POST", "/verify", headers, body)
         try:
@@ -360,8 +365,10 @@ class HubClient:
         Raises: UNAVAILABLE.
         """
         asked = {"network": key.network, "asset": key.asset, "payer": key.payer, "nonce": key.nonce}
-        headers, body = {**_JSON_HEADERS, "idempotency-key": _VERIFYING}, _ENCODE({**asked, "blockhash": blockhash})
-        headers |= self._sign("POST", "/standing", headers, body)
+        headers, body = dict(_JSON_HEADERS), _ENCODE({**asked, "blockhash": blockhash})
+        if self._transport.is_apart:
+            headers["idempotency-key"] = _VERIFYING
+            headers |= self._sign("POST", "/standing", headers, body)
         try:
             status, data = await self._transport.request("POST", "/standing", headers, body, VERIFY_TIMEOUT_SECONDS)
             told = _object(data)

@@ -35,6 +35,8 @@ _LOG = structlog.get_logger("tollkeeper.gateway.facilitator.transports")
 class HttpTransport:
     """A facilitator at a URL, by the connections that also reach targets: one costs a quarter of a usual client's."""
 
+    is_apart = True
+
     def __init__(self, hub_url: str) -> None:
         self._url = hub_url
         self._way: tuple[Forwarder, TargetUrl] | None = None
@@ -157,8 +159,12 @@ class _AwaitedRelay:
 class AsgiTransport:
     """A hub in this process: the same request, without a socket."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    is_apart = False
+
+    def __init__(self, app: ASGIApp, state: Mapping[str, str] | None = None) -> None:
+        """`state`: the scope's state, which no request over a socket can bring: by it the hub knows its own gateway."""
         self._app = app
+        self._state = dict(state or {})
 
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, timeout_seconds: float
@@ -198,7 +204,7 @@ class AsgiTransport:
             "headers": raw_headers,
             "client": ("127.0.0.1", 0),
             "server": ("127.0.0.1", 0),
-            "state": {},
+            "state": dict(self._state),
         }
         try:
             async with asyncio.timeout(timeout_seconds):

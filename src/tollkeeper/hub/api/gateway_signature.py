@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from litestar.types import HTTPScope
 
 LABEL: Final = "tollkeeper"
+GATEWAY_IN_PROCESS: Final = "tollkeeper.gateway"  # a scope's state: the URL of the gateway that asks within the process
 COVERED: Final = ("@method", "@authority", "@path", "content-digest", "idempotency-key")
 
 
