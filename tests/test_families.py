@@ -18,7 +18,7 @@ NAMES_A_FAMILY: Final = {
     "gateway/purchase/payer_proofs.py": "a credit is spent by version 1's payments on one family only",
     "gateway/purchase/unsigned_payments.py": "only one family's payments are made for a wallet",
     "hub/api/standing.py": "how a payment of either is named",
-    "hub/settlement/family.py": "the hub's table",
+    "hub/families.py": "the hub's table",
     "client/buying.py": "the table of what a buyer signs",
     "settings/loading.py": "the table of a network's settings",
     "serving/nodes.py": "the table of networks' nodes",

@@ -26,7 +26,7 @@ from tollkeeper.core.settlement.proof import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana import SolanaAsset, chain_checks, read_transfer
 from tollkeeper.core.solana.programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM
 from tollkeeper.core.x402.verification import Reason
-from tollkeeper.hub.solana.fee_payers import FeePayer
+from tollkeeper.hub.solana.signer import FeePayer
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
 from tollkeeper.sandbox.solana.node import BUYER_MICRO, SolanaNode
 

@@ -50,7 +50,7 @@ async def hub_of(directory: Path, chain: ChainUnderTest, carried: Carried) -> As
     chain.rpc.call("anvil_mine", hex(max(DEPTHS)))  # what the buyers have is not among what is taken back
     with pytest.MonkeyPatch.context() as patience:
         patience.setattr(batch_window, "WAIT_SECONDS", 1.0)  # on a busy machine not all come within 40 ms
-        async with run_hub(directory, chain, config=config, completer_interval_seconds=0.1) as hub:
+        async with run_hub(directory, chain, config=config, recovery_interval_seconds=0.1) as hub:
             yield hub
 
 
@@ -229,7 +229,7 @@ async def test_transactions_that_nobody_mines_are_replaced_and_the_chain_carries
         chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(100 * base_fee))
         chain.rpc.call("evm_mine")
         assert chain.balance(chain.wallets.owner.address) == before
-        hub.completer.lanes.stuck_seconds = 0
+        hub.lanes.stuck_seconds = 0
         async with asyncio.timeout(SETTLING_SECONDS):
             while chain.balance(chain.wallets.owner.address) != before + PRICE * count:
                 chain.rpc.call("evm_mine")

@@ -128,7 +128,7 @@ class Tries:
     async def start_hub(self) -> None:
         keys = gateway_keys(self.port) if self.trusts else {}
         trusted = {url: {name: bytes.fromhex(key) for name, key in ring.items()} for url, ring in keys.items()}
-        options: dict[str, Any] = {"completer_interval_seconds": 0.1, "trusted_keys": trusted}
+        options: dict[str, Any] = {"recovery_interval_seconds": 0.1, "trusted_keys": trusted}
         options |= {"now_ms": lambda: clock_ms() + self.ahead_ms, "shared_life_seconds": 2.0 if self.are_two else None}
         first = await self._hub.enter_async_context(run_hub(self.folder, self.chain, **options))
         urls = [first.url]

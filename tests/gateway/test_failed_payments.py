@@ -33,7 +33,7 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.x402.version1 import EvmPayload, decode_payment_header
 from tollkeeper.gateway.purchase import recovery
 from tollkeeper.hub.app import Hub
-from tollkeeper.hub.settlement.reorganisations import ReorganisationWatch
+from tollkeeper.hub.evm.reorganisations import ReorganisationWatch
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.serving.books.reconciliation import compare_with_chain
@@ -705,7 +705,7 @@ def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gateway and hub go over what is under way ten times as often as they do."""
     monkeypatch.setattr(recovery.PurchaseRecovery, "interval_seconds", 0.2)
     defaults = Hub.__init__.__kwdefaults__ or {}
-    monkeypatch.setitem(defaults, "completer_interval_seconds", 0.2)
+    monkeypatch.setitem(defaults, "recovery_interval_seconds", 0.2)
 
 
 def look_now(folder: Path) -> None:

@@ -19,10 +19,9 @@ import structlog
 
 from tests.forked import start
 from tests.hub.faulty_database import FaultyDatabase
-from tests.hub.hub_under_test import hub_config, new_hub, serving
+from tests.hub.hub_under_test import hub_config, lanes_of, new_hub, serving
 from tests.hub.solana_hub import new_solana_hub
 from tests.started import light_environment, program
-from tollkeeper.core.networks import Family
 from tollkeeper.hub.app import Hub, create_app
 from tollkeeper.hub.evm import batch_window
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -141,19 +140,19 @@ def on_evm(database: Database, options: dict[str, Any]) -> Hub:
             gateway: {name: bytes.fromhex(key) for name, key in keys.items()}
             for gateway, keys in options.get("trusted_keys", {}).items()
         },
-        completer_interval_seconds=0.1,
+        recovery_interval_seconds=0.1,
     )
     if options.get("company_seconds") is not None:
         batch_window.WAIT_SECONDS = options["company_seconds"]  # type: ignore[misc]  # as of no test before
     if options.get("stuck_seconds") is not None:
-        hub.completers[Family.EVM].lanes.stuck_seconds = options["stuck_seconds"]
+        lanes_of(hub).stuck_seconds = options["stuck_seconds"]
     return hub
 
 
 def on_solana(database: Database, options: dict[str, Any]) -> Hub:
     """The same of the embedded Solana chain."""
     config = {"timeout_seconds": options["config"]["timeout_seconds"], "rpc_urls": _urls(options)}
-    return new_solana_hub(database, options["node_url"], completer_interval_seconds=0.1, **config)
+    return new_solana_hub(database, options["node_url"], recovery_interval_seconds=0.1, **config)
 
 
 async def main(options: dict[str, Any]) -> None:

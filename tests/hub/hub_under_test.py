@@ -25,10 +25,12 @@ from tollkeeper.chains.evm.chain import EvmConfig
 from tollkeeper.core.evm.encoding import Authorization, authorization_digest, personal_message_digest, sign_digest
 from tollkeeper.core.http.client_addresses import ClientAddresses
 from tollkeeper.core.networks import NETWORKS, Family
-from tollkeeper.hub.accounts import SettlingAccount
 from tollkeeper.hub.app import Hub, create_app
+from tollkeeper.hub.evm.account import EvmAccount
+from tollkeeper.hub.evm.nonce_lanes import LaneKeeper
 from tollkeeper.hub.evm.signer import Signer
-from tollkeeper.hub.settlement.family import HubNetwork
+from tollkeeper.hub.evm.watch import EvmWatch
+from tollkeeper.hub.families import HubNetwork
 from tollkeeper.hub.settlement.recovery import SettlementRecovery
 from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet
@@ -180,20 +182,25 @@ class HubUnderTest:
         return await self.get(payment.status_path)
 
     @property
-    def completer(self) -> SettlementRecovery:
+    def recovery(self) -> SettlementRecovery[Any, Any, Any]:
         """Of the EVM networks."""
-        return self.hub.completers[Family.EVM]
+        return self.hub.recoveries[Family.EVM]
 
     @property
-    def account(self) -> SettlingAccount:
+    def lanes(self) -> LaneKeeper:
+        """The keeper of the signers' nonces."""
+        return lanes_of(self.hub)
+
+    @property
+    def account(self) -> EvmAccount:
         """Of the chain's network."""
         account = self.hub.accounts[NETWORK]
-        assert isinstance(account, SettlingAccount)
+        assert isinstance(account, EvmAccount)
         return account
 
     async def complete(self) -> None:
-        """One pass of the completer, now, over everything."""
-        await self.completer.complete(clock_ms() + 3_600_000)
+        """One pass of recovery, now, over everything."""
+        await self.recovery.complete(clock_ms() + 3_600_000)
 
     async def login(self, wallet: TestWallet) -> str:
         """A bearer of that wallet."""
@@ -201,6 +208,13 @@ class HubUnderTest:
         signature = "0x" + sign_digest(personal_message_digest(message.encode()), wallet.private_key).hex()
         answer = await self.post("/api/v1/auth/login", {"message": message, "signature": signature})
         return f"Bearer {answer.body['accessToken']}"
+
+
+def lanes_of(hub: Hub) -> LaneKeeper:
+    """The keeper of the hub's signers' nonces."""
+    watch = hub.recoveries[Family.EVM].watch
+    assert isinstance(watch, EvmWatch)
+    return watch.lanes
 
 
 async def one_under_way(hub: HubUnderTest) -> None:
@@ -233,11 +247,11 @@ def new_hub(
     *,
     trusted_keys: Mapping[str, Mapping[str, bytes]] | None = None,
     now_ms: Callable[[], int] = clock_ms,
-    completer_interval_seconds: float = 3600,
+    recovery_interval_seconds: float = 3600,
     shared_life_seconds: float | None = None,
     clients: ClientAddresses | None = None,
 ) -> Hub:
-    """A hub; behind its first pass its completer sleeps unless told otherwise: a test says when it works."""
+    """A hub; behind its first pass its recovery sleeps unless told otherwise: a test says when it works."""
     auth = Auth(database, [("key-1", bytes(range(32)))], PUBLIC_URL, clock_ms, os.urandom)
     return Hub(
         database,
@@ -246,7 +260,7 @@ def new_hub(
         public_url=PUBLIC_URL,
         trusted_keys=trusted_keys,
         now_ms=now_ms,
-        completer_interval_seconds=completer_interval_seconds,
+        recovery_interval_seconds=recovery_interval_seconds,
         shared_life_seconds=shared_life_seconds,
         clients=clients,
     )
@@ -280,17 +294,17 @@ async def served(hub: Hub, database: Database) -> AsyncIterator[HubUnderTest]:
 
 
 async def start_hub(hub: Hub) -> None:
-    """Starts it and lets its completers look at everything once: on a slow machine they would meet what a test does."""
-    first_passes = [_first_pass(completer) for completer in hub.completers.values()]
+    """Starts it and lets its recoveries look at everything once: on a slow machine they would meet what a test does."""
+    first_passes = [_first_pass(recovery) for recovery in hub.recoveries.values()]
     await hub.start()
     with suppress(TimeoutError):  # one that meets a fault may last
         async with asyncio.timeout(_FIRST_PASS_SECONDS):
             await asyncio.gather(*(ended.wait() for ended in first_passes))
 
 
-def _first_pass(completer: SettlementRecovery) -> asyncio.Event:
-    """Set once a completer that is not started yet has looked at everything."""
-    ended, complete = asyncio.Event(), completer.complete
+def _first_pass(recovery: SettlementRecovery[Any, Any, Any]) -> asyncio.Event:
+    """Set once a recovery that is not started yet has looked at everything."""
+    ended, complete = asyncio.Event(), recovery.complete
 
     async def watched(before_ms: int) -> None:
         try:
@@ -298,7 +312,7 @@ def _first_pass(completer: SettlementRecovery) -> asyncio.Event:
         finally:
             ended.set()
 
-    completer.complete = watched  # type: ignore[method-assign]  # it is watched, and as it was
+    recovery.complete = watched  # type: ignore[method-assign]  # it is watched, and as it was
     return ended
 
 

@@ -24,10 +24,10 @@ from tollkeeper.core.solana import read_transfer
 from tollkeeper.core.solana.programs import TOKEN_PROGRAM
 from tollkeeper.core.x402.version1 import SolanaPayload
 from tollkeeper.hub.app import Hub, create_app
-from tollkeeper.hub.settlement.family import HubNetwork
+from tollkeeper.hub.families import HubNetwork
 from tollkeeper.hub.settlement.recovery import SettlementRecovery
 from tollkeeper.hub.solana.account import SolanaAccount
-from tollkeeper.hub.solana.fee_payers import FeePayer
+from tollkeeper.hub.solana.signer import FeePayer
 from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import SolanaWallet
 from tollkeeper.settings import NetworkSettings, Role, Settings
@@ -87,9 +87,9 @@ class SolanaHub:
         return await self.hub.post("/settle", {**body, "confirm": confirm}, **headers)
 
     @property
-    def completer(self) -> SettlementRecovery:
+    def recovery(self) -> SettlementRecovery[Any, Any, Any]:
         """Of the Solana networks."""
-        return self.hub.hub.completers[Family.SOLANA]
+        return self.hub.hub.recoveries[Family.SOLANA]
 
     @property
     def account(self) -> SolanaAccount:
@@ -100,7 +100,7 @@ class SolanaHub:
 
     async def complete(self) -> None:
         """One pass of the completer, now, over everything."""
-        await self.completer.complete(clock_ms() + 3_600_000)
+        await self.recovery.complete(clock_ms() + 3_600_000)
 
     async def status(self, body: dict[str, Any]) -> str:
         """The public status of a payment; "unknown" where the hub knows none."""
@@ -135,7 +135,7 @@ def new_solana_hub(
     *,
     keys: Sequence[SolanaWallet] = WALLETS.fee_payers,
     now_ms: Callable[[], int] = clock_ms,
-    completer_interval_seconds: float = 3600,
+    recovery_interval_seconds: float = 3600,
     shared_life_seconds: float | None = None,
     trusted_keys: Mapping[str, Any] | None = None,
     **changes: Any,
@@ -150,7 +150,7 @@ def new_solana_hub(
         networks,
         public_url=PUBLIC_URL,
         now_ms=now_ms,
-        completer_interval_seconds=completer_interval_seconds,
+        recovery_interval_seconds=recovery_interval_seconds,
         shared_life_seconds=shared_life_seconds,
         trusted_keys=trusted_keys or {},
     )

@@ -34,7 +34,7 @@ async def run_batching_hub(
     """From the second settlement under way on they go together."""
     plant(chain, via)
     config = {"batch_queue_depth": 1, **config}
-    async with run_hub(directory, chain, config=config, completer_interval_seconds=0.2) as hub:
+    async with run_hub(directory, chain, config=config, recovery_interval_seconds=0.2) as hub:
         yield hub
 
 
@@ -228,7 +228,7 @@ async def test_a_contract_with_other_code_carries_nothing(
         absent = f"base-sepolia: batcher {config['batcher']} is not called: our contract is not there"
         assert (await hub.get("/readyz")).body["problems"] == [f"{absent}; settlements go alone"]
         chain.rpc.call("anvil_setCode", config["batcher"], "0x" + batcher_artifact().runtime.hex())
-        hub.completer.check_interval_seconds = 0
+        hub.recovery.check_interval_seconds = 0
         await hub.complete()
         assert (await hub.get("/readyz")).body["problems"] == []
     assert carriers_of(chain, 20) == {USDC_ADDRESS: 8}
@@ -246,7 +246,7 @@ async def test_a_node_that_does_not_show_the_carrier_keeps_nobody_from_settling(
         answers = await asyncio.gather(*(hub.settle(payment) for payment in payments))
         assert [answer.body.get("success") for answer in answers] == [True] * 4
         chaos.calm()
-        hub.completer.check_interval_seconds = 0
+        hub.recovery.check_interval_seconds = 0
         await hub.complete()  # the nodes are looked at again, and the contract is there
         answers = await asyncio.gather(*(hub.settle(new_payment(embedded_chain)) for _ in range(4)))
         assert len({answer.body["transaction"] for answer in answers}) == 2
@@ -302,7 +302,7 @@ async def test_a_batch_that_became_too_cheap_is_replaced_for_all_of_it(
         chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(100 * base_fee))
         node.mine()
         assert set(await statuses(hub, payments)) == {"pending"}
-        hub.completer.lanes.stuck_seconds = 0
+        hub.lanes.stuck_seconds = 0
         for _ in range(2):
             await hub.complete()
         node.mine()

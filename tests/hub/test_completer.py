@@ -258,7 +258,7 @@ async def test_a_clock_that_was_put_back_keeps_nothing_waiting(
         embedded_chain,
         rpc_url=chaos.url,
         now_ms=lambda: clock_ms() + ahead_ms,
-        completer_interval_seconds=0.1,
+        recovery_interval_seconds=0.1,
     ) as hub:
         payments = await leave_pending(hub, chaos, embedded_chain, 2)
         poison = change(

@@ -213,7 +213,7 @@ async def test_payer_and_operator_are_told_why_a_listed_factory_cannot_be_called
     payment = await in_thread(payment_of, wallet)
     code = await in_thread(chain.rpc.call, "eth_getCode", absent, "latest")
     await in_thread(chain.rpc.call, "anvil_setCode", absent, "0x")
-    async with run_hub(tmp_path, chain, config=ALLOWED, completer_interval_seconds=0.1) as hub:
+    async with run_hub(tmp_path, chain, config=ALLOWED, recovery_interval_seconds=0.1) as hub:
         before = await in_thread(chain.nonce, chain.wallets.relayer)
         answers = (await hub.post("/verify", payment.body), await hub.settle(payment))
         assert reasons(*answers) == {"invalid_exact_evm_payload_undeployed_smart_wallet"}
@@ -226,7 +226,7 @@ async def test_payer_and_operator_are_told_why_a_listed_factory_cannot_be_called
         assert reason in problem
         assert (await hub.settle(new_payment(chain))).body["success"] is True  # who needs no factory pays
         await in_thread(chain.rpc.call, "anvil_setCode", absent, code)
-        hub.completer.check_interval_seconds = 0
+        hub.recovery.check_interval_seconds = 0
         async with asyncio.timeout(30):
             while (await hub.get("/readyz")).body["problems"]:  # noqa: ASYNC110 - over HTTP
                 await asyncio.sleep(0.1)

@@ -141,7 +141,7 @@ def bad_ones(world: SolanaHub, count: int) -> list[dict[str, Any]]:
 
 async def drain(directory: Path, count: int) -> None:
     config: dict[str, Any] = {"fee_budget_per_hour_lamports": _BUDGET, "trusted_keys": TRUSTED}
-    async with run_solana_hub(directory, slot_seconds=_SLOT_SECONDS, completer_interval_seconds=0.3, **config) as world:
+    async with run_solana_hub(directory, slot_seconds=_SLOT_SECONDS, recovery_interval_seconds=0.3, **config) as world:
         attack, money = Attack(world), world.fee_money
         used = attack.paying(BUYER, pay_to=WALLETS.owner.address)
         assert (await attack.settle(used)).body["success"] is True

@@ -15,12 +15,14 @@ from tests.hub.drains import Scene, drains
 from tollkeeper.core.solana import FeePolicy
 from tollkeeper.core.solana.base58 import encode
 from tollkeeper.hub.evm.signer import PolicyError
-from tollkeeper.hub.solana.fee_payers import ADVERTISED_SECONDS, FeePayer, FeePayers
+from tollkeeper.hub.solana import signer
+from tollkeeper.hub.solana.signer import ADVERTISED_SECONDS, FeePayer
 
 SEEDS = [bytes([number]) * 32 for number in (0x61, 0x62, 0x63)]
 KEYS = [Keypair.from_seed(seed) for seed in SEEDS]
-POOL = FeePayers([FeePayer(seed) for seed in SEEDS])
-POLICY = FeePolicy(POOL.addresses)
+POOL = {one.address: one for one in map(FeePayer, SEEDS)}
+ADDRESSES = tuple(POOL)
+POLICY = FeePolicy(ADDRESSES)
 DRAINS = drains(Scene(KEYS[0], PAYER, PAY_TO, encode(BLOCKHASH)))
 
 
@@ -30,16 +32,16 @@ def test_there_are_enough_ways_to_rob_us() -> None:
 
 @pytest.mark.parametrize("name", DRAINS)
 def test_no_signature_is_made_for(name: str) -> None:
-    for fee_payer in POOL.addresses:
+    for fee_payer in ADDRESSES:
         with pytest.raises(PolicyError):
-            POOL.of(fee_payer).co_sign(DRAINS[name], DEVNET, POLICY)
+            POOL[fee_payer].co_sign(DRAINS[name], DEVNET, POLICY)
 
 
 @pytest.mark.parametrize("is_legacy", [False, True])
 def test_an_honest_payment_is_signed_by_the_account_that_pays(*, is_legacy: bool) -> None:
     for number, pair in enumerate(KEYS):
         payload = Draft((compute_limit(), compute_price(), transfer()), pair.pubkey(), is_legacy=is_legacy).payload()
-        raw, signature = POOL.of(str(pair.pubkey())).co_sign(payload, DEVNET, POLICY)
+        raw, signature = POOL[str(pair.pubkey())].co_sign(payload, DEVNET, POLICY)
         signed = VersionedTransaction.from_bytes(raw)
         assert all(signed.verify_with_results())
         assert str(signed.signatures[0]) == signature
@@ -63,27 +65,19 @@ def test_a_key_follows_from_32_bytes(size: int) -> None:
         FeePayer(bytes(size))
 
 
-def advertised(second: int, with_money: Collection[str] = POOL.addresses) -> str:
-    return POOL.advertised(second, with_money)
+def advertised(second: int, with_money: Collection[str] = ADDRESSES) -> str:
+    return signer.advertised(ADDRESSES, second, with_money)
 
 
 def test_the_advertised_fee_payer_stays_for_an_hour_and_changes_then() -> None:
     start = 40 * ADVERTISED_SECONDS
     assert {advertised(start + second) for second in range(0, ADVERTISED_SECONDS, 7)} == {advertised(start)}
     in_turn = [advertised(start + hour * ADVERTISED_SECONDS) for hour in range(len(SEEDS))]
-    assert set(in_turn) == set(POOL.addresses) == {str(pair.pubkey()) for pair in KEYS}
-    with pytest.raises(KeyError):
-        POOL.of(str(PAYER.pubkey()))
+    assert set(in_turn) == set(ADDRESSES) == {str(pair.pubkey()) for pair in KEYS}
 
 
 def test_a_fee_payer_without_money_is_not_advertised_while_another_one_has_some() -> None:
     start = 40 * ADVERTISED_SECONDS
-    for rich in POOL.addresses:
+    for rich in ADDRESSES:
         assert {advertised(start + hour * ADVERTISED_SECONDS, {rich}) for hour in range(4)} == {rich}
     assert advertised(start, ()) == advertised(start)
-
-
-def test_a_pool_has_each_key_once() -> None:
-    for seeds in ([], [SEEDS[0], SEEDS[0]]):
-        with pytest.raises(ValueError, match="each key once"):
-            FeePayers([FeePayer(seed) for seed in seeds])

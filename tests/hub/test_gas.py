@@ -165,7 +165,7 @@ async def test_a_signer_that_runs_low_is_told_once_and_one_without_money_is_a_pr
     relayer = embedded_chain.wallets.relayer.address
     chain = hub.account.chain
     fees = await chain.fees((await chain.latest_block()).base_fee_wei)
-    hub.completer.check_interval_seconds = 0
+    hub.recovery.check_interval_seconds = 0
     await hub.complete()  # the pass of the start is over, too
     told = []
     for settlements in (50, 50, 0, 1000):

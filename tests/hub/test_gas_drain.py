@@ -231,7 +231,7 @@ async def drain(directory: Path, chain: ChainUnderTest, count: int) -> None:
     first = chain.nonce(relayer)
     prepare(chain)
     config = {"gas_budget_per_hour": _BUDGET}
-    options = {"trusted_keys": TRUSTED, "config": config, "completer_interval_seconds": 0.3}
+    options = {"trusted_keys": TRUSTED, "config": config, "recovery_interval_seconds": 0.3}
     async with run_hub(directory, chain, **options) as hub:
         used = new_payment(chain)
         assert (await hub.settle(used)).body["success"] is True

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tollkeeper.hub.evm.batch_window import WAIT_MAX_SECONDS, WAIT_SECONDS, Gathering
+from tollkeeper.hub.evm.batch_window import WAIT_MAX_SECONDS, WAIT_SECONDS, BatchWindow
 
 
 class Journeys:
@@ -18,7 +18,7 @@ class Journeys:
         self.under_way = 0
         self.gate = asyncio.Event()
         self.left: list[int] = []
-        self.gathering: Gathering[int, int] = Gathering(
+        self.gathering: BatchWindow[int, int] = BatchWindow(
             queue_depth, items_max, lambda: self.under_way, self.go, self.left.append
         )
 
@@ -149,3 +149,17 @@ async def test_who_leaves_on_the_way_takes_nobody_along() -> None:
     with pytest.raises(asyncio.CancelledError):
         await joined[1]
     assert journeys.left == [10]
+
+
+async def test_who_leaves_in_the_very_moment_that_its_part_comes_has_it_let_go() -> None:
+    journeys = Journeys(queue_depth=0, items_max=2)
+    journeys.gate.set()
+    staying, leaving = journeys.join(1, 2)
+    waiting = journeys.gathering._waiting  # noqa: SLF001 - when a member's part has come nothing tells from outside
+    await asyncio.sleep(0)
+    _, place = waiting[0]
+    place.add_done_callback(lambda _: leaving.cancel())  # behind its own part's coming, and before it goes on
+    assert await staying == 10
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert journeys.left == [20]

@@ -31,11 +31,11 @@ from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.settlement.proof import Depths
-from tollkeeper.hub.accounts import SettlingAccount
 from tollkeeper.hub.app import Hub
+from tollkeeper.hub.evm.account import EvmAccount
 from tollkeeper.hub.evm.signer import Signer
-from tollkeeper.hub.evm.signer_balance import Purse
-from tollkeeper.hub.settlement.family import HubNetwork
+from tollkeeper.hub.families import HubNetwork
+from tollkeeper.hub.signer_balance import SignerBalance
 from tollkeeper.storage import open_database
 from tollkeeper.storage.engine.database import Statement
 from tollkeeper.storage.hub.claim_bounds import Funds
@@ -55,7 +55,7 @@ async def on_two_networks(tmp_path: Path, anvil_fiat_token: ChainUnderTest) -> A
         HubNetwork(replace(config, network=network), (Signer(faucet.private_key),)),
         HubNetwork(config, (Signer(chain.wallets.relayer.private_key),)),
     ]
-    hub = Hub(database, auth, networks, public_url=PUBLIC_URL, completer_interval_seconds=3600)
+    hub = Hub(database, auth, networks, public_url=PUBLIC_URL, recovery_interval_seconds=3600)
     async with served(hub, database) as running:
         yield running
     assert_books_agree(tmp_path)
@@ -67,9 +67,9 @@ async def two_networks(tmp_path: Path, anvil_fiat_token: ChainUnderTest) -> Asyn
         yield hub
 
 
-def other(hub: HubUnderTest) -> SettlingAccount:
+def other(hub: HubUnderTest) -> EvmAccount:
     account = hub.hub.accounts[OTHER]
-    assert isinstance(account, SettlingAccount)
+    assert isinstance(account, EvmAccount)
     return account
 
 
@@ -175,7 +175,7 @@ async def test_a_network_on_which_nothing_works_holds_up_no_other(
     broken = other(hub).chain
     rpc = broken.rpc
     broken.rpc = None  # type: ignore[assignment]  # a fault of ours
-    hub.completer.check_interval_seconds = 0
+    hub.recovery.check_interval_seconds = 0
     with capture_logs() as logs:
         await hub.complete()
     assert told(logs) == {"network_not_understood"}
@@ -218,7 +218,7 @@ async def test_what_one_network_s_key_cannot_pay_for_is_told_though_another_netw
     two_networks: HubUnderTest, anvil_fiat_token: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub, chain = two_networks, anvil_fiat_token
-    monkeypatch.setattr(Purse, "funds", lambda purse, cost: Funds(purse.address, 0, cost, 0))
+    monkeypatch.setattr(SignerBalance, "funds", lambda purse, cost: Funds(purse.address, 0, cost, 0))
     with capture_logs() as logs:
         for payment in (new_payment(chain), on_other(new_payment(chain))) * 2:
             answer = await hub.settle(payment, prefer="wait=0")

@@ -279,7 +279,7 @@ async def test_a_transfer_that_one_node_makes_up_for_long_keeps_no_end_from_bein
     (row,) = await hub.database.read(Statement("SELECT transaction_hash FROM settlements"))
     chain.rpc.call("anvil_dropTransaction", row["transaction_hash"])
     nodes[0].falsify = liar(chain, payment)
-    hub.completer.lanes.is_carried = lambda _id: True  # nobody sends it again
+    hub.lanes.is_carried = lambda _id: True  # nobody sends it again
     chain.rpc.call("evm_setNextBlockTimestamp", payment.authorization.valid_before + 100)
     chain.rpc.call("evm_mine")
     for _ in range(3):
@@ -310,9 +310,9 @@ async def test_an_end_that_the_first_node_never_shows_is_concluded_by_two_others
         chain.rpc.call("evm_setNextBlockTimestamp", payment.authorization.valid_before + 600)
         chain.rpc.call("evm_mine")
         late = 3 * 3_600_000
-        hub.completer.lanes.is_carried = lambda _id: True  # nobody sends it again
+        hub.lanes.is_carried = lambda _id: True  # nobody sends it again
         for _ in range(2):
-            await hub.completer.complete(clock_ms() + 2 * late)
+            await hub.recovery.complete(clock_ms() + 2 * late)
         assert await hub.status(payment) == ("failed" if count == 3 else "pending")
 
 

@@ -48,7 +48,7 @@ async def stick(hub: HubUnderTest, chain: ChainUnderTest, count: int) -> list[Te
     block = chain.rpc.call("eth_getBlockByNumber", "latest", False)
     chain.rpc.call("anvil_setNextBlockBaseFeePerGas", hex(100 * int(block["baseFeePerGas"], 16)))
     chain.rpc.call("anvil_mine", "0x1")
-    hub.completer.lanes.stuck_seconds = 0
+    hub.lanes.stuck_seconds = 0
     return payments
 
 
@@ -148,7 +148,7 @@ async def test_a_nonce_whose_settlement_the_cap_does_not_pay_for_is_freed_and_th
     assert {line["event"] for line in logs if line["log_level"] == "error"} == {"transaction_stuck_at_cap"}
     assert len(await stored(hub)) == 1
 
-    hub.completer.lanes.free_after_seconds = 0
+    hub.lanes.free_after_seconds = 0
     with capture_logs() as logs:
         await hub.complete()
     (replaced,) = [line for line in logs if line["event"] == "transaction_replaced"]
@@ -187,7 +187,7 @@ async def test_of_a_settlement_and_what_frees_its_nonce_whichever_is_mined_count
 ) -> None:
     hub, chain = hub_on_anvil, anvil_fiat_token
     payment, old = await stick_at_the_cap(hub, chain)
-    hub.completer.lanes.free_after_seconds = 0
+    hub.lanes.free_after_seconds = 0
     for _ in range(2):
         await hub.complete()
     settling, freeing = await stored(hub)
@@ -227,7 +227,7 @@ async def test_where_gas_costs_more_than_the_whole_cap_nothing_is_signed_and_the
     await stick(hub, chain, 1)
     ask_per_gas(chain, 2 * hub.account.chain.config.max_fee_per_gas_wei)
     chain.rpc.call("anvil_mine", "0x1")
-    hub.completer.lanes.free_after_seconds = 0
+    hub.lanes.free_after_seconds = 0
     with capture_logs() as logs:
         for _ in range(3):
             await hub.complete()
@@ -254,14 +254,14 @@ async def test_a_stuck_transaction_that_may_not_be_signed_any_more_holds_up_no_o
     mined, stuck = await mine_and_stick(hub, chain)
     nonce = chain.nonce(chain.wallets.relayer)
     (relayer,) = hub.account.signers.relayers
-    object.__setattr__(relayer.policy, "gas_max", 100_000)
+    object.__setattr__(relayer.signer.policy, "gas_max", 100_000)
     with capture_logs() as logs:
         for _ in range(3):
             await hub.complete()
     assert {line["event"] for line in logs if line["log_level"] == "error"} == {"transaction_not_allowed_now"}
     assert [await hub.status(payment) for payment in (mined, stuck)] == ["success", "pending"]
 
-    hub.completer.lanes.free_after_seconds = 0
+    hub.lanes.free_after_seconds = 0
     await hub.complete()
     freeing = read_signed(bytes((await stored(hub))[-1]["raw"])).transaction
     assert (freeing.nonce, freeing.to, freeing.data) == (nonce, chain.wallets.relayer.address, b"")
@@ -294,7 +294,7 @@ async def test_what_is_young_or_pays_enough_is_not_replaced(hub: HubUnderTest, e
     embedded_chain.rpc.call("evm_setAutomine", False)
     assert (await hub.settle(new_payment(embedded_chain), prefer="wait=0")).status == 503
     for stuck_seconds in (45, 0):
-        hub.completer.lanes.stuck_seconds = stuck_seconds
+        hub.lanes.stuck_seconds = stuck_seconds
         for _ in range(3):
             await hub.complete()
         assert len(await stored(hub)) == 1
@@ -306,7 +306,7 @@ async def leave_in_the_pool(hub: HubUnderTest, chain: ChainUnderTest, count: int
     payments = [new_payment(chain) for _ in range(count)]
     for payment in payments:
         assert (await hub.settle(payment, prefer="wait=0")).status == 503
-    hub.completer.lanes.stuck_seconds = 0
+    hub.lanes.stuck_seconds = 0
     return payments
 
 
@@ -315,7 +315,7 @@ async def test_what_pays_enough_and_is_never_mined_is_replaced_each_time_after_a
 ) -> None:
     hub, chain = hub_on_anvil, anvil_fiat_token
     payments = await leave_in_the_pool(hub, chain, 2)
-    hub.completer.lanes.unmined_seconds = 0.5
+    hub.lanes.unmined_seconds = 0.5
     async with asyncio.timeout(60):
         while len(signed := await stored(hub)) < 5:
             await hub.complete()
@@ -338,7 +338,7 @@ async def test_what_pays_enough_and_is_never_mined_stays_as_it_is_where_the_cap_
 ) -> None:
     hub, chain = hub_on_anvil, anvil_fiat_token
     (payment,) = await leave_in_the_pool(hub, chain, 1)
-    hub.completer.lanes.unmined_seconds = hub.completer.lanes.free_after_seconds = 0
+    hub.lanes.unmined_seconds = hub.lanes.free_after_seconds = 0
     (row,) = await stored(hub)
     paid = read_signed(bytes(row["raw"])).transaction.max_fee_per_gas
     object.__setattr__(hub.account.chain.config, "max_fee_per_gas_wei", paid * 9 // 8)
@@ -377,7 +377,7 @@ async def test_a_gap_is_filled_although_the_budget_is_used_up_and_new_settlement
 ) -> None:
     chain = embedded_chain
     async with run_hub(tmp_path, chain, config={"gas_budget_per_hour": 6 * GAS_LIMIT}) as hub:
-        await hub.completer.close()  # the pass of the start, which might fill the gap before the budget is used up
+        await hub.recovery.close()  # the pass of the start, which might fill the gap before the budget is used up
         await hub.database.run(change("UPDATE signer_lanes SET next_nonce = next_nonce + 1"))
         payments = [new_payment(chain) for _ in range(2)]
         for payment in payments:

@@ -14,8 +14,8 @@ from tests.chains.solana_node import WALLETS, paid_for_by, paying
 from tests.hub.solana_hub import SolanaHub, body_of, hub_of
 from tollkeeper.chains.solana import RENT_EXEMPT_LAMPORTS
 from tollkeeper.core.settlement.proof import LIFETIME_DOUBTED_SECONDS
-from tollkeeper.hub.evm.signer_balance import LOW_SETTLEMENTS
-from tollkeeper.hub.solana.fee_payers import ADVERTISED_SECONDS
+from tollkeeper.hub.signer_balance import LOW_SETTLEMENTS
+from tollkeeper.hub.solana.signer import ADVERTISED_SECONDS
 from tollkeeper.sandbox.solana.chain import RECENT_SLOTS
 from tollkeeper.sandbox.solana.node import SolanaNode
 
@@ -46,7 +46,7 @@ async def fee_payers_named(world: SolanaHub) -> set[str]:
 
 async def advertised(world: SolanaHub) -> str:
     """Whom the hub names, once it has seen what its fee payers have."""
-    world.completer.check_interval_seconds = 0
+    world.recovery.check_interval_seconds = 0
     await world.complete()
     return (await fee_payers_named(world)).pop()
 

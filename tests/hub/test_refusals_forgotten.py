@@ -42,7 +42,7 @@ async def test_refusals_are_forgotten_after_a_day_to_the_millisecond_and_what_wa
     clock = Clock()
     began_ms = clock.now_ms
     async with run_hub(tmp_path, embedded_chain, now_ms=clock, trusted_keys=TRUSTED) as hub:
-        hub.completer.forget_interval_seconds = 0
+        hub.recovery.forget_interval_seconds = 0
         settled, used = new_payment(embedded_chain), new_payment(embedded_chain)
         assert (await settle(hub, settled, "key.settled", clock)).body["success"] is True
         relay(embedded_chain, used)
@@ -72,7 +72,7 @@ async def test_a_payment_whose_refusal_was_forgotten_is_judged_anew_and_settled_
 ) -> None:
     chain, clock = embedded_chain, Clock()
     async with run_hub(tmp_path, chain, now_ms=clock, trusted_keys=TRUSTED) as hub:
-        hub.completer.forget_interval_seconds = 0
+        hub.recovery.forget_interval_seconds = 0
         payment = new_payment(chain, valid_before=chain.now() + 10 * REFUSALS_KEPT_SECONDS)
         held = drain(chain)
         assert (await settle(hub, payment, "key", clock)).reason == "insufficient_funds"
@@ -103,7 +103,7 @@ async def test_however_many_refusals_there_are_one_pass_forgets_them_in_short_un
 
     async with run_hub(tmp_path, embedded_chain, now_ms=clock, trusted_keys=TRUSTED) as hub:
         await hub.database.run(kept())
-        hub.completer.forget_interval_seconds = 0
+        hub.recovery.forget_interval_seconds = 0
         clock.now_ms += REFUSALS_KEPT_SECONDS * 1000 - 1
         await hub.complete()
         assert len(await keys(hub)) == MANY

@@ -111,7 +111,7 @@ async def finish(directory: Path, chain: ChainUnderTest, count: int, rpc_url: st
         directory,
         chain,
         rpc_url=rpc_url or chain.url,
-        completer_interval_seconds=0.2,
+        recovery_interval_seconds=0.2,
         config={"timeout_seconds": 30.0},
     ) as hub:
         confirmed = Statement("SELECT COUNT(*) AS n FROM settlements WHERE state = 'CONFIRMED'")
@@ -191,7 +191,7 @@ async def test_logs_of_a_block_that_is_not_the_canonical_one_prove_nothing(
         return answer | {"result": answer["result"] | {"hash": "0x" + "ab" * 32}}
 
     chaos.falsify = falsify
-    async with run_hub(tmp_path, embedded_chain, rpc_url=chaos.url, completer_interval_seconds=0.1) as hub:
+    async with run_hub(tmp_path, embedded_chain, rpc_url=chaos.url, recovery_interval_seconds=0.1) as hub:
         while chaos.calls["eth_getTransactionReceipt"] < 250:  # noqa: ASYNC110 - in the second pass, of the node
             await asyncio.sleep(0.05)
         rows = await hub.database.read(Statement("SELECT DISTINCT state FROM settlements"))

@@ -13,9 +13,9 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment
 from tollkeeper.core.evm.encoding import SELECTOR_BALANCE_OF, SELECTOR_TRANSFER, checksum_address
-from tollkeeper.hub.settlement import flow as settlement
-from tollkeeper.hub.settlement.flow import Settlements
-from tollkeeper.hub.settlement.orders import Order
+from tollkeeper.hub.evm.family import EvmFamily
+from tollkeeper.hub.evm.signing import EvmOrder, FeeTerms
+from tollkeeper.hub.settlement.balance import balance_beside
 from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallet
 from tollkeeper.storage.engine.database import Statement
@@ -294,28 +294,29 @@ async def test_a_payer_who_gets_money_and_signs_more_meanwhile_is_not_called_poo
     chain, payer = embedded_chain, derive_wallet("payer who gets more")
     chain.mint(payer.address, 30_000)
     early, between, late = (new_payment(chain, signer=payer) for _ in range(3))
-    simulate, read = Settlements._simulate, settlement.terms_now  # noqa: SLF001 - what it read is older than it is
+    simulate, read = EvmFamily.simulate, balance_beside  # what it read is older than it is
     reads = 0
 
-    async def simulate_before(self: Settlements, order: Order) -> tuple[Any, Any]:
-        reason, terms = await simulate(self, order)
-        return reason, replace(terms, balance=10_000) if order.key.nonce == nonce else terms
+    async def simulate_before(self: EvmFamily, order: EvmOrder, *, is_in_crowd: bool) -> Any:
+        terms = await simulate(self, order, is_in_crowd=is_in_crowd)
+        assert isinstance(terms, FeeTerms)
+        return replace(terms, balance=10_000) if order.key.nonce == nonce else terms
 
-    async def read_before(order: Order, *given: Any) -> Any:
+    async def read_before(order: EvmOrder, *given: Any) -> tuple[int, frozenset[str]]:
         nonlocal reads
         reads += 1
-        terms = await read(order, *given)
+        balance, used = await read(order, *given)
         if reads > 1:
-            return terms
+            return balance, used
         assert (await hub.settle(between, confirm=False, prefer="wait=0")).body["success"] is True
-        return replace(terms, balance=20_000)
+        return 20_000, used
 
     nonce = late.authorization.nonce
     chain.rpc.call("evm_setAutomine", False)
     try:
         assert (await hub.settle(early, confirm=False, prefer="wait=0")).body["success"] is True
-        monkeypatch.setattr(Settlements, "_simulate", simulate_before)
-        monkeypatch.setattr(settlement, "terms_now", read_before)
+        monkeypatch.setattr(EvmFamily, "simulate", simulate_before)
+        monkeypatch.setattr("tollkeeper.hub.evm.family.balance_beside", read_before)
         answer = await hub.settle(late, confirm=False, prefer="wait=0")
         assert (answer.status, answer.reason, reads) == (200, None, 2)
     finally:

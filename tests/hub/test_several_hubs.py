@@ -99,7 +99,7 @@ async def sharing(database: Database, chain: ChainUnderTest, node: ChaosNode) ->
         way,
         (chain.wallets.relayer.private_key,),
         hub_config(node.url, timeout_seconds=NODE_SECONDS),
-        completer_interval_seconds=0.1,
+        recovery_interval_seconds=0.1,
         shared_life_seconds=LIFE_SECONDS,
     )
     try:

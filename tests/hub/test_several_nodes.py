@@ -149,7 +149,7 @@ async def test_what_one_node_takes_and_passes_on_to_nobody_is_mined_through_anot
     for _ in range(3):  # it need not be so, while they are young
         await hub_of_three.complete()
     assert embedded_chain.nonce(embedded_chain.wallets.relayer) == mined
-    hub_of_three.completer.lanes.stuck_seconds = 0
+    hub_of_three.lanes.stuck_seconds = 0
     for _ in range(2):
         await hub_of_three.complete()
     assert [await hub_of_three.status(payment) for payment in payments] == ["success"] * 3
@@ -161,7 +161,7 @@ async def test_a_lagging_node_comes_after_the_others_until_it_has_caught_up(
 ) -> None:
     embedded_chain.rpc.call("anvil_mine", hex(20))
     nodes[0].falsify = at_height(3)
-    hub_of_three.completer.check_interval_seconds = 0
+    hub_of_three.recovery.check_interval_seconds = 0
     await hub_of_three.complete()
     asked = sum(nodes[0].calls.values())
     answer = await hub_of_three.settle(new_payment(embedded_chain))
@@ -193,7 +193,7 @@ async def test_a_lagging_node_alone_makes_no_success_and_no_failure(
 async def test_a_node_that_turns_to_another_chain_is_not_asked_and_the_last_one_disables_the_network(
     hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
 ) -> None:
-    hub_of_three.completer.check_interval_seconds = 0
+    hub_of_three.recovery.check_interval_seconds = 0
     nodes[0].falsify = of_chain("0x1")
     await hub_of_three.complete()
     asked = sum(nodes[0].calls.values())
@@ -217,7 +217,7 @@ async def test_a_token_that_changed_its_name_is_noticed(hub_of_three: HubUnderTe
 
     for node in nodes:
         node.falsify = other_separator
-    hub_of_three.completer.check_interval_seconds = 0
+    hub_of_three.recovery.check_interval_seconds = 0
     await hub_of_three.complete()
     (problem,) = await hub_of_three.hub.unreadiness()
     assert "does not reproduce" in problem
@@ -228,7 +228,7 @@ async def test_the_check_of_a_silent_node_changes_nothing(
     hub_of_three: HubUnderTest, nodes: list[ChaosNode], embedded_chain: ChainUnderTest
 ) -> None:
     nodes[0].act = nodes[1].act = nodes[2].act = always(Act.CUT)
-    hub_of_three.completer.check_interval_seconds = 0
+    hub_of_three.recovery.check_interval_seconds = 0
     await hub_of_three.complete()
     assert chain_of(hub_of_three).asset is not None
     assert (await hub_of_three.settle(new_payment(embedded_chain))).code == "UNAVAILABLE"

@@ -17,7 +17,7 @@ from tests.hub.chaos import ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
 from tests.hub.test_completer import leave_pending
 from tollkeeper.core.evm.encoding import SELECTOR_AUTHORIZATION_STATE, checksum_address
-from tollkeeper.hub.evm.signer_pool import SignerPool
+from tollkeeper.hub.signer_pool import SignerPool
 from tollkeeper.sandbox.wallets import derive_wallet
 from tollkeeper.storage.engine.database import Statement, Unit
 
@@ -70,7 +70,7 @@ async def test_a_key_without_gas_money_is_passed_over_and_told_of(
     poor = WALLETS[1]
     await hub.complete()  # the pass of the start is over, too
     chain.rpc.call("anvil_setBalance", poor.address, "0x1")
-    hub.completer.check_interval_seconds = 0
+    hub.recovery.check_interval_seconds = 0
     await asyncio.sleep(2.1)  # balances are remembered for about a block
     with capture_logs() as logs:
         await hub.complete()
@@ -133,7 +133,7 @@ async def test_what_a_key_signed_is_sent_also_where_it_is_configured_no_more(
     chain = embedded_chain
     async with run_hub(tmp_path, chain, rpc_url=chaos.url) as hub:
         payments = await leave_pending(hub, chaos, chain, 3)
-    options: dict[str, Any] = {"signer_keys": (chain.wallets.faucet.private_key,), "completer_interval_seconds": 0.2}
+    options: dict[str, Any] = {"signer_keys": (chain.wallets.faucet.private_key,), "recovery_interval_seconds": 0.2}
     async with run_hub(tmp_path, chain, **options) as hub:
         for payment in payments:
             await hub.wait_for_status(payment, "success")
@@ -163,7 +163,7 @@ async def test_what_a_former_key_signed_and_is_mined_while_it_is_looked_for_is_n
         return answer
 
     chaos.takes_batches, chaos.falsify = False, falsify
-    options: dict[str, Any] = {"signer_keys": (chain.wallets.faucet.private_key,), "completer_interval_seconds": 0.2}
+    options: dict[str, Any] = {"signer_keys": (chain.wallets.faucet.private_key,), "recovery_interval_seconds": 0.2}
     async with run_hub(tmp_path, chain, rpc_url=chaos.url, **options) as hub, asyncio.timeout(60):
         while (status := await hub.status(payment)) == "pending":  # noqa: ASYNC110 - over HTTP there is nothing to wait on
             await asyncio.sleep(0.02)
@@ -198,7 +198,7 @@ async def test_two_forks_of_one_height_are_no_proof_of_a_failure(
         return answer
 
     chaos.takes_batches, chaos.falsify = False, falsify
-    options: dict[str, Any] = {"signer_keys": (chain.wallets.faucet.private_key,), "completer_interval_seconds": 0.2}
+    options: dict[str, Any] = {"signer_keys": (chain.wallets.faucet.private_key,), "recovery_interval_seconds": 0.2}
     async with run_hub(tmp_path, chain, rpc_url=chaos.url, **options) as hub, asyncio.timeout(60):
         while (status := await hub.status(payment)) == "pending":  # noqa: ASYNC110 - over HTTP there is nothing to wait on
             await asyncio.sleep(0.02)
@@ -265,7 +265,7 @@ async def test_what_a_former_key_signed_too_cheaply_another_one_carries_once(
         payment = new_payment(chain)
         assert (await hub.settle(payment, prefer="wait=0")).status == 503
     before = chain.balance(paid_to)
-    options: dict[str, Any] = {"signer_keys": (chain.wallets.faucet.private_key,), "completer_interval_seconds": 0.2}
+    options: dict[str, Any] = {"signer_keys": (chain.wallets.faucet.private_key,), "recovery_interval_seconds": 0.2}
 
     def mine_dearly() -> None:
         base_fee = int(chain.rpc.call("eth_getBlockByNumber", "latest", False)["baseFeePerGas"], 16)

@@ -147,11 +147,11 @@ async def test_a_hub_that_was_down_for_long_looks_again_at_what_it_told_last(tmp
         async with hub_of(tmp_path, node, rpc_url=slow.url, now_ms=lambda: clock_ms() + 86_400_000) as world:
             assert (await world.settle(world.payment())).body["success"]
             for _ in range(2):
-                await world.completer.complete(clock_ms() + 2 * 86_400_000)
+                await world.recovery.complete(clock_ms() + 2 * 86_400_000)
             assert (await world.status(body), await taken_back(world)) == ("success", 0)
             slow.calm()
             for _ in range(2):
-                await world.completer.complete(clock_ms() + 2 * 86_400_000)
+                await world.recovery.complete(clock_ms() + 2 * 86_400_000)
             assert await world.status(body) == "success"
             assert (await taken_back(world), world.earned) == (1, 20_000)
 
@@ -212,7 +212,7 @@ async def test_a_fee_payer_without_money_is_told_of_and_the_other_one_advertised
     for poor, rich in (WALLETS.fee_payers, WALLETS.fee_payers[::-1]):
         world.node.chain.drain(poor.address)
         world.node.chain.airdrop(rich.address, 10**10)
-        world.completer.check_interval_seconds = 0
+        world.recovery.check_interval_seconds = 0
         await world.complete()
         kind, _ = (await world.hub.get("/supported")).body["kinds"]
         assert kind["extra"]["feePayer"] == rich.address

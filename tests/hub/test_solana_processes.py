@@ -17,14 +17,12 @@ LIFE_SECONDS = 20.0  # nobody dies here without a word: only a machine that stan
 
 
 @asynccontextmanager
-async def hub_on(
-    database: Database, node: SolanaNode, *, completer_interval_seconds: float
-) -> AsyncIterator[SolanaHub]:
+async def hub_on(database: Database, node: SolanaNode, *, recovery_interval_seconds: float) -> AsyncIterator[SolanaHub]:
     """One of several on that database."""
     hub = new_solana_hub(
         database,
         node.url,
-        completer_interval_seconds=completer_interval_seconds,
+        recovery_interval_seconds=recovery_interval_seconds,
         shared_life_seconds=LIFE_SECONDS,
     )
     async with served(hub, database, node) as running:
@@ -36,7 +34,7 @@ async def test_hubs_that_share_a_database_settle_each_payment_once(tmp_path: Pat
     async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node, AsyncExitStack() as running:
         running.push_async_callback(database.close)
         hubs = [
-            await running.enter_async_context(hub_on(database, node, completer_interval_seconds=3600)) for _ in range(3)
+            await running.enter_async_context(hub_on(database, node, recovery_interval_seconds=3600)) for _ in range(3)
         ]
         bodies = [hubs[0].payment(1_000) for _ in range(20)]
         answers = await asyncio.gather(*(hub.settle(body) for body in bodies for hub in hubs for _ in range(3)))
@@ -52,9 +50,9 @@ async def test_what_a_hub_left_is_finished_by_another_one(tmp_path: Path) -> Non
     database = open_database(str(tmp_path / "hub.db"))
     async with SolanaNode(wallets=WALLETS, slot_seconds=None) as node, AsyncExitStack() as running:
         running.push_async_callback(database.close)
-        other = await running.enter_async_context(hub_on(database, node, completer_interval_seconds=0.1))
+        other = await running.enter_async_context(hub_on(database, node, recovery_interval_seconds=0.1))
         node.chain.holds = True
-        async with hub_on(database, node, completer_interval_seconds=3600) as leaving:
+        async with hub_on(database, node, recovery_interval_seconds=3600) as leaving:
             body = leaving.payment()
             assert (await leaving.settle(body, Prefer="wait=0")).status == 503
         node.chain.drop()

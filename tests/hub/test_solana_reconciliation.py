@@ -135,8 +135,8 @@ async def test_what_a_restored_backup_forgot_is_known_when_its_payer_has_spent_t
 
 async def test_a_fork_that_was_left_took_a_payment_with_it(tmp_path: Path, world: SolanaHub) -> None:
     await settled(world)
-    for completer in world.hub.hub.completers.values():
-        await completer.close()  # the pass of the start, which would find it out, too, and send it again
+    for recovery in world.hub.hub.recoveries.values():
+        await recovery.close()  # the pass of the start, which would find it out, too, and send it again
     world.node.chain.roll_back(1)
     assert await differences(tmp_path, world.node) == ["paid_but_not_on_the_chain"]
 

@@ -35,8 +35,8 @@ from tollkeeper.chains.solana import SolanaConfig
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.hub.app import Hub
 from tollkeeper.hub.evm.signer import Signer
-from tollkeeper.hub.settlement.family import HubNetwork
-from tollkeeper.hub.solana.fee_payers import FeePayer
+from tollkeeper.hub.families import HubNetwork
+from tollkeeper.hub.solana.signer import FeePayer
 from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.storage import open_database
 
@@ -51,7 +51,7 @@ async def world(tmp_path: Path, embedded_chain: ChainUnderTest) -> AsyncIterator
         evm = HubNetwork(hub_config(embedded_chain.url), (Signer(embedded_chain.wallets.relayer.private_key),))
         payers = [FeePayer(one.seed) for one in WALLETS.fee_payers]
         solana = HubNetwork(SolanaConfig(NETWORKS[NETWORK], (node.url,)), payers)
-        hub = Hub(database, auth, [evm, solana], public_url=PUBLIC_URL, completer_interval_seconds=3600)
+        hub = Hub(database, auth, [evm, solana], public_url=PUBLIC_URL, recovery_interval_seconds=3600)
         async with served(hub, database) as running:
             yield SolanaHub(running, node)
     assert_books_agree(tmp_path)

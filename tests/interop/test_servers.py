@@ -171,7 +171,7 @@ async def test_an_outcome_that_comes_behind_the_first_answer_is_told_by_the_seco
     await asyncio.to_thread(chain.rpc.call, "evm_setAutomine", False)
     async with (
         run_chaos(chain.url) as node,
-        run_hub(tmp_path, chain, rpc_url=node.url, completer_interval_seconds=0.2) as hub,
+        run_hub(tmp_path, chain, rpc_url=node.url, recovery_interval_seconds=0.2) as hub,
         AsyncExitStack() as up,
     ):
         node.on(SEND, Act.LOSE_ANSWER)

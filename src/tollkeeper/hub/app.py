@@ -27,12 +27,11 @@ from tollkeeper.hub.api.history import history_routes, status_routes
 from tollkeeper.hub.api.standing import Standings
 from tollkeeper.hub.api.tenants import Askers
 from tollkeeper.hub.api.transfer import Transfers
+from tollkeeper.hub.families import FamilyDispatch, HubContext, account_of
 from tollkeeper.hub.membership import Membership
 from tollkeeper.hub.metrics import HubMetrics
-from tollkeeper.hub.settlement.family import Around, Settling, account_of
-from tollkeeper.hub.settlement.outcomes import Records
-from tollkeeper.hub.settlement.recovery import open_account
-from tollkeeper.storage.engine.database import Statement, StorageError
+from tollkeeper.hub.settlement.outcomes import SettlementRecords
+from tollkeeper.storage.engine.database import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,8 +41,7 @@ if TYPE_CHECKING:
     from tollkeeper.auth import Auth
     from tollkeeper.core.x402.version1 import PaymentKey
     from tollkeeper.hub.accounts import AnyAccount
-    from tollkeeper.hub.settlement.family import HubNetwork
-    from tollkeeper.hub.settlement.flow import Settlements
+    from tollkeeper.hub.families import HubNetwork
     from tollkeeper.storage.engine.database import Database
 
 _LOG = structlog.get_logger("tollkeeper.hub")
@@ -66,7 +64,7 @@ class Hub:
         public_url: str,
         trusted_keys: Mapping[str, Mapping[str, bytes]] | None = None,
         now_ms: Callable[[], int] = clock_ms,
-        completer_interval_seconds: float = 2.0,
+        recovery_interval_seconds: float = 2.0,
         shared_life_seconds: float | None = None,
         clients: ClientAddresses | None = None,
     ) -> None:
@@ -80,25 +78,23 @@ class Hub:
         self.public_url = public_url.rstrip("/")
         self.metrics = HubMetrics()
         self.membership = Membership(database, now_ms, shared_life_seconds)
-        records = Records(database, now_ms, self.status_url)
-        self.settling = Settling(records, (database, now_ms, records, self.membership, self.metrics))
+        records = SettlementRecords(database, now_ms, self.status_url)
+        self.settling = FamilyDispatch(database, now_ms, records, self.membership, self.metrics)
         # Kept as one dict for the hub's life, so that keys can be added and taken out while it runs.
         self.trusted_keys = TrustedKeys(
             (gateway, {name: VerifyingKey(Algorithm.ED25519, key) for name, key in keys.items()})
             for gateway, keys in (trusted_keys or {}).items()
         )
-        around = Around(self.metrics, self.trusted_keys, now_ms)
+        context = HubContext(self.metrics, self.trusted_keys, now_ms)
         self.accounts: dict[str, AnyAccount] = {
-            network.config.network.name: account_of(network, around) for network in networks
+            network.config.network.name: account_of(network, context) for network in networks
         }
         self._reached_until: dict[str, float] = {}  # event loop time, by network
         askers = Askers(self.trusted_keys, self.public_url, clients or ClientAddresses(), now_ms)
         shared = (self.accounts, self.settling, askers, now_ms)
         self.facilitator, self.transfers = Facilitator(*shared), Transfers(*shared)
         self.standings = Standings(self.accounts, records, askers)
-        self.completers = self.settling.completers(
-            self.accounts, (database, now_ms, self.membership, self.metrics, completer_interval_seconds)
-        )
+        self.recoveries = self.settling.recoveries(self.accounts, recovery_interval_seconds)
 
     async def start(self) -> None:
         """Joins the database's other hubs, then `open`. Raises: StorageError."""
@@ -108,22 +104,22 @@ class Hub:
     async def open(self) -> None:
         """Opens the networks whose node answers and begins to finish what a former run left.
 
-        A network that cannot be opened now, for whatever reason, the completer opens.
+        A network that cannot be opened now, for whatever reason, recovery opens.
         """
         await asyncio.gather(
             *(
-                _open(account, completer.settlements)
-                for completer in self.completers.values()
-                for account in completer.accounts.values()
+                recovery.open_first(account)
+                for recovery in self.recoveries.values()
+                for account in recovery.accounts.values()
             )
         )
-        for completer in self.completers.values():
-            completer.start()
+        for recovery in self.recoveries.values():
+            recovery.start()
 
     async def close(self) -> None:
         """Ends background work and connections. What is unfinished is on disk."""
-        for completer in self.completers.values():
-            await completer.close()
+        for recovery in self.recoveries.values():
+            await recovery.close()
         for account in self.accounts.values():
             await account.chain.close()
         await self.membership.close()
@@ -138,8 +134,8 @@ class Hub:
         ]
         told += [f"{name}: {text}" for name, account in self.accounts.items() for text in account.obstacles]
         aside: dict[str, int] = {}
-        for completer in self.completers.values():  # each counts those of all networks
-            aside.update(completer.set_aside)
+        for recovery in self.recoveries.values():  # each counts those of all networks
+            aside.update(recovery.set_aside)
         return told + [f"{name}: {count} settlements cannot be worked on" for name, count in aside.items()]
 
     async def unreadiness(self) -> list[str]:
@@ -172,16 +168,6 @@ class Hub:
     def status_url(self, key: PaymentKey) -> str:
         """Return the URL at which anybody can follow a payment."""
         return self.public_url + key.status_path
-
-
-async def _open(account: Any, settlements: Settlements) -> None:  # noqa: ANN401 - of the settlements' family
-    try:
-        await open_account(account, settlements)
-    except (RpcUnavailable, StorageError) as error:
-        account.chain.problem = str(error)
-        _LOG.warning("network_not_reachable", network=account.chain.network.name, reason=str(error))
-    except Exception:  # noqa: BLE001 - nothing that a node shows may keep the hub from what it does on other networks
-        _LOG.exception("network_not_understood", network=account.chain.network.name)
 
 
 def create_app(hub: Hub, *, manages_hub: bool = True) -> ASGIApp:

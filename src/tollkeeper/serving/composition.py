@@ -159,7 +159,7 @@ async def _open_hub(
     public_url: str,
 ) -> Hub:
     from tollkeeper.hub.app import Hub
-    from tollkeeper.hub.settlement.family import HubNetwork, signers_of
+    from tollkeeper.hub.families import HubNetwork, signers_of
 
     keys = [key.reveal() for key in settings.signer_keys]
     signers = {

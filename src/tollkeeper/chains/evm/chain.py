@@ -11,7 +11,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
@@ -120,6 +120,10 @@ class EvmSimulation:
     balance: int | None
 
 
+# Why a network is not enabled while its signers are made ready.
+NOT_PREPARED: Final = "its signers' nonces are not known yet"
+
+
 class GasTooDear(RpcUnavailable):
     """The next block asks for more than the configured cap: nothing can be sent now."""
 
@@ -164,12 +168,12 @@ class EvmChain:
         """So many nodes fewer answer than outcomes need, or than they would need where none is out of reach."""
         return 0 if self._witnesses is None else self.rpc.nodes.missing(self._witnesses.needed)
 
-    async def open(self) -> None:
+    async def open(self, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
         """Asks every node who it is, and enables the network or disables it and says why in `problem`.
 
         To be done again from time to time: nodes come, go and fall behind, and a token may be replaced. One of another
-        chain or token is not asked again until it is right. Raises: RpcUnavailable where nothing could be learned; the
-        network stays as it was.
+        chain or token is not asked again until it is right. `prepare` is awaited before a network is enabled that was
+        not. Raises: RpcUnavailable where nothing could be learned; the network stays as it was; what `prepare` raises.
         """
         probes = await self.rpc.probe(
             [
@@ -197,6 +201,9 @@ class EvmChain:
             node.height = _height(answers)
         self.rpc.nodes.compare_heights()
         if found is not None:
+            if self.asset is None and prepare is not None:
+                self.problem, self.is_refused = NOT_PREPARED, False
+                await prepare()
             self.asset = self.asset if self.asset == found else found
             self.problem, self.is_refused = "", False
         elif silent is not None:

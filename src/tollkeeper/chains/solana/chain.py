@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import structlog
 
+from tollkeeper.chains.evm.chain import NOT_PREPARED
 from tollkeeper.chains.evm.rebroadcast import Rebroadcast
 from tollkeeper.chains.evm.receipts import Expected, ReceiptWatcher, Sighting
 from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcUnavailable
@@ -192,11 +193,11 @@ class SolanaChain:
         """So many nodes fewer answer than outcomes need, or than they would need where none is out of reach."""
         return 0 if self._witnesses is None else self.rpc.nodes.missing(self._witnesses.needed)
 
-    async def open(self) -> None:
+    async def open(self, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
         """Asks every node who it is, and enables the network or disables it and says why in `problem`.
 
-        To be done again from time to time. Raises: RpcUnavailable where nothing could be learned; the network stays as
-        it was.
+        To be done again from time to time. `prepare` is awaited before a network is enabled that was not. Raises:
+        RpcUnavailable where nothing could be learned; the network stays as it was; what `prepare` raises.
         """
         probes = await self.rpc.probe(
             [("getGenesisHash", []), ("getAccountInfo", [self._mint, _BASE64]), ("getSlot", [_CONFIRMED])]
@@ -214,6 +215,9 @@ class SolanaChain:
             node.height = None if isinstance(answers, RpcUnavailable) else number_or_none(answers[2])
         self.rpc.nodes.compare_heights()
         if "" in problems:
+            if self.asset is None and prepare is not None:
+                self.problem, self.is_refused = NOT_PREPARED, False
+                await prepare()
             self.asset = self.asset or self.configured_asset
             self.problem, self.is_refused = "", False
         elif silent is not None:

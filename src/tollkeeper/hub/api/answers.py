@@ -14,8 +14,8 @@ from tollkeeper.hub.settlement.orders import refusal
 if TYPE_CHECKING:
     from tollkeeper.core.x402.verification import Check
     from tollkeeper.core.x402.version1 import Payment
-    from tollkeeper.hub.api.requests import RequestedPayment
     from tollkeeper.hub.settlement.orders import SettleOutcome
+    from tollkeeper.hub.settlement.requests import RequestedPayment
 
 
 def verdict_body(failed: Check | None, payer: str | None, explained: list[Check] | None) -> dict[str, Any]:

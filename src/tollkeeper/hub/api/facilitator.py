@@ -36,7 +36,6 @@ from tollkeeper.hub.api.gateway_signature import GatewaySignature
 from tollkeeper.hub.api.presence import caller_of
 from tollkeeper.hub.api.requests import (
     Headers,
-    RequestedPayment,
     parse_asked,
     parse_kind,
     parse_kind_of_version_2,
@@ -45,8 +44,8 @@ from tollkeeper.hub.api.requests import (
     read_plain,
 )
 from tollkeeper.hub.api.withdrawal import settle_or_withdraw
+from tollkeeper.hub.log_throttle import LogThrottle
 from tollkeeper.hub.settlement.orders import Order, refusal, requirements_hash
-from tollkeeper.hub.telling import Telling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -55,10 +54,10 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.solana import SolanaAsset
     from tollkeeper.core.x402.verification import EvmAsset
-    from tollkeeper.hub.api.requests import SettleOptions
-    from tollkeeper.hub.api.tenants import Asker, Askers
-    from tollkeeper.hub.settlement.family import Settling
+    from tollkeeper.hub.api.tenants import Askers
+    from tollkeeper.hub.families import AnyOrder, FamilyDispatch
     from tollkeeper.hub.settlement.orders import SettleOutcome
+    from tollkeeper.hub.settlement.requests import Asker, RequestedPayment, SettleOptions
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 # Rules without which the payment has no meaning on any chain.
@@ -73,7 +72,7 @@ class Facilitator:
     def __init__(
         self,
         accounts: Mapping[str, AnyAccount],
-        settlements: Settling,
+        settlements: FamilyDispatch,
         askers: Askers,
         clock_ms: Callable[[], int],
     ) -> None:
@@ -82,7 +81,7 @@ class Facilitator:
         self._settlements = settlements
         self._askers = askers
         self._clock_ms = clock_ms
-        self._telling = Telling(clock_ms)
+        self._telling = LogThrottle(clock_ms)
 
     async def supported(self, scope: HTTPScope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
         """GET: what can be paid here, in the form that all official clients read."""
@@ -103,7 +102,7 @@ class Facilitator:
         failed = next((check for check in checks if not check.ok), None)
         before = None
         if failed is not None and failed.reason in row_of(asked.payment).shown_by_nodes:
-            before = await self._settlements.before(self._account(asked.payment), asked.payment, failed.reason)
+            before = await self._settlements.prior(self._account(asked.payment), asked.payment, failed.reason)
             if before is not None and failed.reason is not before.reason:  # what the node names only followed from it
                 wanted, found = "not carried out yet", before.transaction
                 failed = Check("unsettled", ok=False, reason=before.reason, expected=wanted, actual=found)
@@ -166,8 +165,8 @@ class Facilitator:
             body = settled_body(asked.payment, asked.requirements.amount, outcome, use_db_id=options.use_db_id)
         await send_answer(send, 200, envelope(body))
 
-    async def _settled(self, order: Order, until: float) -> SettleOutcome:
-        """Settle an order for a caller who waits until then (event loop time). Raises: as `Settling.settle`."""
+    async def _settled(self, order: AnyOrder, until: float) -> SettleOutcome:
+        """Settle an order for a caller who waits until then (event loop time). Raises: as `FamilyDispatch.settle`."""
         if order.payment.x402_version == version2.VERSION:
             return await settle_or_withdraw(self._settlements, order, until)
         return await self._settlements.settle(order)

@@ -10,40 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tollkeeper.hub.settlement.requests import CallerPresence
 
+if TYPE_CHECKING:
     from litestar.types import HTTPScope
 
     from tollkeeper.hub.api.gateway_signature import GatewaySignature
-    from tollkeeper.hub.api.requests import SettleOptions
-
-
-class CallerPresence:
-    """Caller of one request.
-
-    `until_ms`: the Unix time until which it waits; None: for ever. `ask`: has its connection ended?
-    """
-
-    __slots__ = ("_ask", "_has_left", "_until_ms")
-
-    def __init__(self, until_ms: int | None, ask: Callable[[], bool] | None) -> None:
-        self._until_ms = until_ms
-        self._ask = ask
-        self._has_left = False
-
-    def look(self) -> bool:
-        """Is it there? Asked in the event loop of its connection alone: a signature may be made elsewhere."""
-        self._has_left = self._has_left or (self._ask is not None and self._ask())
-        return not self._has_left
-
-    def leave(self) -> None:
-        """End the wait: it is told, or has been, that nothing was begun."""
-        self._has_left = True
-
-    def waits(self, now_ms: int) -> bool:
-        """May something be begun for it? By the last look."""
-        return not self._has_left and (self._until_ms is None or now_ms < self._until_ms)
+    from tollkeeper.hub.settlement.requests import SettleOptions
 
 
 def caller_of(scope: HTTPScope, options: SettleOptions, signature: GatewaySignature, arrived_ms: int) -> CallerPresence:

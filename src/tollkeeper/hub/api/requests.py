@@ -6,20 +6,17 @@ it as a reason. So is a payload of a scheme or network that we do not know: it i
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from dataclasses import replace
+from typing import Any, Final
 
-from tollkeeper.core.api.errors import ApiError, Code, invalid, missing
+from tollkeeper.core.api.errors import invalid, missing
 from tollkeeper.core.http.prefer_header import preferred_wait_seconds
 from tollkeeper.core.limits import ACCEPT_WAIT_SECONDS, SETTLE_HOLD_SECONDS, SETTLE_WAIT_SECONDS
 from tollkeeper.core.x402 import version2
 from tollkeeper.core.x402.fast_json import read_plain_request
 from tollkeeper.core.x402.version1 import (
     X402_VERSION,
-    Payment,
     Requirements,
     parse_payment,
     parse_payment_kind,
@@ -27,59 +24,11 @@ from tollkeeper.core.x402.version1 import (
     payment_body,
     requirements_body,
 )
-from tollkeeper.storage.hub.idempotency import IdempotencyKey
+from tollkeeper.hub.settlement.requests import RequestedPayment, SettleOptions, canonical_hash
 
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 
 Headers = dict[bytes, bytes]
-
-
-class RequestedPayment(NamedTuple):
-    """A payment and the requirements that it is to meet."""
-
-    x402_version: int
-    payment: Payment
-    requirements: Requirements
-
-
-@dataclass(frozen=True, slots=True)
-class SettleOptions:
-    """The rest of a settle request. `fingerprint` is of everything in its body, however it was spelled.
-
-    `wait_seconds`: so long it is held at most; `receipt_seconds`: where a node has taken the transaction already.
-    `key_owner`: the gateway that signed the request, where we trust it, else the payer; "" while that is not known.
-    """
-
-    x402_version: int
-    confirm: bool
-    use_db_id: bool
-    wait_seconds: int
-    receipt_seconds: int
-    idempotency_key: str | None
-    fingerprint: str
-    purchase_data: dict[str, Any] | None
-    key_owner: str = ""
-    is_gateway_s: bool = False
-
-    @property
-    def patience_seconds(self) -> int:
-        """Time that a caller is taken to wait, also one who would rather hear sooner."""
-        return _longest_wait_seconds(self.x402_version)
-
-    @property
-    def idempotency(self) -> IdempotencyKey | None:
-        """The caller's key with the request that it belongs to."""
-        if self.idempotency_key is None or not self.key_owner:
-            return None
-        return IdempotencyKey(self.key_owner, self.idempotency_key, self.fingerprint)
-
-    def of_gateway(self, gateway: str) -> SettleOptions:
-        """The same of a request that a gateway signed which we trust."""
-        return replace(self, key_owner=gateway, is_gateway_s=True)
-
-    def of_payer(self, payer: str | None) -> SettleOptions:
-        """The same of anybody else's: the key is its payer's, whose signature must be good where it is used."""
-        return replace(self, key_owner=payer or "")
 
 
 def _member_object(body: dict[str, Any], name: str) -> dict[str, Any]:
@@ -174,24 +123,12 @@ def parse_options(
         confirm=confirm,
         use_db_id=use_db_id,
         wait_seconds=wait_seconds,
+        patience_seconds=_longest_wait_seconds(version),
         receipt_seconds=wait_seconds if confirm else min(wait_seconds, ACCEPT_WAIT_SECONDS),
         idempotency_key=_idempotency_key(headers),
         fingerprint=canonical_hash({**about, "confirm": confirm, "useDbId": use_db_id}),
         purchase_data=purchase_data,
     )
-
-
-def canonical_hash(value: dict[str, Any]) -> str:
-    """SHA-256 in hex of a JSON value, independent of the order of keys."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
-
-
-def canonical_json(value: dict[str, Any]) -> str:
-    """One text per JSON value: sorted keys, no spaces; a number that is not an integer as the text it was."""
-    return _CANONICAL(value)
-
-
-_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=lambda number: number.text).encode
 
 
 def _flag(body: dict[str, Any], name: str) -> bool:
@@ -223,10 +160,3 @@ def _wait_seconds(headers: Headers, version: int, *, confirm: bool) -> int:
 
 def _longest_wait_seconds(version: int) -> int:
     return SETTLE_HOLD_SECONDS if version == version2.VERSION else SETTLE_WAIT_SECONDS
-
-
-def conflict() -> ApiError:
-    """409: an idempotency key that came with another request before."""
-    return ApiError(
-        Code.CONFLICT, "this Idempotency-Key came with another request", details={"field": "Idempotency-Key"}
-    )

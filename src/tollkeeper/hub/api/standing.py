@@ -16,9 +16,10 @@ from tollkeeper.core.networks import Family, normalise
 from tollkeeper.core.solana.base58 import decode_key
 from tollkeeper.core.wallets import parse_address_of
 from tollkeeper.core.x402.version1 import PaymentKey
-from tollkeeper.hub.accounts import require_answers_for, require_reachable, unavailable
+from tollkeeper.hub.accounts import require_answers_for, require_reachable
 from tollkeeper.hub.api.facilitator import read_headers, read_object
 from tollkeeper.hub.api.gateway_signature import GatewaySignature
+from tollkeeper.hub.refusals import unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.hub.accounts import AnyAccount
     from tollkeeper.hub.api.tenants import Askers
-    from tollkeeper.hub.settlement.outcomes import Records
+    from tollkeeper.hub.settlement.outcomes import SettlementRecords
 
 _NONCES: Final = {Family.EVM: re.compile("0x[0-9a-f]{64}"), Family.SOLANA: re.compile("[0-9a-f]{64}")}
 
@@ -35,7 +36,7 @@ _NONCES: Final = {Family.EVM: re.compile("0x[0-9a-f]{64}"), Family.SOLANA: re.co
 class Standings:
     """The endpoint over the hub's accounts (by network name)."""
 
-    def __init__(self, accounts: Mapping[str, AnyAccount], records: Records, askers: Askers) -> None:
+    def __init__(self, accounts: Mapping[str, AnyAccount], records: SettlementRecords, askers: Askers) -> None:
         self._accounts = accounts
         self._records = records
         self._askers = askers

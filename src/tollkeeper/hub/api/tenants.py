@@ -6,7 +6,6 @@ the address of anybody else. Their shares are `core.shares`'. What a request may
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.http.client_addresses import ClientAddresses, rate_key
@@ -17,6 +16,7 @@ from tollkeeper.hub.api.gateway_signature import (
     HubAddress,
     read_gateway_signature,
 )
+from tollkeeper.hub.settlement.requests import Asker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,14 +26,6 @@ if TYPE_CHECKING:
     from tollkeeper.hub.api.gateway_signature import TrustedKeys
 
 _TENANT_LENGTH_MAX: Final = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Asker:
-    """For whom a request is made. `is_trusted`: a gateway that we trust signed it."""
-
-    tenant: str
-    is_trusted: bool
 
 
 class Askers:

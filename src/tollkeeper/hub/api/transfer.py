@@ -8,7 +8,7 @@ It has no requirements, and goes the way of every settlement: one payment is mov
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.api import envelope, read_body, receive_chunks, send_answer
@@ -25,14 +25,14 @@ from tollkeeper.core.x402.version1 import (
     is_text,
     parse_payload,
     parse_uint256,
-    payment_body,
 )
 from tollkeeper.hub.accounts import enabled_assets, require_answers_for, require_reachable
 from tollkeeper.hub.api.answers import settled_body
 from tollkeeper.hub.api.facilitator import owned, read_headers, read_object
 from tollkeeper.hub.api.presence import caller_of
-from tollkeeper.hub.api.requests import canonical_hash, parse_options
+from tollkeeper.hub.api.requests import parse_options
 from tollkeeper.hub.settlement.orders import Order, refusal
+from tollkeeper.hub.settlement.requests import RequestedTransfer, canonical_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,37 +42,17 @@ if TYPE_CHECKING:
     from tollkeeper.core.networks import Family
     from tollkeeper.hub.accounts import AnyAccount
     from tollkeeper.hub.api.gateway_signature import GatewaySignature
-    from tollkeeper.hub.api.presence import CallerPresence
-    from tollkeeper.hub.api.requests import SettleOptions
-    from tollkeeper.hub.api.tenants import Asker, Askers
-    from tollkeeper.hub.settlement.family import Settling
+    from tollkeeper.hub.api.tenants import Askers
+    from tollkeeper.hub.families import AnyOrder, FamilyDispatch
     from tollkeeper.hub.settlement.orders import SettleOutcome
+    from tollkeeper.hub.settlement.requests import Asker, CallerPresence, SettleOptions
 
 _FAULTS: Final = 500
 # A transaction that was sent and failed is an outcome (200); everything else that is no success is a refusal (400).
 _SENT_AND_FAILED: Final = frozenset(row.failed_on_chain.value for row in FAMILIES.values())
 
 
-@dataclass(frozen=True, slots=True)
-class TransferAsked:
-    """One transfer request. `amount` and `recipient` are what its caller says was signed; None where it does not."""
-
-    payment: Payment
-    asset: str
-    amount: int | None
-    recipient: str | None
-
-    def body(self) -> dict[str, Any]:
-        """Everything that it asks for, for comparing two requests."""
-        return {
-            "transfer": payment_body(self.payment),
-            "asset": self.asset,
-            "amount": None if self.amount is None else str(self.amount),
-            "recipient": self.recipient,
-        }
-
-
-def parse_transfer(body: dict[str, Any], accounts: Mapping[str, AnyAccount]) -> TransferAsked:
+def parse_transfer(body: dict[str, Any], accounts: Mapping[str, AnyAccount]) -> RequestedTransfer:
     """Reads the request.
 
     Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT; UNAVAILABLE for a
@@ -102,7 +82,7 @@ def _require_enabled(accounts: Mapping[str, AnyAccount], name: str) -> None:
         raise ApiError(Code.INVALID_NETWORK, "this hub settles nothing on that network", details=details)
 
 
-def _parse_terms(body: dict[str, Any], network: str, family: Family) -> TransferAsked:
+def _parse_terms(body: dict[str, Any], network: str, family: Family) -> RequestedTransfer:
     for required in FAMILIES[family].transfer_members:
         if body.get(required) is None:
             raise missing(required)
@@ -114,7 +94,7 @@ def _parse_terms(body: dict[str, Any], network: str, family: Family) -> Transfer
     if body.get("asset") is None:
         raise missing("asset")
     amount, recipient = body.get("amount"), body.get("recipient")
-    return TransferAsked(
+    return RequestedTransfer(
         payment=Payment(X402_VERSION, SCHEME, network, parse_payload(payload)),
         asset=parse_address_of(family, body["asset"], field="asset"),
         amount=None if amount is None else parse_uint256(amount, "amount", number_too=True),
@@ -128,7 +108,7 @@ class Transfers:
     def __init__(
         self,
         accounts: Mapping[str, AnyAccount],
-        settlements: Settling,
+        settlements: FamilyDispatch,
         askers: Askers,
         clock_ms: Callable[[], int],
     ) -> None:
@@ -167,7 +147,12 @@ class Transfers:
         await send_answer(send, 200, envelope(answer))
 
     async def _instead_of(
-        self, refused: ApiError, asked: TransferAsked, options: SettleOptions, deadline: float, caller: CallerPresence
+        self,
+        refused: ApiError,
+        asked: RequestedTransfer,
+        options: SettleOptions,
+        deadline: float,
+        caller: CallerPresence,
     ) -> SettleOutcome | None:
         """Return the outcome of the same earlier request, which goes on, whatever is taken by now; else the refusal.
 
@@ -182,13 +167,13 @@ class Transfers:
 
     async def _order(
         self,
-        asked: TransferAsked,
+        asked: RequestedTransfer,
         options: SettleOptions,
         signature: GatewaySignature,
         deadline: float,
         caller: CallerPresence,
         asker: Asker,
-    ) -> Order:
+    ) -> AnyOrder:
         """The transfer as it is to be carried out. Raises: the first rule that it breaks; UNAVAILABLE."""
         name = normalise(asked.payment.network).name
         _require_enabled(self._accounts, name)

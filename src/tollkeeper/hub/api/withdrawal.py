@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.x402.verification import Reason
-from tollkeeper.hub.settlement.orders import Order, SettleOutcome, refusal
+from tollkeeper.hub.settlement.orders import SettleOutcome, refusal
 from tollkeeper.storage.engine.database import StorageError
 
 if TYPE_CHECKING:
-    from tollkeeper.hub.settlement.family import Settling
+    from tollkeeper.hub.families import AnyOrder, FamilyDispatch
 
 
-async def settle_or_withdraw(settling: Settling, order: Order, until: float) -> SettleOutcome:
-    """Settle an order, as `Settling.settle`, but refuse it where nothing is signed for it by then (event loop time).
+async def settle_or_withdraw(settling: FamilyDispatch, order: AnyOrder, until: float) -> SettleOutcome:
+    """Settle an order by `FamilyDispatch.settle`, but refuse it where nothing is signed for it by `until` (loop time).
 
     Raises: SETTLEMENT_PENDING that names a transaction, or where the database does not say whether there is one;
-    otherwise as `Settling.settle`.
+    otherwise as `FamilyDispatch.settle`.
     """
     settled = asyncio.ensure_future(settling.settle(order))
     try:
@@ -39,7 +39,7 @@ async def settle_or_withdraw(settling: Settling, order: Order, until: float) -> 
         settled.cancel()
 
 
-async def _without_transaction(settling: Settling, order: Order, pending: ApiError) -> SettleOutcome:
+async def _without_transaction(settling: FamilyDispatch, order: AnyOrder, pending: ApiError) -> SettleOutcome:
     """Find the transaction of a pending order, or withdraw it. Raises: SETTLEMENT_PENDING."""
     try:
         transaction = await settling.records.withdraw(order)

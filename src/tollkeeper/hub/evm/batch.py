@@ -53,7 +53,7 @@ class BatchCall:
         )
 
 
-class Company:
+class BatchPlanner:
     """Planner of one network's transactions. `carrier` is None while its settlements go alone.
 
     `factories`: those that are listed, each with why it cannot be called ("" if it can).

@@ -1,4 +1,4 @@
-"""Gathering of settlements: some go alone, others wait for company (contract 5.2).
+"""Window in which settlements gather: some go alone, others wait for company (contract 5.2).
 
 While few settlements are under way nobody waits: each goes alone and at once. From a queue depth on, those that come
 within a moment of each other go together, as many as a batch holds; the first of them waits at most that moment. The
@@ -21,8 +21,8 @@ WAIT_MAX_SECONDS: Final = 0.05
 WAIT_SECONDS: Final = 0.8 * WAIT_MAX_SECONDS
 
 
-class Gathering(Generic[T, R]):
-    """Gathering on one network. Its members wait in one event loop."""
+class BatchWindow(Generic[T, R]):
+    """Batch window of one network. Not thread-safe: used from one event loop."""
 
     def __init__(
         self,
@@ -61,7 +61,12 @@ class Gathering(Generic[T, R]):
             self._leave()
         elif self._timer is None:
             self._timer = loop.call_later(WAIT_SECONDS, self._leave)
-        return await place
+        try:
+            return await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled() and place.exception() is None:
+                self._left(place.result())  # it came, and was not given to this member any more
+            raise
 
     def _leave(self) -> None:
         """All who wait, and have not gone away meanwhile, set out."""

@@ -21,6 +21,7 @@ from tollkeeper.core.evm.encoding import Transaction
 from tollkeeper.core.evm.fees import raised
 from tollkeeper.core.evm.signed_transactions import read_signed
 from tollkeeper.core.settlement.states import State
+from tollkeeper.hub.settlement.family import PoolView
 from tollkeeper.storage.hub.leases import LeaseLost
 from tollkeeper.storage.hub.transactions import (
     RawTransaction,
@@ -37,10 +38,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.chains.evm.chain import Fees
-    from tollkeeper.hub.accounts import SettlingAccount
-    from tollkeeper.hub.evm.signer_pool import Relayer
+    from tollkeeper.hub.evm.account import EvmAccount
+    from tollkeeper.hub.evm.signer import NetworkSigner
     from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.metrics import HubMetrics
+    from tollkeeper.hub.signer_pool import Relayer
     from tollkeeper.storage.engine.database import Database
     from tollkeeper.storage.hub.leases import Lease
 
@@ -56,18 +58,6 @@ UNMINED_SECONDS: Final = 45
 # How long a transaction that the cap does not pay for keeps its nonce.
 FREE_AFTER_SECONDS: Final = 600
 _EMPTY_GAS: Final = 21_000
-
-
-@dataclass(slots=True)
-class LaneView:
-    """Signers' lanes: hashes of what is stored under nonces that are not mined, and those of it that a node has.
-
-    `chain_seconds`: the latest block's time.
-    """
-
-    waiting: set[str] = field(default_factory=set)
-    taken: set[str] = field(default_factory=set)
-    chain_seconds: int = 0
 
 
 @dataclass(slots=True)
@@ -88,12 +78,12 @@ class LaneKeeper:
     free_after_seconds: float = FREE_AFTER_SECONDS
     _mined: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    async def move(self, account: SettlingAccount, relayer: Relayer) -> LaneView:
+    async def move(self, account: EvmAccount, relayer: Relayer[NetworkSigner]) -> PoolView:
         """One look at one signer, and what it needs. Raises: RpcUnavailable, StorageError."""
         chain, signer = account.chain, relayer.signer.address
         network = chain.network.name
         mined = await chain.mined_nonce(signer)
-        view, stored = LaneView(), await self._stored(network, signer, mined)
+        view, stored = PoolView(), await self._stored(network, signer, mined)
         view.waiting = {one.transaction.hash for one in stored}
         newest = _newest(stored)
         lease = await self.membership.lease(f"lane:{network}:{signer}")
@@ -139,7 +129,7 @@ class LaneKeeper:
                 break
         return found
 
-    async def _send(self, account: SettlingAccount, newest: dict[int, Stored], view: LaneView) -> None:
+    async def _send(self, account: EvmAccount, newest: dict[int, Stored], view: PoolView) -> None:
         """Sends what the node does not have, but for what somebody else is sending."""
         ours = [one.transaction for _, one in sorted(newest.items()) if not self._is_somebody_s(one)]
         for start in range(0, len(ours), _PAGE):
@@ -174,8 +164,8 @@ class LaneKeeper:
 
     async def _repair(
         self,
-        account: SettlingAccount,
-        relayer: Relayer,
+        account: EvmAccount,
+        relayer: Relayer[NetworkSigner],
         lease: Lease,
         front: range,
         newest: dict[int, Stored],
@@ -203,7 +193,7 @@ class LaneKeeper:
             if replaced is not one.transaction:
                 newest[nonce] = Stored(replaced, None, None)
 
-    async def _fees(self, account: SettlingAccount) -> tuple[Fees, int] | None:
+    async def _fees(self, account: EvmAccount) -> tuple[Fees, int] | None:
         """Today's fees under the whole cap, and base fee; None where gas costs more, so that nothing can be done."""
         block = await account.chain.latest_block()
         try:
@@ -214,8 +204,8 @@ class LaneKeeper:
 
     async def _replaced(
         self,
-        account: SettlingAccount,
-        relayer: Relayer,
+        account: EvmAccount,
+        relayer: Relayer[NetworkSigner],
         lease: Lease,
         raw: RawTransaction,
         fees: Fees,
@@ -241,10 +231,10 @@ class LaneKeeper:
         cap = config.max_fee_per_gas_wei if frees_nonce else config.settlement_fee_cap_wei
         # A settlement that would still be too cheap is no better than one that cannot be replaced.
         needed = least if frees_nonce else max(least, base_fee_wei + fees.max_priority_fee_per_gas)
-        if is_as_it_should_be and (needed > cap or not relayer.may_sign(old)):
+        if is_as_it_should_be and (needed > cap or not relayer.signer.may_sign(old)):
             return raw  # more cannot be done for it
         obstacle = "transaction_stuck_at_cap" if needed > cap else ""
-        if not obstacle and not frees_nonce and not relayer.may_sign(old):
+        if not obstacle and not frees_nonce and not relayer.signer.may_sign(old):
             obstacle = "transaction_not_allowed_now"  # it was signed under another configuration
         if obstacle and not frees_nonce and self._keeps_nonce_too_long(raw):
             frees_nonce, cap = True, config.max_fee_per_gas_wei
@@ -256,7 +246,7 @@ class LaneKeeper:
         new = replace(old, max_fee_per_gas=fee, max_priority_fee_per_gas=tip)
         if frees_nonce:
             new = replace(new, to=relayer.signer.address, data=b"", gas=_EMPTY_GAS)
-        data, transaction_hash = relayer.signer.sign(new, relayer.policy)
+        data, transaction_hash = relayer.signer.sign(new)
         signed = RawTransaction(data, transaction_hash, raw.network, raw.signer, raw.signer_nonce, self.clock_ms())
         budget = account.gas.budget()
         unit = replace_transaction(lease, raw, signed, budget, gas=new.gas, frees_nonce=frees_nonce)
@@ -281,14 +271,14 @@ class LaneKeeper:
         return raw.created_ms <= self.clock_ms() - self.free_after_seconds * 1000
 
     async def _fill(
-        self, account: SettlingAccount, relayer: Relayer, lease: Lease, nonce: int, fees: Fees
+        self, account: EvmAccount, relayer: Relayer[NetworkSigner], lease: Lease, nonce: int, fees: Fees
     ) -> RawTransaction | None:
         """A transaction that uses up a nonce that nothing was signed for; None where the node or the store has one."""
         chain, signer = account.chain, relayer.signer.address
         if await chain.pending_nonce(signer) > nonce:
             return None
         nothing = Transaction(
-            chain_id=relayer.policy.chain_id,
+            chain_id=relayer.signer.policy.chain_id,
             nonce=nonce,
             max_priority_fee_per_gas=fees.max_priority_fee_per_gas,
             max_fee_per_gas=fees.max_fee_per_gas,
@@ -297,7 +287,7 @@ class LaneKeeper:
             value=0,
             data=b"",
         )
-        data, transaction_hash = relayer.signer.sign(nothing, relayer.policy)
+        data, transaction_hash = relayer.signer.sign(nothing)
         filler = RawTransaction(data, transaction_hash, chain.network.name, signer, nonce, self.clock_ms())
         if not await self.database.run(store_filler(lease, filler, account.gas.budget(), gas=_EMPTY_GAS)):
             return None

@@ -136,3 +136,28 @@ class Signer:
     def __reduce__(self) -> NoReturn:
         msg = "a signer cannot be copied out of its process"
         raise TypeError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSigner:
+    """A signer under the policy of one network."""
+
+    signer: Signer
+    policy: SignerPolicy
+
+    @property
+    def address(self) -> str:
+        """Address of the signer's account, in lower-case hex."""
+        return self.signer.address
+
+    def sign(self, transaction: Transaction) -> tuple[bytes, str]:
+        """Return the raw signed transaction and its hash. Raises: PolicyError."""
+        return self.signer.sign(transaction, self.policy)
+
+    def may_sign(self, transaction: Transaction) -> bool:
+        """Say whether the policy allows the transaction, as it is configured now."""
+        try:
+            self.policy.check(transaction)
+        except PolicyError:
+            return False
+        return True

@@ -1,178 +1,126 @@
-"""The hub's table of families: what its networks, settlements and keys are made of, one row each (contract 5.2).
+"""The port of a chain's family: the verbs by which a settlement is carried out, in their order (contract 5.2).
 
-The rest of the hub asks here and knows no family. What differs between them is in the files that the rows name.
+`flow` and `recovery` ask for them and know no chain. `hub.evm.family` and `hub.solana.family` implement them, with the
+same names in the same order. What a verb raises beside RpcUnavailable and StorageError is said at it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from tollkeeper.chains.evm.chain import EvmChain, EvmConfig
-from tollkeeper.chains.solana import RENT_EXEMPT_LAMPORTS, SolanaChain, SolanaConfig
-from tollkeeper.core.keys.keyring import fee_payer_seeds
-from tollkeeper.core.limits import PAYER_FAILURES_MAX, PAYER_UNDER_WAY_MAX
-from tollkeeper.core.networks import Family
-from tollkeeper.hub.accounts import SettlingAccount
-from tollkeeper.hub.evm.batch import Company
-from tollkeeper.hub.evm.signer import Signer, SignerPolicy
-from tollkeeper.hub.evm.signer_balance import Purse
-from tollkeeper.hub.evm.signer_pool import Relayer, SignerPool
-from tollkeeper.hub.gas import Gas
-from tollkeeper.hub.queue import Queue
-from tollkeeper.hub.settlement.flow import Settlements
-from tollkeeper.hub.settlement.recovery import SettlementRecovery
-from tollkeeper.hub.solana.account import SolanaAccount, pool_of
-from tollkeeper.hub.solana.fee_payers import FeePayer, FeePayers
-from tollkeeper.hub.solana.settlement import SolanaCompleter, SolanaSettlements
+from tollkeeper.hub.settlement.account import AccountT, AccountT_contra, PayloadT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    import asyncio
+    from collections.abc import Sequence
 
+    from tollkeeper.chains.evm.chain import Submission
+    from tollkeeper.chains.evm.receipts import Sighting
     from tollkeeper.core.x402.verification import Reason
     from tollkeeper.core.x402.version1 import Payment
-    from tollkeeper.hub.accounts import AnyAccount
-    from tollkeeper.hub.api.gateway_signature import TrustedKeys
-    from tollkeeper.hub.metrics import HubMetrics
-    from tollkeeper.hub.settlement.orders import Before, Order, SettleOutcome
-    from tollkeeper.hub.settlement.outcomes import Records
-
-AnySigner: TypeAlias = Signer | FeePayer
-# On Solana what no block takes costs its payer nothing: so many payers it takes, at least, to fill the queue with it.
-_PAYERS_OF_A_FULL_QUEUE: Final = 100
+    from tollkeeper.hub.settlement.orders import Order, PriorOutcome
+    from tollkeeper.hub.settlement.transitions import ProvenTransition
+    from tollkeeper.hub.signer_pool import NamedSigner, Relayer
+    from tollkeeper.storage.hub.claims import SettlementClaim
+    from tollkeeper.storage.hub.payers import Overdrawn
+    from tollkeeper.storage.hub.settlements import Settlement
+    from tollkeeper.storage.hub.transactions import RawTransaction
 
 
-@dataclass(frozen=True, slots=True)
-class HubNetwork:
-    """One network and what signs there, at least one: both of the same family."""
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """A stored transaction, and the node's answer to it: sent once for all settlements that it carries."""
 
-    config: EvmConfig | SolanaConfig
-    signers: Sequence[AnySigner]
-
-    @property
-    def family(self) -> Family:
-        """Family of the account's network."""
-        return self.config.network.family
+    raw: RawTransaction
+    sent: asyncio.Future[Submission] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """Parts that all accounts of a hub share. `trusted_keys`: gateways exempt from the strangers' share of the gas."""
+class Claimed:
+    """Result of a claim. `outgoing`: the transaction of the settlement, where the claim was won."""
 
-    metrics: HubMetrics
-    trusted_keys: TrustedKeys
-    clock_ms: Callable[[], int]
+    claim: SettlementClaim
+    relayer: Relayer[NamedSigner]
+    outgoing: Outgoing | None = None
 
-
-class HubRow(NamedTuple):
-    """`config`: how a network is reached; `signers` of one signing key; `account` of a configuration and signers."""
-
-    config: type[EvmConfig | SolanaConfig]
-    signers: Callable[[bytes], Sequence[AnySigner]]
-    account: Callable[[Any, Sequence[Any], Around], AnyAccount]
-    settlements: type[Settlements]
-    completer: type[SettlementRecovery]
+    def let_go(self) -> None:
+        """Count the settlement no more among those that requests carry."""
+        self.relayer.in_flight -= 1
 
 
-def _evm_account(config: EvmConfig, signers: Sequence[Signer], around: Around) -> SettlingAccount:
-    name, chain_id = config.network.name, config.network.chain_id
-    assert chain_id is not None  # noqa: S101 - an EVM network has one
-    company = Company(config)
-    relayers = [
-        Relayer(
-            signer,
-            SignerPolicy(
-                chain_id=chain_id,
-                assets=frozenset({config.asset.lower() or config.network.usdc.address}),
-                gas_max=config.gas_limit,
-                max_fee_per_gas_max=config.max_fee_per_gas_wei,
-                own=signer.address,
-                carriers=company.allowed,
-                factories=frozenset(config.wallet_factories),
-                deploy_gas_max=config.deploy_gas_limit,
-            ),
-            Purse(name, signer.address, config.gas_limit, around.metrics),
-        )
-        for signer in signers
-    ]
-    gas = Gas(name, config.gas_budget_per_hour, "gas_budget_per_hour", around.trusted_keys, around.clock_ms)
-    return SettlingAccount(EvmChain(config), SignerPool(relayers), gas, _queue(config, around), company)
+TermsT = TypeVar("TermsT")
 
 
-def _solana_account(config: SolanaConfig, signers: Sequence[FeePayer], around: Around) -> SolanaAccount:
-    name = config.network.name
-    fee_payers = FeePayers(signers)
+class ChainFamily(Protocol[AccountT, PayloadT, TermsT]):
+    """The verbs. `TermsT`: what a simulation found that a claim needs."""
 
-    def purse(address: str) -> Purse:
-        return Purse(name, address, config.fee_max_lamports, around.metrics, "lamports", RENT_EXEMPT_LAMPORTS)
+    async def open(self, account: AccountT) -> None:
+        """Make the signers of a network ready to sign, before it is used."""
 
-    gas = Gas(
-        name, config.fee_budget_per_hour_lamports, "fee_budget_per_hour_lamports", around.trusted_keys, around.clock_ms
-    )
-    share = max(PAYER_FAILURES_MAX, config.settlements_max // _PAYERS_OF_A_FULL_QUEUE)
-    queue = _queue(config, around, min(PAYER_UNDER_WAY_MAX, share))
-    return SolanaAccount(SolanaChain(config), fee_payers, pool_of(fee_payers, purse), gas, queue)
+    async def simulate(self, order: Order[AccountT, PayloadT], *, is_in_crowd: bool) -> TermsT | Reason:
+        """Ask whether the chain would take the payment now: on which terms, or why not.
+
+        `is_in_crowd`: other payments of the payer may be under way, so that the claim needs the payer's balance.
+        """
+
+    async def claim(
+        self, order: Order[AccountT, PayloadT], known: Settlement | None, row_id: str, terms: TermsT
+    ) -> Claimed:
+        """Claim the payment, sign, and store the transaction, in one commit. Raises: UNAVAILABLE; GivenUpError."""
+
+    def send(self, account: AccountT, outgoing: Outgoing) -> asyncio.Future[Submission]:
+        """Hand the stored transaction over, once for all settlements in it; whoever leaves does not end that."""
+
+    async def observe(self, account: AccountT, row: Settlement, deadline: float) -> Sighting:
+        """Wait for the row's transaction until it lies deep enough, or until `deadline` (event loop time)."""
+
+    async def look(self, account: AccountT, rows: Sequence[Settlement]) -> list[Sighting]:
+        """Return what the chain shows now of the transactions that these rows name."""
+
+    async def find_out(self, account: AccountT, row: Settlement) -> ProvenTransition:
+        """Return what became of a row whose transaction is not seen, or failed: made, failed by proof, or expired.
+
+        Raises: Unexplained, Contradiction.
+        """
+
+    async def prior(self, account: AccountT, payment: Payment, reason: Reason) -> PriorOutcome | None:
+        """Return the earlier use of a payment that a verification refuses for this reason; None for none.
+
+        Raises: UNAVAILABLE.
+        """
+
+    async def forgotten(self, order: Order[AccountT, PayloadT], reason: Reason) -> TermsT | PriorOutcome | None:
+        """Return the earlier use of a payment that is not in our books, and that a settlement is refused for.
+
+        Terms, where one of our signers made the payment: the database, restored from a backup, forgot it, and by these
+        terms a claim adopts the transaction. None where it was not used.
+        """
+
+    async def balance_now(self, order: Order[AccountT, PayloadT], terms: TermsT, overdrawn: Overdrawn) -> TermsT:
+        """Return the terms with the payer's balance of now. Raises: UNAVAILABLE where it seems not to last."""
+
+    def same_payment(self, order: Order[AccountT, PayloadT], row: Settlement) -> bool:
+        """Say whether the order pays whom the row names, and as much."""
 
 
-def _queue(config: EvmConfig | SolanaConfig, around: Around, payer_max: int = PAYER_UNDER_WAY_MAX) -> Queue:
-    about = around.trusted_keys, around.metrics, around.clock_ms
-    return Queue(config.network.name, config.settlements_max, *about, payer_max=payer_max)
+@dataclass(slots=True)
+class PoolView:
+    """Stored transactions that are not on the chain: their hashes, and those of them that a node has.
 
-
-_ROWS: Final[Mapping[Family, HubRow]] = MappingProxyType(
-    {
-        Family.EVM: HubRow(EvmConfig, lambda key: [Signer(key)], _evm_account, Settlements, SettlementRecovery),
-        Family.SOLANA: HubRow(
-            SolanaConfig,
-            lambda key: [FeePayer(seed) for seed in fee_payer_seeds(key)],
-            _solana_account,
-            SolanaSettlements,
-            SolanaCompleter,
-        ),
-    }
-)
-
-
-def signers_of(family: Family, keys: Iterable[bytes]) -> list[AnySigner]:
-    """Return the signers on the family's networks for a hub with these keys, in their order."""
-    return [signer for key in keys for signer in _ROWS[family].signers(key)]
-
-
-def account_of(network: HubNetwork, around: Around) -> AnyAccount:
-    """The network as the endpoints see it.
-
-    Raises: ValueError for signers of which there is none, or one twice, and for another family's configuration.
+    `chain_seconds`: the latest block's time.
     """
-    row = _ROWS[network.family]
-    if not isinstance(network.config, row.config):
-        msg = f"{network.config.network.name} is configured as a network of another family"
-        raise ValueError(msg)  # noqa: TRY004 - a wrong setting
-    return row.account(network.config, network.signers, around)
+
+    waiting: set[str] = field(default_factory=set)
+    taken: set[str] = field(default_factory=set)
+    chain_seconds: int = 0
 
 
-class Settling:
-    """Settles orders of any family."""
+class NetworkWatch(Protocol[AccountT_contra]):
+    """Work of recovery on a network beside looking at rows."""
 
-    def __init__(self, records: Records, parts: Sequence[Any]) -> None:
-        """Takes the parts of `Settlements`."""
-        self.records = records
-        self._by_family = {family: row.settlements(*parts) for family, row in _ROWS.items()}
+    async def look(self, account: AccountT_contra, *, thoroughly: bool) -> PoolView:
+        """Watch what was told already, and keep the signers' transactions moving."""
 
-    async def settle(self, order: Order) -> SettleOutcome:
-        """Settle by `Settlements.settle` of the order's family."""
-        return await self._by_family[order.account.chain.network.family].settle(order)
-
-    async def before(self, account: AnyAccount, payment: Payment, reason: Reason) -> Before | None:
-        """Answer by `Settlements.before` of the account's family."""
-        return await self._by_family[account.chain.network.family].before(account, payment, reason)
-
-    def completers(self, accounts: Mapping[str, AnyAccount], parts: Sequence[Any]) -> dict[Family, SettlementRecovery]:
-        """Return the recovery of each family that has accounts; `parts`: `SettlementRecovery`'s, its own first."""
-        database, *others = parts
-        found = {}
-        for family, settlements in self._by_family.items():
-            own = {name: account for name, account in accounts.items() if account.chain.network.family is family}
-            if own:
-                found[family] = _ROWS[family].completer(database, settlements, own, *others)
-        return found
+    def is_overdue(self, row: Settlement, view: PoolView) -> bool:
+        """Say whether an unseen transaction is worth finding out about. Raises: ValueError, KeyError, TypeError."""

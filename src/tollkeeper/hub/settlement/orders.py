@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.x402.version1 import X402_VERSION, payment_body, requirements_body
-from tollkeeper.hub.api.requests import canonical_hash
+from tollkeeper.hub.settlement.account import AccountT, PayloadT
+from tollkeeper.hub.settlement.requests import canonical_hash, canonical_json
+from tollkeeper.storage.hub.claims import NewSettlement
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tollkeeper.core.settlement.states import SettlementKind
     from tollkeeper.core.x402.verification import Reason
     from tollkeeper.core.x402.version1 import Payment, PaymentKey, Requirements
-    from tollkeeper.hub.api.presence import CallerPresence
-    from tollkeeper.hub.api.requests import SettleOptions
-    from tollkeeper.hub.api.tenants import Asker
+    from tollkeeper.hub.settlement.requests import Asker, CallerPresence, SettleOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Order(Generic[AccountT, PayloadT]):
     """A checked settle request: its payment's signature is good and it meets the requirements."""
 
-    account: Any  # of the family whose settlements carry it out, and so is what is to be carried out
+    account: AccountT
     key: PaymentKey
     payment: Payment
-    payload: Any
+    payload: PayloadT  # what is to be carried out, as the account's family reads it
     requirements: Requirements
     options: SettleOptions
     kind: SettlementKind
@@ -74,7 +76,7 @@ class UnawaitedError(GivenUpError):
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class PriorOutcome:
     """A payment that was carried out before: as what it is refused now, and the transaction, "" where nobody knows."""
 
     reason: Reason
@@ -101,6 +103,50 @@ class SettleOutcome:
             "transaction": self.transaction,
             "settlementId": self.settlement_id,
         }
+
+
+def new_settlement(  # noqa: PLR0913 - what families read differently
+    order: Order[AccountT, PayloadT],
+    row_id: str,
+    *,
+    pay_to: str,
+    value: int,
+    payment: str,
+    signer: str,
+    holder: str,
+    now_ms: int,
+    alias: str = "",
+) -> NewSettlement:
+    """Return the row that a claim writes for an order."""
+    return NewSettlement(
+        id=row_id,
+        key=order.key,
+        kind=order.kind,
+        pay_to=pay_to,
+        value=value,
+        payment=payment,
+        requirements=canonical_json(requirements_body(order.requirements)),
+        requirements_hash=order.requirements_hash,
+        confirm=order.options.confirm,
+        purchase_data=None if order.purchase_data is None else canonical_json(order.purchase_data),
+        signer=signer,
+        holder=holder,
+        now_ms=now_ms,
+        alias=alias,
+        tenant=order.asker.tenant,
+    )
+
+
+def require_awaited(orders: Mapping[str, Order[AccountT, PayloadT]], now_ms: int) -> None:
+    """Refuse right before the signature what nobody waits for: a node or a disk may have taken long.
+
+    Raises: GivenUpError, naming those rows.
+    """
+    late = {row_id: error for row_id, order in orders.items() if (error := order.given_up(now_ms)) is not None}
+    for error in late.values():
+        # Those for another reason are found once the rest goes without these.
+        error.rows = frozenset(row_id for row_id, other in late.items() if type(other) is type(error))
+        raise error
 
 
 def refusal(reason: str, transaction: str = "", settlement_id: str | None = None) -> SettleOutcome:

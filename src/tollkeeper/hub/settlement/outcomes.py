@@ -16,8 +16,7 @@ from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.core.networks import ALIASES
 from tollkeeper.core.settlement.states import State
 from tollkeeper.core.x402.verification import Reason
-from tollkeeper.hub.accounts import RETRY_AFTER_SECONDS
-from tollkeeper.hub.api.requests import conflict
+from tollkeeper.hub.refusals import RETRY_AFTER_SECONDS, conflict
 from tollkeeper.hub.settlement.orders import SettleOutcome, is_kept_as, refusal
 from tollkeeper.storage.hub.claims import hand_out, withdraw
 from tollkeeper.storage.hub.idempotency import find_key, record_answer
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
-    from tollkeeper.hub.api.presence import CallerPresence
-    from tollkeeper.hub.api.requests import SettleOptions
+    from tollkeeper.hub.settlement.account import AccountT, PayloadT
     from tollkeeper.hub.settlement.orders import Order
+    from tollkeeper.hub.settlement.requests import CallerPresence, SettleOptions
     from tollkeeper.storage.engine.database import Database
     from tollkeeper.storage.hub.idempotency import IdempotencyKey
 
@@ -38,7 +37,7 @@ _LAST_LOOK_SECONDS: Final = 0.4
 _REFUSALS_MAX: Final = 10_000
 
 
-class Records:
+class SettlementRecords:
     """Records of one hub's database, of all families."""
 
     def __init__(
@@ -189,7 +188,7 @@ class Records:
             row = await read_settlement(self._database, row.id) or row
         return row
 
-    async def withdraw(self, order: Order) -> str:
+    async def withdraw(self, order: Order[AccountT, PayloadT]) -> str:
         """Take back an order that nothing is signed for; the transaction where something is. Raises: StorageError."""
         row = await self._database.run(withdraw(order.key, order.caller.leave, self._clock_ms()))
         return "" if row is None else row.transaction_hash

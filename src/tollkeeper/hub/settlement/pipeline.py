@@ -1,6 +1,6 @@
 """From a signed payment to a proven outcome: wait, judge, record (contract 5.2; security 5, F2-F5, F9).
 
-The same for the request that started a settlement and for the completer that found it after a crash: what is stored
+The same for the request that started a settlement and for the recovery that found it after a crash: what is stored
 decides, and every step is recorded before the next. FAILED is entered only with a proof; what nobody knows stays where
 it is.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic
 
 import structlog
 
@@ -19,24 +19,18 @@ from tollkeeper.chains.evm.receipts import FAILURES, Sighting, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.settlement.states import Proof, State
 from tollkeeper.core.x402.verification import Reason
-from tollkeeper.hub.settlement.findings import (
-    Contradiction,
-    ProvenTransition,
-    Recovery,
-    Unexplained,
-    expected_transfer,
-    seen,
-)
+from tollkeeper.hub.settlement.account import AccountT, PayloadT
+from tollkeeper.hub.settlement.family import TermsT
+from tollkeeper.hub.settlement.transitions import Contradiction, ProvenTransition, Unexplained, transferred
 from tollkeeper.storage.hub.settlements import Move, Moved, Settlement, move_all, read_settlement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tollkeeper.hub.accounts import SettlingAccount
-    from tollkeeper.hub.api.presence import CallerPresence
     from tollkeeper.hub.metrics import HubMetrics
+    from tollkeeper.hub.settlement.family import ChainFamily
     from tollkeeper.hub.settlement.orders import Order
-    from tollkeeper.hub.settlement.retry_alone import SecondTry
+    from tollkeeper.hub.settlement.requests import CallerPresence
     from tollkeeper.storage.engine.database import Database
 
 _LOG = structlog.get_logger("tollkeeper.hub")
@@ -51,18 +45,24 @@ class Advance:
     handed_out: bool = False
 
 
-class Pipeline:
+class Pipeline(Generic[AccountT, PayloadT, TermsT]):
     """Carries settlements forward. Holds no row: the database does."""
 
     def __init__(
-        self, database: Database, clock_ms: Callable[[], int], metrics: HubMetrics, second_try: SecondTry
+        self,
+        database: Database,
+        clock_ms: Callable[[], int],
+        metrics: HubMetrics,
+        family: ChainFamily[AccountT, PayloadT, TermsT],
     ) -> None:
         self._database = database
         self._clock_ms = clock_ms
         self._metrics = metrics
-        self.recovery = Recovery(database, clock_ms, metrics, second_try)
+        self._family = family
 
-    async def advance(self, order: Order, row: Settlement, sent: asyncio.Future[Submission]) -> Advance:
+    async def advance(
+        self, order: Order[AccountT, PayloadT], row: Settlement, sent: asyncio.Future[Submission]
+    ) -> Advance:
         """Follows a signed settlement until it is proven or its order's time is up, for the one who asked for it.
 
         A success is handed out in the commit that records it: a proven one, or, where the request did not ask for
@@ -75,7 +75,7 @@ class Pipeline:
                 submission = await asyncio.shield(sent)
         while True:
             until = order.receipt_deadline if submission is Submission.TAKEN else deadline
-            sighting = await account.chain.wait(expected_transfer(row, account.chain.config.depths), until)
+            sighting = await self._family.observe(account, row, until)
             advance = await self.record(account, row, submission, sighting, order.caller)
             if advance.settlement.transaction_hash == row.transaction_hash:
                 return advance
@@ -86,7 +86,7 @@ class Pipeline:
 
     async def record(
         self,
-        account: SettlingAccount,
+        account: AccountT,
         row: Settlement,
         submission: Submission,
         sighting: Sighting,
@@ -114,15 +114,14 @@ class Pipeline:
         return advance
 
     async def judge(
-        self, account: SettlingAccount, row: Settlement, submission: Submission, sighting: Sighting
+        self, account: AccountT, row: Settlement, submission: Submission, sighting: Sighting
     ) -> ProvenTransition:
         """The transition that was learned, if any. Raises: RpcUnavailable, StorageError, Contradiction."""
         if sighting.verdict is Verdict.TRANSFERRED:
-            move = seen(sighting, self._clock_ms())
-            return ProvenTransition(row, None if move.to is row.state else move)
+            return transferred(row, sighting, self._clock_ms())
         if sighting.verdict in FAILURES:
             # Not deep, or not proven: nobody may be told that it succeeded.
-            return await self.recovery.find_out(account, row) if sighting.deep else ProvenTransition(row)
+            return await self._family.find_out(account, row) if sighting.deep else ProvenTransition(row)
         if sighting.shows_failure:
             return ProvenTransition(row)
         if submission is Submission.TAKEN and row.state is State.SIGNED:

@@ -1,34 +1,28 @@
 """Finishes what no request is carrying forward: after a crash, a lost answer, a slow chain (security F1-F9, F20, F23).
 
-At start and then every interval: takes over what belongs to processes that are gone; looks whether blocks that
-outcomes rest on are still there; keeps each signer's nonces moving; reads the receipts of everything unfinished in
-batches and records what is proven, a page in one commit. A row that cannot be worked on, or that breaks an invariant,
-is set aside, ever longer, and the operator told; the others go on. It also opens the networks whose node did not
-answer yet, and asks all nodes from time to time whether they are what they should be.
+One loop for every family, whose parts are a watch and the verbs of `settlement.family`. At start and then every
+interval: takes over what belongs to processes that are gone; watches the networks (are blocks that outcomes rest on
+still there, do the signers' nonces move?); looks at everything unfinished in batches and records what is proven, a page
+in one commit. A row that cannot be worked on, or that breaks an invariant, is set aside, ever longer, and the operator
+told; the others go on. It also opens the networks whose node did not answer yet, and asks all nodes from time to time
+whether they are what they should be.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import structlog
 
 from tollkeeper.chains.evm.chain import Submission
 from tollkeeper.chains.evm.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.core.settlement.proof import EXPIRY_MARGIN_SECONDS
 from tollkeeper.core.settlement.states import State
-from tollkeeper.hub.evm.nonce_lanes import LaneKeeper, LaneView
-from tollkeeper.hub.settlement.findings import (
-    OVERDUE_SECONDS,
-    ProvenTransition,
-    Unexplained,
-    expected_transfer,
-    valid_before,
-)
-from tollkeeper.hub.settlement.reorganisations import ReorganisationWatch
+from tollkeeper.hub.settlement.account import AccountT, PayloadT
+from tollkeeper.hub.settlement.family import PoolView, TermsT
+from tollkeeper.hub.settlement.transitions import ProvenTransition, Unexplained
 from tollkeeper.storage import StorageError
 from tollkeeper.storage.hub.idempotency import forget_old_refusals
 from tollkeeper.storage.hub.settlements import (
@@ -45,10 +39,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from tollkeeper.chains.evm.receipts import Sighting
-    from tollkeeper.hub.accounts import AnyAccount, SettlingAccount
     from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.metrics import HubMetrics
-    from tollkeeper.hub.settlement.flow import Settlements
+    from tollkeeper.hub.settlement.account import SettlingAccount
+    from tollkeeper.hub.settlement.family import NetworkWatch
+    from tollkeeper.hub.settlement.flow import SettlementFlow
     from tollkeeper.storage.engine.database import Database
 
 T = TypeVar("T")
@@ -62,29 +57,30 @@ FORGET_INTERVAL_SECONDS: Final = 3600.0
 FAILURES_ALERT: Final = 5
 
 
-class SettlementRecovery:
-    """The background task. `start` it once, `close` it before the database."""
+class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
+    """Recovery of one family's networks, in the background. `start` it once, `close` it before the database."""
 
     def __init__(  # noqa: PLR0917 - the parts that it sets to work
         self,
+        flow: SettlementFlow[AccountT, PayloadT, TermsT],
+        watch: NetworkWatch[AccountT],
+        accounts: Mapping[str, AccountT],
         database: Database,
-        settlements: Settlements,
-        accounts: Mapping[str, Any],  # of the settlements' family
         clock_ms: Callable[[], int],
         membership: Membership,
         metrics: HubMetrics,
         interval_seconds: float,
     ) -> None:
-        self._database = database
-        self.settlements = settlements
         self.accounts = accounts
+        self.watch = watch
+        self._flow = flow
+        self._family = flow.family
+        self._database = database
         self._clock_ms = clock_ms
         self._membership = membership
         self._metrics = metrics
         self._interval_seconds = interval_seconds
         self._task: asyncio.Task[None] | None = None
-        self.lanes = LaneKeeper(database, clock_ms, membership, metrics, settlements.is_active)
-        self._watch = ReorganisationWatch(database, clock_ms, membership, metrics)
         self.check_interval_seconds = CHECK_INTERVAL_SECONDS
         self._last_check = -CHECK_INTERVAL_SECONDS
         self.forget_interval_seconds = FORGET_INTERVAL_SECONDS
@@ -119,10 +115,10 @@ class SettlementRecovery:
         if await has_orphans(self._database, self._membership.id, self._clock_ms()):
             taken = await self._database.run(take_over(self._membership.id, self._clock_ms()))
             _LOG.info("settlements_taken_over", settlements=taken)
-        views: dict[str, LaneView] = {}
+        views: dict[str, PoolView] = {}
         for account in self.accounts.values():
             if account.chain.asset is not None:
-                view = await _on_network(account, self._see_network(account, thoroughly=is_due))
+                view = await _on_network(account, self.watch.look(account, thoroughly=is_due))
                 views |= {account.chain.network.name: view} if view is not None else {}
         after: tuple[int, str] | None = None
         while True:
@@ -162,28 +158,6 @@ class SettlementRecovery:
         if forgotten:
             _LOG.info("refusals_forgotten", refusals=forgotten)
 
-    async def _see_network(self, account: SettlingAccount, *, thoroughly: bool) -> LaneView:
-        """Watches blocks and keeps lanes. Raises: RpcUnavailable, StorageError."""
-        head = await account.chain.latest_block()
-        try:
-            await self._watch.look(account, head.number, thoroughly=thoroughly)
-        except (StorageError, RpcUnavailable):
-            raise
-        except Exception:  # noqa: BLE001 - lanes and rows do not wait for it
-            _LOG.exception("blocks_not_understood", network=account.chain.network.name)
-        view = LaneView(chain_seconds=head.timestamp_seconds)
-        for relayer in account.signers.relayers:
-            try:
-                seen = await self.lanes.move(account, relayer)
-            except (StorageError, RpcUnavailable):
-                raise
-            except Exception:  # noqa: BLE001 - a poison lane: what lies in it is looked at row by row all the same
-                _LOG.exception("lane_not_understood", network=account.chain.network.name, signer=relayer.signer.address)
-                continue
-            view.waiting |= seen.waiting
-            view.taken |= seen.taken
-        return view
-
     async def _check_networks(self) -> bool:
         """Opens networks whose node did not answer at the start; from time to time asks every node who it is again.
 
@@ -199,13 +173,35 @@ class SettlementRecovery:
                 await _on_network(account, self._open_again(account))
         return is_due
 
-    async def _open_again(self, account: SettlingAccount) -> None:
+    async def open(self, account: AccountT) -> None:
+        """Open a network; one that was not open is used once its signers are ready.
+
+        Raises: RpcUnavailable, StorageError.
+        """
+        was_open = account.chain.asset is not None
+        await account.chain.open(lambda: self._family.open(account))
+        if was_open and account.chain.asset is not None:
+            with suppress(RpcUnavailable):  # settlements go as they went before
+                await account.look_around()
+
+    async def open_first(self, account: AccountT) -> None:
+        """Open a network at the start of the hub; one that cannot be opened, for whatever reason, is opened later."""
+        chain = account.chain
+        try:
+            await self.open(account)
+        except (RpcUnavailable, StorageError) as error:
+            chain.problem = str(error)
+            _LOG.warning("network_not_reachable", network=chain.network.name, reason=str(error))
+        except Exception:  # noqa: BLE001 - no fault of ours may end the only task that finishes payments
+            _LOG.exception("network_not_understood", network=chain.network.name)
+
+    async def _open_again(self, account: AccountT) -> None:
         with suppress(RpcUnavailable):  # `open` keeps why
-            await open_account(account, self.settlements)
+            await self.open(account)
             await account.see_money()
 
-    async def _complete_rows(self, account: SettlingAccount, rows: list[Settlement], view: LaneView) -> None:
-        pipeline = self.settlements.pipeline
+    async def _complete_rows(self, account: AccountT, rows: list[Settlement], view: PoolView) -> None:
+        pipeline = self._flow.pipeline
         findings = [pipeline.given_up(row) for row in rows if row.state is State.CLAIMED]
         signed = [row for row in rows if row.state is not State.CLAIMED]
         if signed:
@@ -219,18 +215,17 @@ class SettlementRecovery:
             findings += [finding for finding in judged if finding is not None]
         await self._apply(findings)
 
-    async def _look(self, account: SettlingAccount, rows: list[Settlement]) -> list[tuple[Settlement, Sighting]]:
+    async def _look(self, account: AccountT, rows: list[Settlement]) -> list[tuple[Settlement, Sighting]]:
         """Return what is seen of each row.
 
         A row that cannot be looked for is found and set aside. Raises: RpcUnavailable.
         """
-        chain = account.chain
         try:
-            sightings = await chain.look([expected_transfer(row, chain.config.depths) for row in rows])
+            sightings = await self._family.look(account, rows)
         except (StorageError, RpcUnavailable):
             raise
-        except Exception:  # noqa: BLE001 - one of them, or what a node shows of it
-            _LOG.exception("settlements_not_understood", network=chain.network.name)
+        except Exception:  # noqa: BLE001 - no fault of ours may end the only task that finishes payments
+            _LOG.exception("settlements_not_understood", network=account.chain.network.name)
             if len(rows) == 1:
                 await self._set_aside(rows[0].id)
                 return []
@@ -239,14 +234,14 @@ class SettlementRecovery:
         return list(zip(rows, sightings, strict=True))
 
     async def _judge(
-        self, account: SettlingAccount, row: Settlement, sighting: Sighting, view: LaneView, limit: asyncio.Semaphore
+        self, account: AccountT, row: Settlement, sighting: Sighting, view: PoolView, limit: asyncio.Semaphore
     ) -> ProvenTransition | None:
         """Return what became of one row; None if nothing did, or if the row had to be set aside."""
-        pipeline = self.settlements.pipeline
+        pipeline = self._flow.pipeline
         try:
-            if sighting.verdict is Verdict.ABSENT and self._needs_a_closer_look(row, view):
+            if sighting.verdict is Verdict.ABSENT and self.watch.is_overdue(row, view):
                 async with limit:
-                    finding = await pipeline.recovery.find_out(account, row)
+                    finding = await self._family.find_out(account, row)
             else:
                 submission = Submission.TAKEN if row.transaction_hash in view.taken else Submission.UNCLEAR
                 finding = await pipeline.judge(account, row, submission, sighting)
@@ -257,38 +252,27 @@ class SettlementRecovery:
             _LOG.warning("settlement_waits", settlement=row.id, reason=str(error))
         except StorageError:
             raise
-        except Exception:  # noqa: BLE001 - a poison row: the others go on
+        except Exception:  # noqa: BLE001 - no fault of ours may end the only task that finishes payments
             _LOG.exception("settlement_not_understood", settlement=row.id)
             await self._set_aside(row.id)
         else:
             return finding if finding.move is not None else None
         return None
 
-    def _needs_a_closer_look(self, row: Settlement, view: LaneView) -> bool:
-        """Is its transaction no longer waiting, or its authorization over? Raises: as `valid_before`.
-
-        By the chain's time, or for long by ours: a chain's time is one node's word.
-        """
-        if row.transaction_hash not in view.waiting:
-            return True
-        end_seconds = valid_before(row)
-        is_overdue = end_seconds + OVERDUE_SECONDS <= self._clock_ms() // 1000
-        return is_overdue or end_seconds + EXPIRY_MARGIN_SECONDS <= view.chain_seconds
-
     async def _apply(self, findings: list[ProvenTransition]) -> None:
         """Records a page in one commit; where that cannot be, row by row, so that the one at fault is found."""
-        pipeline = self.settlements.pipeline
+        pipeline = self._flow.pipeline
         try:
             await pipeline.apply(findings)
         except StorageError:
             raise
-        except Exception:  # noqa: BLE001 - one of them
+        except Exception:  # noqa: BLE001 - no fault of ours may end the only task that finishes payments
             for finding in findings:
                 try:
                     await pipeline.apply([finding])
                 except StorageError:
                     raise
-                except Exception:  # noqa: BLE001 - this one
+                except Exception:  # noqa: BLE001 - no fault of ours may end the only task that finishes payments
                     _LOG.exception("settlement_not_understood", settlement=finding.settlement.id)
                     await self._set_aside(finding.settlement.id)
 
@@ -298,7 +282,7 @@ class SettlementRecovery:
         The operator is told at once, and not only when it happened again and again. What a request carries at this
         moment is not judged: its own next step is.
         """
-        free = [row for row in rows if not self.settlements.is_active(row.id)]
+        free = [row for row in rows if not self._flow.is_active(row.id)]
         broken = await list_broken(self._database, self._membership.id, free, self._clock_ms()) if free else {}
         for settlement_id, rule in broken.items():
             _LOG.error("settlement_breaks_an_invariant", settlement=settlement_id, rule=rule)
@@ -329,24 +313,6 @@ async def _on_network(account: SettlingAccount, work: Awaitable[T]) -> T | None:
         _LOG.warning("network_waits", network=account.chain.network.name, reason=str(error))
     except StorageError:
         raise
-    except Exception:  # noqa: BLE001 - no fault of ours, and nothing that a node shows, may stop the other networks
+    except Exception:  # noqa: BLE001 - no fault of ours may end the only task that finishes payments
         _LOG.exception("network_not_understood", network=account.chain.network.name)
     return None
-
-
-async def open_account(account: AnyAccount, settlements: Settlements) -> None:
-    """Opens a network and, where it was not open, its signers' lanes. Raises: RpcUnavailable, StorageError."""
-    chain = account.chain
-    was_open = chain.asset is not None
-    await chain.open()
-    if was_open:
-        if chain.asset is not None:
-            with suppress(RpcUnavailable):  # settlements go as they went before
-                await account.look_around()
-    elif chain.asset is not None:
-        # It is not used before its nonces are known, and whom a payment may have called.
-        asset, chain.asset = chain.asset, None
-        chain.problem = "its signers' nonces are not known yet"
-        await settlements.open_lanes(account)
-        await account.look_around()
-        chain.asset, chain.problem = asset, ""

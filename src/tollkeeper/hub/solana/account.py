@@ -1,12 +1,13 @@
 """A Solana network that the hub settles on, and what the endpoints ask of it (contract 5.1, 5.2; A-27 to A-32).
 
-It has the members of `accounts.Account`. A transaction is judged whole, its signature too, before any node is asked.
+`hub.evm.account` has the same members in the same order: the endpoints know no family. A transaction is judged whole,
+its signature too, before any node is asked.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana.expiry_proof import standing_of
@@ -23,11 +24,12 @@ from tollkeeper.core.solana import (
 )
 from tollkeeper.core.x402.verification import Check, Reason, minimum_checks
 from tollkeeper.core.x402.version1 import SCHEME, Requirements
-from tollkeeper.hub.accounts import node_obstacles, nothing_moved, unavailable
-from tollkeeper.hub.evm.signer_pool import Relayer, SignerPool
+from tollkeeper.hub.obstacles import node_obstacles
+from tollkeeper.hub.refusals import nothing_moved, unavailable
+from tollkeeper.hub.solana.signer import advertised
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.core.api.errors import ApiError
@@ -35,19 +37,11 @@ if TYPE_CHECKING:
     from tollkeeper.core.solana import FeePolicy, SolanaAsset
     from tollkeeper.core.x402.payer_proof import AuthorizationStanding
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
-    from tollkeeper.hub.api.requests import RequestedPayment
-    from tollkeeper.hub.api.transfer import TransferAsked
-    from tollkeeper.hub.evm.signer_balance import Purse
-    from tollkeeper.hub.gas import Gas
-    from tollkeeper.hub.queue import Queue
-    from tollkeeper.hub.solana.fee_payers import FeePayers
-
-
-def pool_of(fee_payers: FeePayers, purse: Callable[[str], Purse]) -> SignerPool:
-    """The fee payers as accounts whose money may run out; what they sign, and with which nonce, is not the pool's."""
-    return SignerPool(
-        [Relayer(cast("Any", fee_payers.of(one)), cast("Any", None), purse(one)) for one in fee_payers.addresses]
-    )
+    from tollkeeper.hub.admission import Admission
+    from tollkeeper.hub.gas_budget import FeeBudget
+    from tollkeeper.hub.settlement.requests import RequestedPayment, RequestedTransfer
+    from tollkeeper.hub.signer_pool import SignerPool
+    from tollkeeper.hub.solana.signer import FeePayer
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +49,14 @@ class SolanaAccount:
     """One network with the fee payers that settle on it, and what that may cost in an hour (in lamports)."""
 
     chain: SolanaChain
-    fee_payers: FeePayers
-    signers: SignerPool
-    gas: Gas
-    queue: Queue
-
-    def relayer_of(self, address: str) -> Relayer:
-        """The fee payer with this address, as one that may be out of money."""
-        return next(relayer for relayer in self.signers.relayers if relayer.signer.address == address)
+    signers: SignerPool[FeePayer]
+    gas: FeeBudget
+    queue: Admission
 
     @property
     def policy(self) -> FeePolicy:
         """Bounds of what a transaction may make our fee payers pay."""
-        return self.chain.config.policy(self.fee_payers.addresses)
+        return self.chain.config.policy(self.signers.addresses)
 
     @property
     def asset(self) -> SolanaAsset:
@@ -79,7 +68,7 @@ class SolanaAccount:
     @property
     def caip_signers(self) -> tuple[str, list[str]]:
         """The pattern of networks that these fee payers are for, and who they are, as `/supported` shows them."""
-        return "solana:*", list(self.fee_payers.addresses)
+        return "solana:*", list(self.signers.addresses)
 
     def kind(self, now_seconds: int) -> dict[str, Any]:
         """Return what `/supported` says of this network beside its name. The network must be open."""
@@ -91,7 +80,7 @@ class SolanaAccount:
         shown = {"address": self.asset.address, "name": NAME, "symbol": usdc.symbol, "decimals": usdc.decimals}
         if self.chain.config.is_token_2022:  # a payer's account is derived from it
             shown["tokenProgram"] = self.asset.token_program
-        return {"assets": [shown], "extra": {"feePayer": self.fee_payers.advertised(now_seconds, with_money)}}
+        return {"assets": [shown], "extra": {"feePayer": advertised(self.signers.addresses, now_seconds, with_money)}}
 
     def static_checks(self, asked: RequestedPayment, now_seconds: int | None) -> Iterator[Check]:  # noqa: ARG002 - no clock here
         """Every rule that needs no node, in order, the signature last of those about the transaction."""
@@ -103,7 +92,7 @@ class SolanaAccount:
         yield from transaction_checks(payload, self.asset, self.policy)
         transfer = transfer_of(payload)
         if transfer is not None:
-            yield from requirement_checks(transfer, asked.requirements, self.asset, self.fee_payers.addresses)
+            yield from requirement_checks(transfer, asked.requirements, self.asset, self.signers.addresses)
             yield from minimum_checks(transfer.value, self.chain.config.min_value, Reason.SVM_AMOUNT_LOW)
 
     async def authorized(self, payment: Payment) -> tuple[Payment, Check]:
@@ -111,7 +100,7 @@ class SolanaAccount:
         payer = read_transfer(payment.transacted).payer
         return payment, Check("signature", ok=True, reason=Reason.SVM_SIGNATURE, expected=payer)
 
-    def transfer_checks(self, asked: TransferAsked) -> Iterator[Check]:
+    def transfer_checks(self, asked: RequestedTransfer) -> Iterator[Check]:
         """Yield the checks that need no node: allow-listed mint, the whole transaction, what the caller says of it.
 
         They come in this order. Raises: INVALID_AMOUNT for a transfer of nothing, which would cost a fee all the same.
@@ -127,7 +116,7 @@ class SolanaAccount:
         yield from minimum_checks(transfer.value, self.chain.config.min_value, Reason.SVM_AMOUNT_LOW)
         yield from recipient_checks(transfer, asked.recipient or "", asset)
 
-    def own_requirements(self, asked: TransferAsked) -> Requirements:
+    def own_requirements(self, asked: RequestedTransfer) -> Requirements:
         """The requirements that a transfer meets: its own terms."""
         transfer = read_transfer(asked.payment.transacted)
         return Requirements(
@@ -139,7 +128,7 @@ class SolanaAccount:
         )
 
     async def standing(self, key: PaymentKey, blockhash: str) -> AuthorizationStanding:  # noqa: ARG002 - the hub's record says it
-        """May a transaction of this blockhash be executed yet? Only our fee payer can have it done. As `Account`'s."""
+        """May a transaction of this blockhash be executed yet? Only our fee payer can have it done."""
         return await standing_of(self.chain, blockhash)
 
     async def live_checks(self, asked: RequestedPayment, now_seconds: int) -> list[Check]:  # noqa: ARG002 - blocks count, no clock
@@ -156,8 +145,8 @@ class SolanaAccount:
             facts = await self.chain.state(transfer)
             if facts.error in FEE_PAYER_WITHOUT_MONEY:
                 (held,) = await self.chain.balances([transfer.fee_payer])
-                self.relayer_of(transfer.fee_payer).purse.see(held, 1)
-                raise without_money()
+                self.signers.of(transfer.fee_payer).purse.see(held, 1)
+                raise self.without_money()
         except RpcUnavailable as error:
             raise unavailable(str(error)) from error
         return list(chain_checks(transfer, self.asset, facts))
@@ -167,21 +156,21 @@ class SolanaAccount:
         transfer = read_transfer(payment.transacted)
         return payment_key(self.asset, transfer), transfer
 
+    def without_money(self) -> ApiError:
+        """503 for a payment whose fee payer cannot pay. What it holds is its balance's to tell."""
+        return unavailable("the hub's fee payer has no money on this network")
+
     @property
     def obstacles(self) -> list[str]:
         """Obstacles that keep outcomes from being reported as the operator meant them to be."""
         return [] if self.chain.asset is None else node_obstacles(self.chain)
-
-    async def ready(self, payload: SolanaTransfer) -> SolanaTransfer:
-        """Return what is to be carried out: the transaction as it is."""
-        return payload
 
     async def look_around(self) -> None:
         """There is nothing: a transaction carries one payment."""
 
     async def reach(self) -> None:
         """Asks a node anything. Raises: RpcUnavailable."""
-        await self.chain.balances(self.fee_payers.addresses[:1])
+        await self.chain.balances(self.signers.addresses[:1])
 
     async def see_money(self) -> None:
         """Look at the fee payers' money of an open network, also while nobody settles. Raises: RpcUnavailable."""
@@ -190,11 +179,6 @@ class SolanaAccount:
 
 
 NAME = "USD Coin"
-
-
-def without_money() -> ApiError:
-    """503 for a payment whose fee payer cannot pay. What it holds is its purse's to tell."""
-    return unavailable("the hub's fee payer has no money on this network")
 
 
 def _names(network: Network) -> list[str]:

@@ -18,7 +18,7 @@ from tollkeeper.settings import Role, SettingProblem
 
 if TYPE_CHECKING:
     from tollkeeper.hub.accounts import AnyAccount
-    from tollkeeper.hub.evm.signer_balance import Purse
+    from tollkeeper.hub.signer_balance import SignerBalance
     from tollkeeper.settings import NetworkSettings, Settings
 
 # A node has ten seconds for each question, and an account is a few questions in a row.
@@ -89,16 +89,17 @@ async def _check(network: NetworkSettings, settings: Settings) -> NetworkReport:
 def _account(network: NetworkSettings, settings: Settings) -> AnyAccount | None:
     """Return the hub's account on that network; None where the settings lack a usable key, which is told elsewhere."""
     from tollkeeper.hub.api.gateway_signature import TrustedKeys  # noqa: PLC0415 - as above
+    from tollkeeper.hub.families import HubContext, HubNetwork, account_of, signers_of  # noqa: PLC0415 - no gateway has it
     from tollkeeper.hub.metrics import HubMetrics  # noqa: PLC0415 - as above
-    from tollkeeper.hub.settlement.family import Around, HubNetwork, account_of, signers_of  # noqa: PLC0415 - no gateway has it
 
     signers = signers_of(network.network.family, [key.reveal() for key in settings.signer_keys])
     if not signers:
         return None
-    return account_of(HubNetwork(config_of(network, settings), signers), Around(HubMetrics(), TrustedKeys(), clock_ms))
+    context = HubContext(HubMetrics(), TrustedKeys(), clock_ms)
+    return account_of(HubNetwork(config_of(network, settings), signers), context)
 
 
-def _judge_money(report: NetworkReport, purse: Purse) -> None:
+def _judge_money(report: NetworkReport, purse: SignerBalance) -> None:
     """Add for how many settlements a signer's money lasts; nothing where no node said."""
     if purse.affordable is None:
         return

@@ -20,7 +20,7 @@ from tollkeeper.api import clock_ms
 from tollkeeper.core.api.strict_json import parse_json
 from tollkeeper.core.http.signatures import Algorithm, VerifyingKey
 from tollkeeper.core.keys.tokens import parse_jwks
-from tollkeeper.hub.telling import Telling
+from tollkeeper.hub.log_throttle import LogThrottle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +57,7 @@ class GatewayKeys:
         self._seldom_seconds = seldom_seconds
         self._shown: dict[str, dict[str, VerifyingKey]] = {}
         self._silent: set[str] = set()  # who gave no answer when it was asked last
-        self._telling = Telling(clock_ms)
+        self._telling = LogThrottle(clock_ms)
         self._asked_at = float("-inf")
         self._started_at = asyncio.get_running_loop().time() + starting_seconds
         self._one_asks = asyncio.Lock()

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.hub.accounts import unavailable
-from tollkeeper.hub.telling import Telling
+from tollkeeper.hub.log_throttle import LogThrottle
+from tollkeeper.hub.refusals import unavailable
 from tollkeeper.storage.hub.transactions import GasBudget
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.hub")
 
 
-class Gas:
+class FeeBudget:
     """The budget of one network."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Gas:
         self._per_hour = per_hour
         self._trusted_gateways = trusted_gateways
         self._clock_ms = clock_ms
-        self._telling = Telling(clock_ms)
+        self._telling = LogThrottle(clock_ms)
 
     def budget(self) -> GasBudget:
         """Return the budget that a claim is held to now."""

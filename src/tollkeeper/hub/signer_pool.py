@@ -6,46 +6,44 @@ The one with the fewest transactions on their way; one whose money does not last
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from tollkeeper.hub.accounts import unavailable
-from tollkeeper.hub.evm.signer import PolicyError
+from tollkeeper.hub.refusals import without_gas_money
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from tollkeeper.core.api.errors import ApiError
-    from tollkeeper.core.evm.encoding import Transaction
-    from tollkeeper.hub.evm.signer import Signer, SignerPolicy
-    from tollkeeper.hub.evm.signer_balance import Purse
+    from tollkeeper.hub.signer_balance import SignerBalance
+
+
+class NamedSigner(Protocol):
+    """A key of either family, known by the address of its account."""
+
+    @property
+    def address(self) -> str:
+        """Address of the account that the key signs for."""
+
+
+SignerT_co = TypeVar("SignerT_co", bound=NamedSigner, covariant=True)
 
 
 @dataclass(slots=True, eq=False)
-class Relayer:
-    """One signer with what it may sign and spend. `in_flight`: settlements that requests of this process carry."""
+class Relayer(Generic[SignerT_co]):
+    """One signer with what it may spend. `in_flight`: settlements that requests of this process carry."""
 
-    signer: Signer
-    policy: SignerPolicy
-    purse: Purse
+    signer: SignerT_co
+    purse: SignerBalance
     in_flight: int = 0
 
     def can_pay(self, count: int = 1) -> bool:
         """Does its money last for so many more than are on their way? Yes while nobody has looked."""
         return self.purse.affordable is None or self.purse.affordable >= self.in_flight + count
 
-    def may_sign(self, transaction: Transaction) -> bool:
-        """Does the policy allow it, as it is configured now?"""
-        try:
-            self.policy.check(transaction)
-        except PolicyError:
-            return False
-        return True
 
-
-class SignerPool:
+class SignerPool(Generic[SignerT_co]):
     """At least one relayer."""
 
-    def __init__(self, relayers: Sequence[Relayer]) -> None:
+    def __init__(self, relayers: Sequence[Relayer[SignerT_co]]) -> None:
         """Raises: ValueError for none, or one key twice."""
         self.relayers = tuple(relayers)
         self.addresses = tuple(relayer.signer.address for relayer in self.relayers)
@@ -54,11 +52,11 @@ class SignerPool:
             msg = "a network needs at least one signing key, and each key once"
             raise ValueError(msg)
 
-    def can_pay(self, count: int, but: Collection[Relayer] = ()) -> bool:
+    def can_pay(self, count: int, but: Collection[Relayer[NamedSigner]] = ()) -> bool:
         """Does any signer's money last for so many more, but for some signers?"""
         return any(relayer.can_pay(count) for relayer in self.relayers if relayer not in but)
 
-    def pick(self, count: int = 1, but: Collection[Relayer] = ()) -> Relayer:
+    def pick(self, count: int = 1, but: Collection[Relayer[NamedSigner]] = ()) -> Relayer[SignerT_co]:
         """Choose the next signer of so many settlements, except `but`.
 
         Raises: UNAVAILABLE if no signer has the money.
@@ -77,6 +75,13 @@ class SignerPool:
         if not self.can_pay(1):
             raise without_gas_money()
 
+    def of(self, address: str) -> Relayer[SignerT_co]:
+        """Return the relayer with this address. Raises: KeyError for a stranger's."""
+        for relayer in self.relayers:
+            if relayer.signer.address == address:
+                return relayer
+        raise KeyError(address)
+
     def holds(self, address: str) -> bool:
         """Is this one of ours?"""
         return address in self.addresses
@@ -85,8 +90,3 @@ class SignerPool:
         """Takes note of what each signer holds, in the order of `addresses` and in its network's unit."""
         for relayer, balance in zip(self.relayers, balances, strict=True):
             relayer.purse.see(balance, max_fee_per_gas)
-
-
-def without_gas_money() -> ApiError:
-    """503: no signer can pay for one more, by what it holds or by what it holds beside what is under way."""
-    return unavailable("the hub's accounts have no gas money on this network")

@@ -18,7 +18,7 @@ LOW_SETTLEMENTS: Final = 100
 
 
 @dataclass(slots=True)
-class Purse:
+class SignerBalance:
     """Gas money as it was seen last; `affordable` is None before it was seen.
 
     `unit`: what its network counts money in; `reserve`: how much the network lets nobody spend.

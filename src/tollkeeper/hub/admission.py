@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tollkeeper.core.limits import PAYER_UNDER_WAY_MAX
-from tollkeeper.hub.accounts import unavailable
-from tollkeeper.hub.telling import Telling
+from tollkeeper.hub.log_throttle import LogThrottle
+from tollkeeper.hub.refusals import unavailable
 from tollkeeper.storage.hub.claim_bounds import ClaimBounds, Funds
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.hub")
 
 
-class Queue:
+class Admission:
     """The queue of one network."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Queue:
         self._payer_max = payer_max
         self._trusted_gateways = trusted_gateways
         self._metrics = metrics
-        self._telling = Telling(clock_ms)
+        self._telling = LogThrottle(clock_ms)
 
     def bounds(self, funds: Funds | None = None) -> ClaimBounds:
         """Return the bounds that a claim is held to now."""

@@ -62,30 +62,11 @@ class FeePayer:
         raise TypeError(msg)
 
 
-class FeePayers:
-    """All fee payers of one network, at least one."""
+def advertised(addresses: Sequence[str], now_seconds: int, with_money: Collection[str]) -> str:
+    """Name the fee payer for `/supported`: the same one for an hour, each in turn, and one `with_money` if there is.
 
-    def __init__(self, fee_payers: Sequence[FeePayer]) -> None:
-        """Raises: ValueError for none, or one key twice."""
-        self._by_address = {fee_payer.address: fee_payer for fee_payer in fee_payers}
-        if not fee_payers or len(self._by_address) != len(fee_payers):
-            msg = "a network needs at least one fee payer, and each key once"
-            raise ValueError(msg)
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """All of them, in the order of the configuration."""
-        return tuple(self._by_address)
-
-    def advertised(self, now_seconds: int, with_money: Collection[str]) -> str:
-        """Whom `/supported` names: the same one for an hour, each in turn; one that is not `with_money` is passed over.
-
-        The hour is the clock's, so that every process of a hub names the same, also after a restart.
-        """
-        turn = now_seconds // ADVERTISED_SECONDS % len(self.addresses)
-        in_turn = self.addresses[turn:] + self.addresses[:turn]
-        return next((address for address in in_turn if address in with_money), in_turn[0])
-
-    def of(self, address: str) -> FeePayer:
-        """The fee payer with this address. Raises: KeyError for a stranger's."""
-        return self._by_address[address]
+    The hour is the clock's, so that every process of a hub names the same, also after a restart.
+    """
+    turn = now_seconds // ADVERTISED_SECONDS % len(addresses)
+    in_turn = [*addresses[turn:], *addresses[:turn]]
+    return next((address for address in in_turn if address in with_money), in_turn[0])

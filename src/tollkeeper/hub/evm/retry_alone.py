@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tollkeeper.core.x402.version1 import EvmPayload
-    from tollkeeper.hub.accounts import SettlingAccount
-    from tollkeeper.hub.settlement.signed_orders import Signing
+    from tollkeeper.hub.evm.account import EvmAccount
+    from tollkeeper.hub.evm.signing import EvmSigning
     from tollkeeper.storage.hub.settlements import Settlement
     from tollkeeper.storage.hub.transactions import RawTransaction
 
@@ -40,12 +40,10 @@ _LOG = structlog.get_logger("tollkeeper.hub")
 class SecondTry:
     """Second tries of one process."""
 
-    def __init__(self, signing: Signing) -> None:
+    def __init__(self, signing: EvmSigning) -> None:
         self._signing = signing
 
-    async def alone(
-        self, account: SettlingAccount, row: Settlement, raws: Sequence[RawTransaction]
-    ) -> Settlement | None:
+    async def alone(self, account: EvmAccount, row: Settlement, raws: Sequence[RawTransaction]) -> Settlement | None:
         """The row under a transaction of its own, or as it was where that cannot be now; None for nothing to be tried.
 
         `raws`: all transactions of its attempt. Raises: RpcUnavailable, StorageError.
@@ -55,7 +53,7 @@ class SecondTry:
         return await self._tried(account, row, "tried_alone")
 
     async def for_former_signers(
-        self, account: SettlingAccount, row: Settlement, raws: Sequence[RawTransaction], now_ms: int
+        self, account: EvmAccount, row: Settlement, raws: Sequence[RawTransaction], now_ms: int
     ) -> Settlement | None:
         """The same where all of its transactions are of keys that are gone, and none pays what a block asks now.
 
@@ -68,9 +66,7 @@ class SecondTry:
         most_wei = max(read_signed(raw.raw).transaction.max_fee_per_gas for raw in raws)
         return await self._tried(account, row, "carried_for_former_signer", above_wei=most_wei)
 
-    async def _tried(
-        self, account: SettlingAccount, row: Settlement, event: str, above_wei: int = -1
-    ) -> Settlement | None:
+    async def _tried(self, account: EvmAccount, row: Settlement, event: str, above_wei: int = -1) -> Settlement | None:
         payload = _payload(row)
         if payload is None:
             return None

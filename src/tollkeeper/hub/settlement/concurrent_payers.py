@@ -26,7 +26,7 @@ _REMEMBERED: Final = 1_000
 _Payer: TypeAlias = "tuple[str, str, str]"
 
 
-class Crowds:
+class ConcurrentPayers:
     """Payers of one process with several payments under way."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Telling an operator of what a stranger can cause at will: once a minute, not once a request."""
+"""Tells an operator of what a stranger can cause at will: once a minute, not once a request."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 _MINUTE_MS: Final = 60_000
 
 
-class Telling:
-    """Record of what one part of the hub has told of."""
+class LogThrottle:
+    """Record of the events that one part of the hub has told of."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms

@@ -15,12 +15,18 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.chains.evm.authorizations import TooFarBack
-from tollkeeper.chains.evm.receipts import Expected, Sighting, Verdict
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.evm.receipts import Sighting, Verdict
 from tollkeeper.core.evm.signed_transactions import asks_for, read_signed
 from tollkeeper.core.settlement.proof import AuthorizationEvidence, Conclusion, conclude
 from tollkeeper.core.settlement.states import Proof, State
 from tollkeeper.core.x402.verification import Reason
+from tollkeeper.hub.settlement.transitions import (
+    Contradiction,
+    ProvenTransition,
+    Unexplained,
+    expected_transfer,
+    transferred,
+)
 from tollkeeper.storage.hub.settlements import Move, Settlement, name_transaction
 from tollkeeper.storage.hub.transactions import RawTransaction, adopt_transaction, transactions_before, transactions_of
 
@@ -31,10 +37,9 @@ if TYPE_CHECKING:
     from tollkeeper.chains.evm.blocks import Block
     from tollkeeper.chains.evm.quorum import View
     from tollkeeper.core.evm.signed_transactions import SignedTransaction
-    from tollkeeper.core.settlement.proof import Depths
-    from tollkeeper.hub.accounts import SettlingAccount
+    from tollkeeper.hub.evm.account import EvmAccount
+    from tollkeeper.hub.evm.retry_alone import SecondTry
     from tollkeeper.hub.metrics import HubMetrics
-    from tollkeeper.hub.settlement.retry_alone import SecondTry
     from tollkeeper.storage.engine.database import Database, Unit
 
 _LOG = structlog.get_logger("tollkeeper.hub")
@@ -50,25 +55,6 @@ _FAILURES: dict[Conclusion, tuple[Proof, Reason]] = {
 }
 
 
-class Contradiction(Exception):  # noqa: N818 - what the chain shows, not a fault of ours
-    """Our own transaction used the authorization and moved nothing: a node that lies, or a token that is no USDC."""
-
-
-class Unexplained(RpcUnavailable):
-    """The authorization is used, and a node does not show by which transaction: one without old logs, or that lies.
-
-    As where a node does not answer, the next one is asked.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class ProvenTransition:
-    """The row, perhaps under another of its transactions, and the transition that is proven, if any."""
-
-    settlement: Settlement
-    move: Move | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class _Judged:
     """A conclusion, by which transaction of whom, and what else it was drawn from, which is each node's own."""
@@ -80,26 +66,13 @@ class _Judged:
     block: Block = field(compare=False)
 
 
-def expected_transfer(row: Settlement, depths: Depths, transaction_hash: str = "") -> Expected:
-    """The transfer that the row's transaction (or that one) must show on the chain, and how deep."""
-    key = row.key
-    named = transaction_hash or row.transaction_hash
-    return Expected(named, key.asset, key.payer, row.pay_to, row.value, key.nonce, depths.of(row.value))
-
-
 def valid_before(row: Settlement) -> int:
     """The authorization's end, Unix seconds. Raises: ValueError, KeyError, TypeError for a payment that is none."""
     return int(json.loads(row.payment)["payload"]["authorization"]["validBefore"])
 
 
-def seen(sighting: Sighting, now_ms: int) -> Move:
-    """The transition that a sighted transfer is."""
-    to = State.CONFIRMED if sighting.deep else State.MINED
-    return Move(to, now_ms, block_number=sighting.block_number, block_hash=sighting.block_hash)
-
-
-class Recovery:
-    """Recovery of one hub's settlements."""
+class EvmFindings:
+    """Findings about one hub's settlements."""
 
     def __init__(
         self, database: Database, clock_ms: Callable[[], int], metrics: HubMetrics, second_try: SecondTry
@@ -109,7 +82,7 @@ class Recovery:
         self._second_try = second_try
         self._metrics = metrics
 
-    async def find_out(self, account: SettlingAccount, row: Settlement) -> ProvenTransition:
+    async def find_out(self, account: EvmAccount, row: Settlement) -> ProvenTransition:
         """Return what the chain shows of the row, by all of its transactions.
 
         Raises: RpcUnavailable, Unexplained, StorageError, Contradiction.
@@ -149,13 +122,13 @@ class Recovery:
         )
         return ProvenTransition(row, replace(failure, cost_gas=is_payer_s and _cost_gas(raws, sightings)))
 
-    async def _send_of_former_signers(self, account: SettlingAccount, raws: Sequence[RawTransaction]) -> None:
+    async def _send_of_former_signers(self, account: EvmAccount, raws: Sequence[RawTransaction]) -> None:
         """No lane is kept for a key that is configured no more, but what it signed is as good as ever."""
         for raw in raws:
             if not account.signers.holds(raw.signer):
                 await account.chain.submit(raw.raw, raw.hash)
 
-    async def _adopt(self, account: SettlingAccount, row: Settlement, signed: SignedTransaction) -> ProvenTransition:
+    async def _adopt(self, account: EvmAccount, row: Settlement, signed: SignedTransaction) -> ProvenTransition:
         """The authorization was used by one of our signers: the row names that transaction, if it made the transfer."""
         depths = account.chain.config.depths
         (sighting,) = await account.chain.look([expected_transfer(row, depths, signed.hash)])
@@ -178,8 +151,7 @@ class Recovery:
             if named is None:
                 return ProvenTransition(row)
             row = named
-        move = seen(sighting, self._clock_ms())
-        return ProvenTransition(row, None if move.to is row.state else move)
+        return transferred(row, sighting, self._clock_ms())
 
     def _failure(
         self, conclusion: Conclusion, sightings: list[Sighting], use: AuthorizationUse | None, read: Block
@@ -208,7 +180,7 @@ class Recovery:
         )
 
 
-async def _judge(account: SettlingAccount, row: Settlement, raws: list[RawTransaction], view: View) -> _Judged:
+async def _judge(account: EvmAccount, row: Settlement, raws: list[RawTransaction], view: View) -> _Judged:
     """Conclude from what these nodes show of the authorization; `raws` are the transactions of all attempts.
 
     Raises: RpcUnavailable, Unexplained.
@@ -242,7 +214,7 @@ async def _judge(account: SettlingAccount, row: Settlement, raws: list[RawTransa
 
 
 async def _is_ours(
-    account: SettlingAccount,
+    account: EvmAccount,
     row: Settlement,
     raws: list[RawTransaction],
     use: AuthorizationUse,

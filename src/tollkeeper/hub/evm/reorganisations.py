@@ -17,7 +17,7 @@ from tollkeeper.storage.hub.settlements import list_blocks, list_in_block, reope
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tollkeeper.hub.accounts import SettlingAccount
+    from tollkeeper.hub.evm.account import EvmAccount
     from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.storage.engine.database import Database
@@ -39,7 +39,7 @@ class ReorganisationWatch:
         self._membership = membership
         self._metrics = metrics
 
-    async def look(self, account: SettlingAccount, head: int, *, thoroughly: bool) -> None:
+    async def look(self, account: EvmAccount, head: int, *, thoroughly: bool) -> None:
         """One look at one network whose latest block has that number. Raises: RpcUnavailable, StorageError."""
         chain = account.chain
         network = chain.network.name

@@ -1,0 +1,260 @@
+"""From an order that the chain would take to a stored transaction (contract 5.2; security 5, A-24, A-25).
+
+Claim, budget, nonce, signature and raw transaction are one commit. Orders that come while many are under way share a
+transaction, where the network has a contract that carries several: one commit claims them all, and what was won is one
+call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from tollkeeper.chains.evm.chain import Submission
+from tollkeeper.hub.evm.batch_window import BatchWindow
+from tollkeeper.hub.settlement.family import Claimed, Outgoing
+from tollkeeper.hub.settlement.orders import GivenUpError, new_settlement, payment_text, require_awaited
+from tollkeeper.storage.hub.claims import (
+    ClaimedSettlement,
+    NewSettlement,
+    Overtaken,
+    SettlementRequest,
+    adopt_and_sign,
+    claim_and_sign,
+    sign_again,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from tollkeeper.chains.evm.batcher import Carrier
+    from tollkeeper.chains.evm.chain import Fees
+    from tollkeeper.core.evm.signed_transactions import SignedTransaction
+    from tollkeeper.core.x402.version1 import EvmPayload
+    from tollkeeper.hub.evm.account import EvmAccount
+    from tollkeeper.hub.evm.signer import NetworkSigner
+    from tollkeeper.hub.membership import Membership
+    from tollkeeper.hub.settlement.orders import Order
+    from tollkeeper.hub.settlement.sender import Sender
+    from tollkeeper.hub.signer_pool import NamedSigner, Relayer
+    from tollkeeper.storage.engine.database import Database
+    from tollkeeper.storage.hub.claims import SettlementClaim
+    from tollkeeper.storage.hub.settlements import Settlement
+
+EvmOrder: TypeAlias = "Order[EvmAccount, EvmPayload]"
+
+
+@dataclass(frozen=True, slots=True)
+class FeeTerms:
+    """The payment as it is carried out now, the fees that it may pay per gas, and its payer's balance.
+
+    Authorizations of the payer's in `used` took part of the balance.
+    """
+
+    payload: EvmPayload
+    fees: Fees
+    balance: int
+    used: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """An order that the chain would take, and the row that it will have."""
+
+    order: EvmOrder
+    known: Settlement | None
+    row_id: str
+    terms: FeeTerms
+
+
+class EvmSigning:
+    """Signing of one process."""
+
+    def __init__(self, database: Database, clock_ms: Callable[[], int], membership: Membership, sender: Sender) -> None:
+        self._database = database
+        self._clock_ms = clock_ms
+        self._membership = membership
+        self._sender = sender
+        self._windows: dict[str, BatchWindow[_Ready, Claimed]] = {}
+
+    async def claim(self, order: EvmOrder, known: Settlement | None, row_id: str, terms: FeeTerms) -> Claimed:
+        """Claim and sign for an order, perhaps with others. Raises: UNAVAILABLE, StorageError."""
+        ready = _Ready(order, known, row_id, terms)
+        if not order.account.company.takes(terms.payload):
+            (claimed,) = await self._together(order.account, [ready], None)
+            return claimed
+        return await self._window(order.account).join(ready)
+
+    def _window(self, account: EvmAccount) -> BatchWindow[_Ready, Claimed]:
+        config = account.chain.config
+        window = self._windows.get(config.network.name)
+        if window is None:
+            window = BatchWindow(
+                config.batch_queue_depth,
+                config.batch_items_max,
+                lambda: sum(relayer.in_flight for relayer in account.signers.relayers),
+                lambda party: self._set_out(account, party),
+                lambda claimed: self._abandoned(account, claimed),
+            )
+            self._windows[config.network.name] = window
+        return window
+
+    def _abandoned(self, account: EvmAccount, claimed: Claimed) -> None:
+        """Send what was signed for a caller who has left; recovery follows it."""
+        if claimed.outgoing is not None:
+            self._sender.send(account, claimed.outgoing)
+            claimed.let_go()
+
+    async def _set_out(self, account: EvmAccount, party: list[_Ready]) -> list[Claimed | Exception]:
+        """Those whose accounts have no code share a transaction; each of the others has its own."""
+        if len(party) == 1:
+            return [*await self._together(account, party, None)]
+        carrier = account.company.carrier
+        plain = [False] * len(party)
+        if carrier is not None:
+            plain = await account.company.plain(account.chain, [ready.terms.payload for ready in party])
+        groups = [[ready] for ready, is_plain in zip(party, plain, strict=True) if not is_plain]
+        together = [ready for ready, is_plain in zip(party, plain, strict=True) if is_plain]
+        # Where no signer's money lasts for all of them, it may last for some.
+        is_affordable = account.signers.can_pay(len(together))
+        groups += [together] if together and is_affordable else [[ready] for ready in together]
+        outcomes: dict[str, Claimed | Exception] = {}
+
+        async def go(group: list[_Ready]) -> None:
+            try:
+                claimed: Sequence[Claimed | Exception] = await self._together(account, group, carrier)
+            except GivenUpError as late:  # the others go without them
+                outcomes.update((ready.row_id, late) for ready in group if ready.row_id in late.rows)
+                if left := [ready for ready in group if ready.row_id not in late.rows]:
+                    await go(left)
+                return
+            except Exception as error:  # noqa: BLE001 - told to those whom it concerns
+                claimed = [error] * len(group)
+            outcomes.update(zip((ready.row_id for ready in group), claimed, strict=True))
+
+        await asyncio.gather(*(go(group) for group in groups))
+        return [outcomes[ready.row_id] for ready in party]
+
+    async def _together(
+        self,
+        account: EvmAccount,
+        party: Sequence[_Ready],
+        carrier: Carrier | None,
+        but: Collection[Relayer[NamedSigner]] = (),
+    ) -> list[Claimed]:
+        """One transaction for all of them that are won, by none of some signers.
+
+        Raises: UNAVAILABLE, StorageError; GivenUpError.
+        """
+        gas = account.company.gas_of_each(carrier, [ready.terms.payload for ready in party])
+        # Money is counted in settlements: one that deploys its payer's wallet costs as much as several.
+        count = len(party) * -(-gas // account.chain.config.gas_limit)
+        relayer = account.signers.pick(count, but)
+        for ready in party:
+            ready.order.caller.look()
+        relayer.in_flight += len(party)
+        try:
+            claims = await self._committed(account, party, carrier, relayer, gas)
+        except BaseException:
+            relayer.in_flight -= len(party)
+            raise
+        promised = [*but, relayer]
+        if all(claim.outcome is ClaimedSettlement.NO_FUNDS for claim in claims) and account.signers.can_pay(
+            count, promised
+        ):
+            relayer.in_flight -= len(party)
+            return await self._together(account, party, carrier, promised)
+        shared = next((Outgoing(claim.raw) for claim in claims if claim.raw is not None), None)
+        claimed: list[Claimed] = []
+        for claim in claims:
+            is_won = claim.outcome is ClaimedSettlement.WON
+            relayer.in_flight -= not is_won
+            claimed.append(Claimed(claim, relayer, shared if is_won else None))
+        return claimed
+
+    async def _committed(
+        self,
+        account: EvmAccount,
+        party: Sequence[_Ready],
+        carrier: Carrier | None,
+        relayer: Relayer[NetworkSigner],
+        gas: int,
+    ) -> list[SettlementClaim]:
+        """Claim and sign for a party in one commit. `gas`: of each of them. Raises: StorageError; GivenUpError."""
+        fees = max((ready.terms.fees for ready in party), key=lambda fees: fees.max_fee_per_gas)
+        by_row = {ready.row_id: ready for ready in party}
+
+        def sign(nonce: int, won: Sequence[NewSettlement]) -> tuple[bytes, str]:
+            require_awaited({new.id: by_row[new.id].order for new in won}, self._clock_ms())
+            payloads = [by_row[new.id].terms.payload for new in won]
+            called = account.company.call(carrier, won[0].key.asset, payloads)
+            return relayer.signer.sign(called.transaction(relayer.signer.policy.chain_id, nonce, fees))
+
+        signer = relayer.signer.address
+        requests = [
+            replace(
+                self._request(ready.order, ready.known, ready.row_id, signer, gas),
+                balance=ready.terms.balance,
+                used=ready.terms.used,
+            )
+            for ready in party
+        ]
+        run = self._database.run_short if len(requests) == 1 else self._database.run
+        config = account.chain.config
+        bounds = account.queue.bounds(relayer.purse.funds(config.gas_of(deploys=bool(config.wallet_factories))))
+        return await run(claim_and_sign(requests, sign, account.gas.budget(), bounds))
+
+    async def sign_alone(
+        self, account: EvmAccount, row: Settlement, payload: EvmPayload, fees: Fees
+    ) -> Settlement | None:
+        """Sign another transaction for a row, which carries its transfer alone, and begin to send it.
+
+        None where the hour's gas is used up, or somebody else has moved the row. Raises: UNAVAILABLE, StorageError.
+        """
+        relayer = account.signers.pick()
+        called = account.company.call(None, row.key.asset, [payload])
+
+        def sign(nonce: int) -> tuple[bytes, str]:
+            return relayer.signer.sign(called.transaction(relayer.signer.policy.chain_id, nonce, fees))
+
+        unit = sign_again(row, relayer.signer.address, sign, account.gas.budget(), gas=called.gas)
+        try:
+            again = await self._database.run(unit)
+        except Overtaken:
+            return None
+        if again is None:
+            return None
+        self._sender.send(account, Outgoing(again.raw))
+        return again.settlement
+
+    async def adopt(self, order: EvmOrder, known: Settlement | None, row_id: str, found: SignedTransaction) -> Claimed:
+        """Claim an order for a transaction of one of our signers that the database does not remember.
+
+        Raises: StorageError.
+        """
+        relayer = order.account.signers.of(found.sender)
+        request = self._request(order, known, row_id, found.sender, gas=0)
+        claim = await self._database.run(adopt_and_sign(request, found.raw, found.hash, found.transaction.nonce))
+        if claim.outcome is not ClaimedSettlement.WON or claim.raw is None:
+            return Claimed(claim, relayer)
+        relayer.in_flight += 1
+        sent: asyncio.Future[Submission] = asyncio.get_running_loop().create_future()
+        sent.set_result(Submission.UNCLEAR)  # the nodes have it: it is on the chain
+        return Claimed(claim, relayer, Outgoing(claim.raw, sent))
+
+    def _request(
+        self, order: EvmOrder, known: Settlement | None, row_id: str, signer: str, gas: int
+    ) -> SettlementRequest:
+        authorization = order.payload.authorization
+        new = new_settlement(
+            order,
+            row_id,
+            pay_to=authorization.pay_to,
+            value=authorization.value,
+            payment=payment_text(order.payment),
+            signer=signer,
+            holder=self._membership.id,
+            now_ms=self._clock_ms(),
+        )
+        return SettlementRequest(new, known, order.options.idempotency, is_trusted=order.asker.is_trusted, gas=gas)

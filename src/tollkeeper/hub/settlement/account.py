@@ -1,0 +1,65 @@
+"""A network that settlements are carried out on, as far as every family's is the same (contract 5.2, 5.3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tollkeeper.chains.evm.chain import Submission
+    from tollkeeper.core.api.errors import ApiError
+    from tollkeeper.core.networks import Network
+    from tollkeeper.hub.admission import Admission
+    from tollkeeper.hub.gas_budget import FeeBudget
+
+
+class SettlingChain(Protocol):
+    """One network behind its nodes, as far as every family's is the same."""
+
+    is_refused: bool
+    problem: str
+
+    @property
+    def network(self) -> Network:
+        """The network."""
+
+    @property
+    def asset(self) -> object | None:
+        """Asset that is settled; None while the network cannot be used."""
+
+    async def open(self, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Ask every node who it is. `prepare` is awaited before a network is used that was not in use."""
+
+    async def submit(self, raw: bytes, transaction_hash: str) -> Submission:
+        """Hand a signed transaction to the nodes."""
+
+
+class SettlingAccount(Protocol):
+    """One network with the signers that settle on it."""
+
+    @property
+    def chain(self) -> SettlingChain:
+        """The network behind its nodes."""
+
+    @property
+    def gas(self) -> FeeBudget:
+        """Budget of what settling may cost in an hour."""
+
+    @property
+    def queue(self) -> Admission:
+        """Bound of how many settlements are under way."""
+
+    def without_money(self) -> ApiError:
+        """Return the refusal of a settlement that no signer can pay for."""
+
+    async def look_around(self) -> None:
+        """Look for what the open network offers beyond what settling needs."""
+
+    async def see_money(self) -> None:
+        """Look at the signers' money of an open network."""
+
+
+AccountT = TypeVar("AccountT", bound=SettlingAccount)
+AccountT_contra = TypeVar("AccountT_contra", bound=SettlingAccount, contravariant=True)
+PayloadT = TypeVar("PayloadT")

@@ -1,0 +1,129 @@
+"""Requests to the hub as values: a payment and what it is to meet, who asks, and whether somebody waits (contract 5).
+
+The endpoints (`hub.api`) read them from HTTP; a settlement is carried out by them and knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tollkeeper.core.x402.version1 import Payment, Requirements, payment_body
+from tollkeeper.storage.hub.idempotency import IdempotencyKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class RequestedPayment(NamedTuple):
+    """A payment and the requirements that it is to meet."""
+
+    x402_version: int
+    payment: Payment
+    requirements: Requirements
+
+
+@dataclass(frozen=True, slots=True)
+class SettleOptions:
+    """The rest of a settle request. `fingerprint` is of everything in its body, however it was spelled.
+
+    `wait_seconds`: so long it is held at most; `receipt_seconds`: where a node has taken the transaction already.
+    `patience_seconds`: so long a caller is taken to wait, also one who would rather hear sooner.
+    `key_owner`: the gateway that signed the request, where we trust it, else the payer; "" while that is not known.
+    """
+
+    x402_version: int
+    confirm: bool
+    use_db_id: bool
+    wait_seconds: int
+    receipt_seconds: int
+    patience_seconds: int
+    idempotency_key: str | None
+    fingerprint: str
+    purchase_data: dict[str, Any] | None
+    key_owner: str = ""
+    is_gateway_s: bool = False
+
+    @property
+    def idempotency(self) -> IdempotencyKey | None:
+        """The caller's key with the request that it belongs to."""
+        if self.idempotency_key is None or not self.key_owner:
+            return None
+        return IdempotencyKey(self.key_owner, self.idempotency_key, self.fingerprint)
+
+    def of_gateway(self, gateway: str) -> SettleOptions:
+        """The same of a request that a gateway signed which we trust."""
+        return replace(self, key_owner=gateway, is_gateway_s=True)
+
+    def of_payer(self, payer: str | None) -> SettleOptions:
+        """The same of anybody else's: the key is its payer's, whose signature must be good where it is used."""
+        return replace(self, key_owner=payer or "")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedTransfer:
+    """One transfer request. `amount` and `recipient` are what its caller says was signed; None where it does not."""
+
+    payment: Payment
+    asset: str
+    amount: int | None
+    recipient: str | None
+
+    def body(self) -> dict[str, Any]:
+        """Everything that it asks for, for comparing two requests."""
+        return {
+            "transfer": payment_body(self.payment),
+            "asset": self.asset,
+            "amount": None if self.amount is None else str(self.amount),
+            "recipient": self.recipient,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """For whom a request is made. `is_trusted`: a gateway that we trust signed it."""
+
+    tenant: str
+    is_trusted: bool
+
+
+class CallerPresence:
+    """Caller of one request.
+
+    `until_ms`: the Unix time until which it waits; None: for ever. `ask`: has its connection ended?
+    """
+
+    __slots__ = ("_ask", "_has_left", "_until_ms")
+
+    def __init__(self, until_ms: int | None, ask: Callable[[], bool] | None) -> None:
+        self._until_ms = until_ms
+        self._ask = ask
+        self._has_left = False
+
+    def look(self) -> bool:
+        """Is it there? Asked in the event loop of its connection alone: a signature may be made elsewhere."""
+        self._has_left = self._has_left or (self._ask is not None and self._ask())
+        return not self._has_left
+
+    def leave(self) -> None:
+        """End the wait: it is told, or has been, that nothing was begun."""
+        self._has_left = True
+
+    def waits(self, now_ms: int) -> bool:
+        """May something be begun for it? By the last look."""
+        return not self._has_left and (self._until_ms is None or now_ms < self._until_ms)
+
+
+def canonical_hash(value: dict[str, Any]) -> str:
+    """SHA-256 in hex of a JSON value, independent of the order of keys."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def canonical_json(value: dict[str, Any]) -> str:
+    """One text per JSON value: sorted keys, no spaces; a number that is not an integer as the text it was."""
+    return _CANONICAL(value)
+
+
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=lambda number: number.text).encode

@@ -1,0 +1,84 @@
+"""Finds out what became of a transaction that is not seen, or was seen to fail, on Solana (security 5, A-15, F4).
+
+A transaction has no nonce of ours: it can be carried out until its blockhash is too old, so it is sent again until
+then, and is expired by proof afterwards. One that was executed and failed is spent: the same message is never executed
+again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tollkeeper.chains.evm.chain import Submission
+from tollkeeper.chains.evm.receipts import Verdict
+from tollkeeper.chains.solana import has_expired
+from tollkeeper.core.settlement.proof import LIFETIME_DOUBTED_SECONDS
+from tollkeeper.core.settlement.states import Proof, State
+from tollkeeper.core.solana.base58 import encode_key
+from tollkeeper.core.solana.message import read_transaction
+from tollkeeper.core.x402.verification import Reason
+from tollkeeper.hub.settlement.transitions import ProvenTransition, expected_transfer, transferred
+from tollkeeper.hub.solana.signing import lifetime_of
+from tollkeeper.storage.hub.settlements import Move
+from tollkeeper.storage.hub.transactions import transactions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tollkeeper.hub.solana.account import SolanaAccount
+    from tollkeeper.storage.engine.database import Database
+    from tollkeeper.storage.hub.settlements import Settlement
+    from tollkeeper.storage.hub.transactions import RawTransaction
+
+
+class SolanaFindings:
+    """Findings about one hub's settlements."""
+
+    def __init__(self, database: Database, clock_ms: Callable[[], int]) -> None:
+        self._database = database
+        self._clock_ms = clock_ms
+
+    async def find_out(self, account: SolanaAccount, row: Settlement) -> ProvenTransition:
+        """Return what the chain shows of the row; if it shows nothing, send again what can still be executed.
+
+        Raises: RpcUnavailable, StorageError.
+        """
+        chain = account.chain
+        raws = await transactions_of(self._database, row)
+        if not raws:
+            return ProvenTransition(row)
+        raw = raws[0]
+        (sighting,) = await chain.look([expected_transfer(row, chain.config.depths, raw.hash)])
+        if sighting.verdict is Verdict.DOUBTED:
+            return ProvenTransition(row)
+        if sighting.verdict is Verdict.TRANSFERRED:
+            return transferred(row, sighting, self._clock_ms())
+        if sighting.verdict is Verdict.REVERTED:
+            failed = self._failed(Proof.SPENT, Reason.SVM_TRANSACTION_FAILED, sighting.block_number)
+            return ProvenTransition(row, failed if sighting.deep else None)
+        blockhash = encode_key(read_transaction(raw.raw).message.recent_blockhash)
+        is_long_ago = self._clock_ms() - raw.created_ms >= LIFETIME_DOUBTED_SECONDS * 1000
+        doubted_since = raw.created_ms // 1000 if is_long_ago else None
+        if await has_expired(chain, raw.hash, blockhash, lifetime_of(row), doubted_since):
+            return ProvenTransition(row, self._failed(Proof.EXPIRED, Reason.SVM_EXPIRED))
+        return await self._sent_again(account, row, raw)
+
+    def _failed(self, proof: Proof, reason: Reason, block_number: int | None = None) -> Move:
+        return Move(
+            State.FAILED,
+            self._clock_ms(),
+            block_number=block_number,
+            proof=proof,
+            error=reason.value,
+            detail=proof.name,
+            cost_gas=proof is Proof.SPENT,
+            cost_nothing=proof is Proof.EXPIRED,
+        )
+
+    async def _sent_again(self, account: SolanaAccount, row: Settlement, raw: RawTransaction) -> ProvenTransition:
+        submission = await account.chain.submit_to_all(raw.raw, raw.hash)
+        if row.state is State.MINED:
+            return ProvenTransition(row, Move(State.BROADCAST, self._clock_ms(), detail="no longer on the chain"))
+        if submission is Submission.TAKEN and row.state is State.SIGNED:
+            return ProvenTransition(row, Move(State.BROADCAST, self._clock_ms()))
+        return ProvenTransition(row)
