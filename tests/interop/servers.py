@@ -33,6 +33,13 @@ _LISTENING: Final = """const listening = app.listen(0, "127.0.0.1", () => {
   console.log(JSON.stringify({ url: `http://127.0.0.1:${listening.address().port}` }));
 });
 """
+# The environment that what stands in the guide runs in, by its heading.
+PASTED_IN: Final = {
+    ("Today", "FastAPI"): "x402-2.25.0",
+    ("Today", "Express"): "npm-servers",
+    ("Yesterday", "FastAPI"): "x402-1.0.0",
+    ("Yesterday", "Express"): "npm",
+}
 # What it is called, and the script of servers/ that it is.
 SERVERS: Final = {
     "@x402/express-2.27.0": "express.mjs",
@@ -98,12 +105,14 @@ def pasted(title: str, facilitator_url: str, pay_to: str, directory: pathlib.Pat
     _, _, section = GUIDE.read_text().partition(f"\n## {title}")
     code = "\n".join(line[4:] for line in section.partition("\n## ")[0].splitlines() if line[:4] in {"    ", ""})
     code = code.replace("https://pay.example.org/hub", facilitator_url).replace("0xYourAddress", pay_to)
-    if title.endswith("FastAPI"):
-        script, environment = directory / "pasted.py", CACHE / "x402-2.25.0"
+    generation, _, kind = title.partition(": ")
+    environment = CACHE / PASTED_IN[generation, kind]
+    if kind == "FastAPI":
+        script = directory / "pasted.py"
         script.write_text(code + _SERVED)
         command = [str(environment / "bin" / "python"), str(script)]
     else:
-        script, environment = directory / "pasted.mjs", CACHE / "npm-servers"
+        script = directory / "pasted.mjs"
         (directory / "node_modules").symlink_to(environment / "node_modules")
         script.write_text(code.replace("app.listen(4021);", _LISTENING))
         command = [os.environ.get("NODE", "node"), str(script)]

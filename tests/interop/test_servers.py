@@ -46,6 +46,7 @@ PATHS: Final = ("/data", "/upfront")
 SEND: Final = "eth_sendRawTransaction"
 # Which of them asks at which of a server's two paths, so that each is asked by two of them.
 AT: Final = {"/data": "x402-2.25.0-httpx-v2", "/upfront": "@x402/fetch-2.27.0-v2"}
+AT_VERSION_1: Final = ("x402-1.0.0-httpx", "x402-fetch-1.2.0")
 ONE_OF_EACH_LANGUAGE: Final = ("@x402/express-2.27.0", "x402-2.25.0-fastapi")
 
 
@@ -111,6 +112,16 @@ def test_what_the_guide_says_to_paste_is_paid_in_the_real_token(
         for client in AT.values():
             assert_bought(PAYING_CLIENTS[client].run({"url": url + "/report", "privateKey": anvil.buyer_key}), EVM)
     assert anvil.balance_micro(payee) == 2 * PRICE_MICRO
+
+
+@pytest.mark.parametrize("title", ["Yesterday: FastAPI", "Yesterday: Express"])
+def test_what_the_guide_says_to_paste_for_version_1_is_paid(title: str, anvil: Stack, tmp_path: pathlib.Path) -> None:
+    payee = Account.create().address
+    with pasted(title, anvil.hub_url, payee, tmp_path) as url:
+        for client in AT_VERSION_1:
+            bought = PAYING_CLIENTS[client].run({"url": url + "/report", "privateKey": anvil.buyer_key})
+            assert_bought(bought, "base-sepolia")
+    assert anvil.balance_micro(payee) == len(AT_VERSION_1) * PRICE_MICRO
 
 
 @asynccontextmanager
