@@ -28,6 +28,10 @@ sys.setrecursionlimit(_recursion_limit)
 settings.register_profile("tollkeeper", deadline=None)
 settings.load_profile("tollkeeper")
 
+from tests.engines import use_engine  # noqa: E402 - behind what comes first of ours
+
+use_engine()
+
 pytest_plugins = ("tests.described_answers", "tests.fixtures_chain")
 
 # Files that mostly wait and files that mostly compute begin in turns, so that the cores always have work. The longest

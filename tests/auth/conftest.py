@@ -9,11 +9,11 @@ import pytest_asyncio
 from tests.auth.server import Client, Clock, issuer, serving
 from tollkeeper.auth import Auth
 from tollkeeper.storage import open_database
-from tollkeeper.storage.sqlite.engine import SqliteDatabase
+from tollkeeper.storage.engine.database import Database
 
 
 @pytest_asyncio.fixture
-async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
     opened = open_database(str(tmp_path / "auth.db"))
     yield opened
     await opened.close()
@@ -25,7 +25,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def auth(database: SqliteDatabase, clock: Clock) -> Auth:
+def auth(database: Database, clock: Clock) -> Auth:
     return issuer(database, clock)
 
 

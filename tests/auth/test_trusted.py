@@ -20,7 +20,7 @@ from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.core.keys.tokens import SigningKeys, new_claims, sign_access_token
 from tollkeeper.storage import open_database
-from tollkeeper.storage.sqlite.engine import SqliteDatabase
+from tollkeeper.storage.engine.database import Database
 
 JWKS = "/.well-known/jwks.json"
 INTROSPECT = "/api/v1/auth/introspect"
@@ -32,9 +32,9 @@ class Parts:
 
     clock: Clock
     gateway_url: str
-    gateway_database: SqliteDatabase
+    gateway_database: Database
     hub: Auth
-    hub_database: SqliteDatabase
+    hub_database: Database
 
     @asynccontextmanager
     async def gateway(self, keyring: list[tuple[str, bytes]] = KEYRING) -> AsyncIterator[Client]:

@@ -28,7 +28,7 @@ from tollkeeper.serving.books.reconciliation import not_compared
 from tollkeeper.settings import Role, Settings
 from tollkeeper.storage import Statement, open_database
 from tollkeeper.storage.books import invariants
-from tollkeeper.storage.engine.snapshot import Snapshot
+from tollkeeper.storage.engine.database import Snapshot
 
 # An interpreter is started for each: it is about starting.
 finished = partial(processes.finished, is_forked=False)

@@ -18,7 +18,7 @@ from tollkeeper.serving import composition, own_database
 from tollkeeper.serving.composition import compose
 from tollkeeper.serving.process.http_server import HttpServer, listen
 from tollkeeper.settings import Settings
-from tollkeeper.storage.sqlite.engine import SqliteDatabase
+from tollkeeper.storage.engine.database import Database
 
 
 def settings_for(rpc_url: str, database: Path, gateway_url: str = "http://127.0.0.1:1", **changes: Any) -> Settings:
@@ -28,12 +28,12 @@ def settings_for(rpc_url: str, database: Path, gateway_url: str = "http://127.0.
     return replace(sandbox_settings(gateway_url, database, rpc_url, relayer, wallets), **changes)
 
 
-def opened_databases(monkeypatch: pytest.MonkeyPatch) -> list[SqliteDatabase]:
+def opened_databases(monkeypatch: pytest.MonkeyPatch) -> list[Database]:
     """Those of the programs that are composed from now on, as they are opened."""
-    opened: list[SqliteDatabase] = []
+    opened: list[Database] = []
     really_open = own_database.open_own_database
 
-    def noting(*asked: Any) -> SqliteDatabase:
+    def noting(*asked: Any) -> Database:
         opened.append(really_open(*asked))
         return opened[-1]
 

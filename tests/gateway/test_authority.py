@@ -28,7 +28,7 @@ from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallet
 from tollkeeper.storage.auth import end_session
-from tollkeeper.storage.engine.database import Statement, Unit
+from tollkeeper.storage.engine.database import Statement, Steps, Unit, unit_of_work
 from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 GATES = "/api/v1/paygates"
@@ -67,7 +67,9 @@ async def place(
         Buyer(derive_wallet("owner")) as owner,
         Buyer(derive_wallet("other")) as other,
     ):
-        yield Place(url, opened[-1], tmp_path / "own.db", target.url, owner, other)
+        database = opened[-1]
+        assert isinstance(database, SqliteDatabase)
+        yield Place(url, database, tmp_path / "own.db", target.url, owner, other)
 
 
 @dataclass(slots=True)
@@ -146,7 +148,8 @@ def session_of(bearer: str) -> str:
     return session
 
 
-def given_to(wallet: str, gate_id: int) -> Unit[None]:
+@unit_of_work
+def given_to(wallet: str, gate_id: int) -> Steps[None]:
     """The gate's owner is this wallet from then on."""
     yield Statement(
         "UPDATE paygates SET owner_wallet = :wallet, management_hash = NULL, version = version + 1 WHERE id = :id",
@@ -160,7 +163,7 @@ async def behind(place: Place, first: Unit[None], asking: Any) -> Answer:
     post, waiting = writing.post, []
 
     def noting(unit: Unit[Any], told: Any) -> None:
-        waiting.append(getattr(unit, "__name__", ""))  # beside others, which the program writes of its own accord
+        waiting.append(unit.name)  # beside others, which the program writes of its own accord
         post(unit, told)
 
     with closing(sqlite3.connect(place.path, isolation_level=None, check_same_thread=False)) as held:
@@ -168,9 +171,9 @@ async def behind(place: Place, first: Unit[None], asking: Any) -> Answer:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(writing, "post", noting)
             before = asyncio.create_task(place.database.run(first))
-            await until(lambda: getattr(first, "__name__", "") in waiting)
+            await until(lambda: first.name in waiting)
             answer = asyncio.create_task(asking)
-            await until(lambda: "_behind" in waiting)  # the unit that judges the authority of a change
+            await until(lambda: "PayGates._behind" in waiting)  # the unit that judges the authority of a change
         held.execute("COMMIT")
     await before
     told: Answer = await answer

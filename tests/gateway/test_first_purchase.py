@@ -19,6 +19,7 @@ from tests.gateway.composed import composed, opened_databases
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.test_leaving import shop
 from tollkeeper.settings import Role
+from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 
 @dataclass(slots=True)
@@ -88,9 +89,11 @@ async def test_a_first_purchase_is_one_transaction_for_the_claim_and_one_for_gra
             gate = await there.gate()
             payment = await there.payment(gate)
             said: list[str] = []
-            opened[0]._writer.set_trace_callback(said.append)  # noqa: SLF001 - nothing else sees transactions
+            database = opened[0]
+            assert isinstance(database, SqliteDatabase)
+            database._writer.set_trace_callback(said.append)  # noqa: SLF001 - nothing else sees transactions
             assert (await there.buyer.call(gate["accessUrl"], payment)).status == 200
-            opened[0]._writer.set_trace_callback(None)  # noqa: SLF001 - as above
+            database._writer.set_trace_callback(None)  # noqa: SLF001 - as above
     transactions = [part for part in "\n".join(said).split("BEGIN IMMEDIATE") if re.search("purchases|holdings", part)]
     writing = [part for part in transactions if re.search(r"^(INSERT|UPDATE)", part, re.MULTILINE)]
     claim, grant = writing

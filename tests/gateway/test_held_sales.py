@@ -20,7 +20,8 @@ from tests.gateway.shop import Shop
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.books import inspection
-from tollkeeper.storage.engine.snapshot import Snapshot, open_snapshot
+from tollkeeper.storage.engine.database import Snapshot
+from tollkeeper.storage.engine.urls import open_snapshot
 
 CREDITS = 5
 # Of the first sale: what no unit of work does, and what mends it.

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from tests.engines import commits_of
 from tests.gateway.test_traffic import request as call_of
 from tests.storage.plans import plan_of
 from tollkeeper.core.keys.sealing import KeyRing
 from tollkeeper.core.paygates.model import CreateDefaults, parse_create
 from tollkeeper.core.paygates.statistics import DAY_MS, HOUR_MS, Kept, RequestOutcome
 from tollkeeper.gateway.traffic import Traffic
-from tollkeeper.storage import Statement, StorageError, Unit, open_database
+from tollkeeper.storage import Statement, Steps, StorageError, Unit, open_database, unit_of_work
 from tollkeeper.storage.engine.database import Database
 from tollkeeper.storage.engine.seals import Sealing
 from tollkeeper.storage.gateway.paygates import PayGates
@@ -110,8 +111,8 @@ async def test_much_that_is_old_is_deleted_a_little_at_a_time(tmp_path: Path, mo
 
     lefts, run = [await left()], database.run
 
-    async def noting(unit: Unit[Any]) -> Any:
-        result = await run(unit)
+    async def noting(unit: Unit[Any], *, is_short: bool = False) -> Any:
+        result = await run(unit, is_short=is_short)
         lefts.append(await left())
         return result
 
@@ -123,10 +124,10 @@ async def test_much_that_is_old_is_deleted_a_little_at_a_time(tmp_path: Path, mo
         deleted = [sum(before) - sum(after) for before, after in pairwise(lefts)]
         assert max(deleted) <= 1000
         assert sum(deleted) == 3 * 2500
-        commits = database.commits
+        commits = commits_of(database)
         for _ in range(3):
             await traffic.forget()
-        assert database.commits <= commits + 3  # the end was looked for once, and is not for an hour
+        assert commits_of(database) <= commits + 3  # the end was looked for once, and is not for an hour
     finally:
         await database.close()
 
@@ -137,17 +138,18 @@ async def test_the_writer_looks_at_no_gate_for_what_is_old(tmp_path: Path, monke
     statistics, run = Statistics(database), database.run
     written: list[Statement] = []
 
-    async def noting(unit: Unit[Any]) -> Any:
-        def noted() -> Unit[Any]:
-            asked = next(unit)
+    async def noting(unit: Unit[Any], *, is_short: bool = False) -> Any:
+        @unit_of_work
+        def noted() -> Steps[Any]:
+            steps = iter(unit)
+            asked = next(steps)
             with suppress(StopIteration):
                 while True:
-                    assert isinstance(asked, Statement)
                     written.append(asked)
-                    asked = unit.send((yield asked))
+                    asked = steps.send((yield asked))
             return []
 
-        return await run(noted())
+        return await run(noted(), is_short=is_short)
 
     sealing = Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom)
     gates, new = PayGates(database, sealing, os.urandom), {"price": "0.01", "targetUrl": "http://target/"}
@@ -172,7 +174,7 @@ async def test_what_happens_is_written_while_an_owner_lists_for_as_long_as_it_ta
     traffic = Traffic(purchases, Statistics(database), lambda: NOW_MS, Kept())
     new = parse_create({"price": "0.01", "targetUrl": "http://target/"}, CreateDefaults("base-sepolia", PAYEE))
     gate_id = (await gates.create(new, None, None, NOW_MS)).id
-    listing = asyncio.create_task(database.read_long(ENDLESS, "owner"))
+    listing = asyncio.create_task(database.read(ENDLESS, tenant="owner"))
     running = asyncio.create_task(traffic.run())
     try:
         async with asyncio.timeout(30):

@@ -12,15 +12,13 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from enum import Enum
-from functools import partial
 from pathlib import Path
-from types import GeneratorType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from tollkeeper.storage import Database, StorageError
-from tollkeeper.storage.engine.database import Job, JobOutcome, Row, Statement, Unit, rows_of
+from tollkeeper.storage.engine.database import JobOutcome, Row, Statement, Unit, rows_of
 
 T = TypeVar("T")
 
@@ -59,57 +57,34 @@ class FaultyDatabase:
         self._seen: set[str] = set()
         self._posting: asyncio.Future[None]
 
-    async def read(self, statement: Statement) -> list[Row]:
+    async def read(self, statement: Statement, *, is_short: bool = False, tenant: str | None = None) -> list[Row]:
         """As the real one, but for the fault."""
-        return await self._read(statement, sys._getframe(1).f_code.co_name, self.real.read)  # noqa: SLF001 - who awaits this
-
-    async def read_short(self, statement: Statement) -> list[Row]:
-        """As the real one, but for the fault."""
-        return await self._read(statement, sys._getframe(1).f_code.co_name, self.real.read_short)  # noqa: SLF001
-
-    async def read_long(self, statement: Statement, tenant: str) -> list[Row]:
-        """As the real one, but for the fault."""
-        real = partial(self.real.read_long, tenant=tenant)
-        return await self._read(statement, sys._getframe(1).f_code.co_name, real)  # noqa: SLF001
-
-    async def _read(
-        self, statement: Statement, name: str, real: Callable[[Statement], Awaitable[list[Row]]]
-    ) -> list[Row]:
+        name = sys._getframe(1).f_code.co_name  # noqa: SLF001 - who awaits this
         await self._befall(name, Moment.BEFORE)
-        rows = await real(statement)
+        rows = await self.real.read(statement, is_short=is_short, tenant=tenant)
         await self._befall(name, Moment.AFTER)
         return rows
 
-    async def run(self, unit: Unit[T]) -> T:
+    async def run(self, unit: Unit[T], *, is_short: bool = False) -> T:
         """As the real one, but for the fault."""
-        return await self._run(unit, _name_of(unit, sys._getframe(1).f_code.co_name), self.real.run)  # noqa: SLF001
-
-    async def run_short(self, unit: Unit[T]) -> T:
-        """As the real one, but for the fault."""
-        return await self._run(unit, _name_of(unit, sys._getframe(1).f_code.co_name), self.real.run_short)  # noqa: SLF001
-
-    async def _run(self, unit: Unit[T], name: str, real: Callable[[Unit[T]], Awaitable[T]]) -> T:
-        try:
-            await self._befall(name, Moment.BEFORE)
-        except StorageError:
-            unit.close()
-            raise
-        result = await real(unit)
+        name = _name_of(unit, sys._getframe(1).f_code.co_name)  # noqa: SLF001 - who awaits this
+        await self._befall(name, Moment.BEFORE)
+        result = await self.real.run(unit, is_short=is_short)
         await self._befall(name, Moment.AFTER)
         return result
 
-    def post(self, job: Job, answer: Callable[[JobOutcome], None]) -> None:
+    def post(self, unit: Unit[Any], answer: Callable[[JobOutcome], None]) -> None:
         """As the real one, but for the fault."""
-        self._posting = asyncio.ensure_future(self._post(job, answer))
+        self._posting = asyncio.ensure_future(self._post(unit, answer))
 
-    async def _post(self, job: Job, answer: Callable[[JobOutcome], None]) -> None:
-        """An error answers; the job is carried out all the same where it comes after it."""
+    async def _post(self, unit: Unit[Any], answer: Callable[[JobOutcome], None]) -> None:
+        """An error answers; the unit is carried out all the same where it comes after it."""
         done: asyncio.Future[JobOutcome] = asyncio.get_running_loop().create_future()
         try:
-            await self._befall(_name_of_job(job), Moment.BEFORE)
-            self.real.post(job, done.set_result)
+            await self._befall(_name_of(unit, "post"), Moment.BEFORE)
+            self.real.post(unit, done.set_result)
             outcome = await done
-            await self._befall(_name_of_job(job), Moment.AFTER)
+            await self._befall(_name_of(unit, "post"), Moment.AFTER)
         except StorageError as error:
             outcome = JobOutcome(error=error)
         answer(outcome)
@@ -142,17 +117,12 @@ class FaultyDatabase:
         return Kind(kind)
 
 
-def _name_of(unit: object, asker: str) -> str:
+def _name_of(unit: Unit[Any], asker: str) -> str:
     """A unit that several verbs share has the name of whoever asks for it: one that is private, or of one statement."""
-    assert isinstance(unit, GeneratorType)
-    of, _, name = unit.__qualname__.rpartition(".")
+    of, _, name = unit.name.rpartition(".")
     if of and name == "unit":
         return _in_small_letters(of)
-    return asker if unit.__name__.startswith("_") or unit.__name__ == rows_of.__name__ else unit.__name__
-
-
-def _name_of_job(job: Job) -> str:
-    return _in_small_letters(type(job).__name__)
+    return asker if name.startswith("_") or name == rows_of.__name__ else name
 
 
 def _in_small_letters(name: str) -> str:

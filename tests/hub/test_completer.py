@@ -14,12 +14,13 @@ from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment, run_hub
 from tollkeeper.api import clock_ms
 from tollkeeper.hub.settlement.recovery import FAILURES_ALERT
-from tollkeeper.storage.engine.database import Statement, Unit
+from tollkeeper.storage.engine.database import Statement, Steps, unit_of_work
 
 SEND = "eth_sendRawTransaction"
 
 
-def change(sql: str, **params: Any) -> Unit[None]:
+@unit_of_work
+def change(sql: str, **params: Any) -> Steps[None]:
     yield Statement(sql, params)
 
 
@@ -181,7 +182,8 @@ async def test_a_row_that_breaks_an_invariant_is_parked_and_told_of_at_once_whil
     assert (await hub.get("/readyz")).body["problems"] == []
 
 
-def one(statement: Statement) -> Unit[None]:
+@unit_of_work
+def one(statement: Statement) -> Steps[None]:
     yield statement
 
 

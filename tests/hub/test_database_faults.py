@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, TypeVar
@@ -32,32 +32,16 @@ class FailingDatabase:
         self.fail_at = 0
         self.after_commit = False
 
-    async def read(self, statement: Statement) -> list[Row]:
+    async def read(self, statement: Statement, *, is_short: bool = False, tenant: str | None = None) -> list[Row]:
         """As the real one."""
-        return await self.real.read(statement)
+        return await self.real.read(statement, is_short=is_short, tenant=tenant)
 
-    async def read_short(self, statement: Statement) -> list[Row]:
-        """As the real one."""
-        return await self.real.read_short(statement)
-
-    async def read_long(self, statement: Statement, tenant: str) -> list[Row]:
-        """As the real one."""
-        return await self.real.read_long(statement, tenant)
-
-    async def run(self, unit: Unit[T]) -> T:
+    async def run(self, unit: Unit[T], *, is_short: bool = False) -> T:
         """As the real one, but for the unit that fails."""
-        return await self._run(unit, self.real.run)
-
-    async def run_short(self, unit: Unit[T]) -> T:
-        """As the real one, but for the unit that fails."""
-        return await self._run(unit, self.real.run_short)
-
-    async def _run(self, unit: Unit[T], real: Callable[[Unit[T]], Awaitable[T]]) -> T:
         self.fail_at -= 1
         if self.fail_at == 0 and not self.after_commit:
-            unit.close()
             raise StorageError("the disk is full")
-        result = await real(unit)
+        result = await self.real.run(unit, is_short=is_short)
         if self.fail_at == 0:
             raise StorageError("the answer of the disk was lost")
         return result

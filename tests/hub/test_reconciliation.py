@@ -26,7 +26,7 @@ from tollkeeper.serving.books.reconciliation import REGISTRY, compare_with_chain
 from tollkeeper.settings import Role
 from tollkeeper.storage.books.reconciliation import Books
 from tollkeeper.storage.engine.database import Row, Statement
-from tollkeeper.storage.engine.snapshot import Snapshot
+from tollkeeper.storage.sqlite.snapshot import SqliteSnapshot
 
 
 async def differences(path: Path, rpc_url: str, since_block: int | None = None, *, role: Role = Role.HUB) -> list[str]:
@@ -241,13 +241,13 @@ async def test_the_job_reads_the_books_beside_the_loop_that_serves(
     """A read of large books takes seconds."""
     await settled(hub, embedded_chain)
     readers: list[int] = []
-    read = Snapshot.read
+    read = SqliteSnapshot.read
 
-    def noting(snapshot: Snapshot, statement: Statement) -> list[Row]:
+    def noting(snapshot: SqliteSnapshot, statement: Statement) -> list[Row]:
         readers.append(threading.get_ident())
         return read(snapshot, statement)
 
-    monkeypatch.setattr(Snapshot, "read", noting)
+    monkeypatch.setattr(SqliteSnapshot, "read", noting)
     settings = settings_for(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB)
     job = asyncio.create_task(keep_reconciling(settings, hub.database, 0.02, behind_blocks=0))
     async with asyncio.timeout(30):
@@ -316,7 +316,7 @@ def test_recipients_are_those_who_were_paid_of_this_asset(rows: list[tuple[str, 
         connection.execute("CREATE TABLE settlements (pay_to TEXT, network TEXT, asset TEXT, purchase_data TEXT)")
         sold = [(*row[:3], "{}" if row[3] else None) for row in rows]
         connection.executemany("INSERT INTO settlements VALUES (?, ?, ?, ?)", sold)
-        books = Books(Snapshot(connection), "base", "0x1")
+        books = Books(SqliteSnapshot(connection), "base", "0x1")
         here = [row for row in rows if row[1:3] == ("base", "0x1")]
         assert sorted(books.recipients()) == sorted({row[0] for row in here})
         assert books.sold_to() == {row[0] for row in here if row[3]}

@@ -11,7 +11,7 @@ from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_paym
 from tests.hub.test_unknown_outcomes import drain, relay
 from tollkeeper.api import clock_ms
 from tollkeeper.core.limits import REFUSALS_KEPT_SECONDS
-from tollkeeper.storage.engine.database import Statement, Unit
+from tollkeeper.storage.engine.database import Statement, Steps, unit_of_work
 from tollkeeper.storage.hub.idempotency import IdempotencyKey, record_answer
 
 MANY = 1_201  # more than two units take
@@ -96,7 +96,8 @@ async def test_however_many_refusals_there_are_one_pass_forgets_them_in_short_un
 ) -> None:
     clock = Clock()
 
-    def kept() -> Unit[None]:
+    @unit_of_work
+    def kept() -> Steps[None]:
         answer: dict[str, Any] = {"success": False, "reason": "insufficient_funds"}
         for number in range(MANY):
             yield from record_answer(IdempotencyKey("payer", f"key.{number}", "print"), answer, clock.now_ms)

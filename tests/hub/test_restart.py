@@ -30,7 +30,7 @@ from tollkeeper.core.settlement.states import SettlementKind
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.storage import Statement, open_database
-from tollkeeper.storage.engine.database import Unit
+from tollkeeper.storage.engine.database import Steps, unit_of_work
 from tollkeeper.storage.hub.claims import ClaimedSettlement, NewSettlement, SettlementRequest, claim_and_sign
 from tollkeeper.storage.hub.transactions import open_lane
 
@@ -70,7 +70,8 @@ async def leave(directory: Path, chain: ChainUnderTest, count: int) -> list[byte
     first = chain.authorization()
     wallets = payers(chain, -(-count // _OF_PAYER))
 
-    def one(number: int) -> Unit[None]:
+    @unit_of_work
+    def one(number: int) -> Steps[None]:
         payer = wallets[number // _OF_PAYER]
         authorization = replace(first, payer=payer.address, nonce=fresh_nonce())
         signature = chain.sign(authorization, signer=payer)
@@ -86,7 +87,8 @@ async def leave(directory: Path, chain: ChainUnderTest, count: int) -> list[byte
         (claim,) = yield from claim_and_sign([wish_of(chain, payment, number)], sign)
         assert claim.outcome is ClaimedSettlement.WON
 
-    def all_of_them() -> Unit[None]:
+    @unit_of_work
+    def all_of_them() -> Steps[None]:
         for number in range(count):
             yield from one(number)
 

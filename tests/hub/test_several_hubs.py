@@ -32,7 +32,6 @@ from tollkeeper.hub.app import create_app
 from tollkeeper.hub.evm.nonce_lanes import STUCK_SECONDS
 from tollkeeper.storage import Database, Statement, Unit, open_database
 from tollkeeper.storage.engine.database import Row
-from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 T = TypeVar("T")
 
@@ -49,25 +48,13 @@ class Way:
         self.is_open = asyncio.Event()
         self.is_open.set()
 
-    async def read(self, statement: Statement) -> list[Row]:
+    async def read(self, statement: Statement, *, is_short: bool = False, tenant: str | None = None) -> list[Row]:
         await self.is_open.wait()
-        return await self._real.read(statement)
+        return await self._real.read(statement, is_short=is_short, tenant=tenant)
 
-    async def read_short(self, statement: Statement) -> list[Row]:
+    async def run(self, unit: Unit[T], *, is_short: bool = False) -> T:
         await self.is_open.wait()
-        return await self._real.read_short(statement)
-
-    async def read_long(self, statement: Statement, tenant: str) -> list[Row]:
-        await self.is_open.wait()
-        return await self._real.read_long(statement, tenant)
-
-    async def run(self, unit: Unit[T]) -> T:
-        await self.is_open.wait()
-        return await self._real.run(unit)
-
-    async def run_short(self, unit: Unit[T]) -> T:
-        await self.is_open.wait()
-        return await self._real.run_short(unit)
+        return await self._real.run(unit, is_short=is_short)
 
     def post(self, *_: object) -> None:
         raise NotImplementedError("a hub posts nothing")
@@ -115,7 +102,7 @@ async def sharing(database: Database, chain: ChainUnderTest, node: ChaosNode) ->
 class Shared:
     """Hubs on one database, each before a proxy that counts what it sends."""
 
-    def __init__(self, chain: ChainUnderTest, database: SqliteDatabase, stack: AsyncExitStack) -> None:
+    def __init__(self, chain: ChainUnderTest, database: Database, stack: AsyncExitStack) -> None:
         self.chain, self.database = chain, database
         self._stack = stack
         self.hubs: list[SharingHub] = []

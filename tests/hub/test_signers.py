@@ -19,7 +19,7 @@ from tests.hub.test_completer import leave_pending
 from tollkeeper.core.evm.encoding import SELECTOR_AUTHORIZATION_STATE, checksum_address
 from tollkeeper.hub.signer_pool import SignerPool
 from tollkeeper.sandbox.wallets import derive_wallet
-from tollkeeper.storage.engine.database import Statement, Unit
+from tollkeeper.storage.engine.database import Statement, Steps, unit_of_work
 
 WALLETS = [derive_wallet(f"relayer-{number}") for number in (1, 2, 3)]
 
@@ -299,5 +299,6 @@ async def test_what_a_former_key_signed_too_cheaply_another_one_carries_once(
         assert chain.balance(paid_to) - before == 10_000
 
 
-def _one(statement: Statement) -> Unit[None]:
+@unit_of_work
+def _one(statement: Statement) -> Steps[None]:
     yield statement

@@ -19,7 +19,7 @@ from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.settlement.states import Proof, SettlementKind, State
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.storage import Database, open_database
-from tollkeeper.storage.engine.database import Statement, Unit
+from tollkeeper.storage.engine.database import Statement, Steps, Unit, unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.hub.claims import (
     ClaimedSettlement,
@@ -160,7 +160,8 @@ async def record(database: Database, key: str) -> None:
     await database.run(record_answer(IdempotencyKey("payer", key, "other"), {"success": False}, 1))
 
 
-def one_statement(sql: str) -> Unit[None]:
+@unit_of_work
+def one_statement(sql: str) -> Steps[None]:
     yield Statement(sql)
 
 

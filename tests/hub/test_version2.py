@@ -189,14 +189,14 @@ class SlowSigning:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
 
-    async def run_short(self, unit: Unit[T]) -> T:
+    async def run(self, unit: Unit[T], *, is_short: bool = False) -> T:
         """As the real one; a unit that signs waits."""
-        if not self.is_armed or getattr(unit, "__name__", "") != "claim_and_sign":
-            return await self.real.run_short(unit)
+        if not self.is_armed or unit.name != "claim_and_sign":
+            return await self.real.run(unit, is_short=is_short)
         self.is_armed = False
         self.came.set()
         await self.going.wait()
-        done = await self.real.run_short(unit)
+        done = await self.real.run(unit, is_short=is_short)
         if self.fails_afterwards:
             raise StorageError("the disk is slow today")
         return done

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 
 from tollkeeper.core.purchases import PurchaseState, Spend
-from tollkeeper.storage.engine.database import Row, Statement, Unit
+from tollkeeper.storage.engine.database import Row, Statement, Steps, unit_of_work
 from tollkeeper.storage.ledger.ledger import HeldSpend
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult, purchase_from
 
@@ -18,7 +18,8 @@ _WITHOUT_CREDIT = {
 }
 
 
-def spend_one(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
+@unit_of_work
+def spend_one(spend: HeldSpend, now_ms: int) -> Steps[SpendResult]:
     """The answer to one spend, and everything that it changes."""
     if spend.key is not None:
         key = spend.key
@@ -54,7 +55,8 @@ def spend_one(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
     return (yield from _take(rows[0], wish, now_ms))
 
 
-def _take(row: Row, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
+@unit_of_work
+def _take(row: Row, wish: SpendRequest, now_ms: int) -> Steps[SpendResult]:
     token_used = int(bool(row["token_used"]) or wish.is_token)
     spent = yield Statement(
         "UPDATE credits SET remaining = remaining - 1, token_used = :token_used"

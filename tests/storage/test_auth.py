@@ -11,7 +11,7 @@ import pytest_asyncio
 from tollkeeper.core.keys.siwe import LoginMessage
 from tollkeeper.storage import Statement, load_queries, open_database
 from tollkeeper.storage import auth as store
-from tollkeeper.storage.sqlite.engine import SqliteDatabase
+from tollkeeper.storage.engine.database import Database
 
 WALLET = "0x" + 40 * "a"
 DAY_MS = 24 * 3600 * 1000
@@ -22,13 +22,13 @@ def digest(text: str) -> bytes:
 
 
 @pytest_asyncio.fixture
-async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
     opened = open_database(str(tmp_path / "db"))
     yield opened
     await opened.close()
 
 
-async def count(database: SqliteDatabase, table: str) -> int:
+async def count(database: Database, table: str) -> int:
     rows = await database.read(Statement(f"SELECT count(*) AS n FROM {table}"))  # noqa: S608 - the test's own names
     n: int = rows[0]["n"]
     return n
@@ -38,21 +38,21 @@ def message(nonce: str, issued_ms: int = 0, wallet: str = WALLET) -> LoginMessag
     return LoginMessage("http://gate.example", wallet, "8453", nonce, issued_ms)
 
 
-async def log_in(database: SqliteDatabase, name: str, now_ms: int = 0) -> store.User:
+async def log_in(database: Database, name: str, now_ms: int = 0) -> store.User:
     refresh = digest(f"refresh {name}")
     user = await database.run(store.log_in(message(name, now_ms), f"session {name}", refresh, now_ms))
     assert user is not None
     return user
 
 
-async def test_every_query_is_sql_that_the_database_takes(database: SqliteDatabase) -> None:
+async def test_every_query_is_sql_that_the_database_takes(database: Database) -> None:
     for file in ("auth.sql", "sequences.sql"):
         for query in load_queries(file):
             params: dict[str, int | str | bytes | None] = dict.fromkeys(query.parameters)
             await database.read(Statement(f"EXPLAIN {query.sql}", params))
 
 
-async def test_a_message_logs_in_once_as_long_as_it_could_log_in(database: SqliteDatabase) -> None:
+async def test_a_message_logs_in_once_as_long_as_it_could_log_in(database: Database) -> None:
     assert await database.run(store.log_in(message("nonce"), "s", digest("r"), 1)) is not None
     for now_ms in (1, 300_000, 599_999):
         await log_in(database, f"other {now_ms}", now_ms)
@@ -60,7 +60,7 @@ async def test_a_message_logs_in_once_as_long_as_it_could_log_in(database: Sqlit
     assert await count(database, "sessions") == 4
 
 
-async def test_used_nonces_are_swept(database: SqliteDatabase) -> None:
+async def test_used_nonces_are_swept(database: Database) -> None:
     for number in range(70):
         await log_in(database, f"old {number}")
     for number in range(3):
@@ -68,7 +68,7 @@ async def test_used_nonces_are_swept(database: SqliteDatabase) -> None:
     assert await count(database, "used_login_nonces") == 3
 
 
-async def test_a_rotated_token_belongs_to_the_same_login_and_works_once(database: SqliteDatabase) -> None:
+async def test_a_rotated_token_belongs_to_the_same_login_and_works_once(database: Database) -> None:
     user = await log_in(database, "a")
     outcome, session = await database.run(store.rotate_refresh_token(digest("refresh a"), digest("second"), 1))
     assert (outcome, session) == (store.Refreshed.ROTATED, store.Session(user.id, WALLET, "session a"))
@@ -81,7 +81,7 @@ async def test_a_rotated_token_belongs_to_the_same_login_and_works_once(database
     assert (outcome, session) == (store.Refreshed.REFUSED, None)
 
 
-async def test_a_token_used_just_now_goes_on_by_the_successor_that_it_was_given(database: SqliteDatabase) -> None:
+async def test_a_token_used_just_now_goes_on_by_the_successor_that_it_was_given(database: Database) -> None:
     user = await log_in(database, "a")
     await database.run(store.rotate_refresh_token(digest("refresh a"), digest("second"), 1))
     again = await database.run(store.rotate_refresh_token(digest("refresh a"), digest("second"), 10_000))
@@ -90,7 +90,7 @@ async def test_a_token_used_just_now_goes_on_by_the_successor_that_it_was_given(
     assert late == (store.Refreshed.REUSED, None)
 
 
-async def test_an_unknown_or_expired_token_ends_nothing(database: SqliteDatabase) -> None:
+async def test_an_unknown_or_expired_token_ends_nothing(database: Database) -> None:
     await log_in(database, "a")
     for token, now_ms in (("unknown", 1), ("refresh a", 7 * DAY_MS)):
         outcome, _ = await database.run(store.rotate_refresh_token(digest(token), digest("new"), now_ms))
@@ -98,14 +98,14 @@ async def test_an_unknown_or_expired_token_ends_nothing(database: SqliteDatabase
     assert await store.read_session(database, "session a") is not None
 
 
-async def test_ending_a_session_twice_keeps_the_first_time(database: SqliteDatabase) -> None:
+async def test_ending_a_session_twice_keeps_the_first_time(database: Database) -> None:
     await log_in(database, "a")
     await database.run(store.end_session("session a", 5))
     await database.run(store.end_session("session a", 9))
     assert await database.read(Statement("SELECT ended_ms FROM sessions")) == [{"ended_ms": 5}]
 
 
-async def test_what_has_expired_is_swept_in_passing(database: SqliteDatabase) -> None:
+async def test_what_has_expired_is_swept_in_passing(database: Database) -> None:
     for number in range(40):
         await log_in(database, f"old {number}")
     for number in range(5):
@@ -114,12 +114,12 @@ async def test_what_has_expired_is_swept_in_passing(database: SqliteDatabase) ->
     assert await count(database, "users") == 1
 
 
-async def test_tokens_are_stored_as_hashes_only(database: SqliteDatabase) -> None:
+async def test_tokens_are_stored_as_hashes_only(database: Database) -> None:
     await log_in(database, "a")
     for row in await database.read(Statement("SELECT * FROM refresh_tokens")):
         assert len(row["digest"]) == 32
 
 
-async def test_an_unknown_user_or_session_is_none(database: SqliteDatabase) -> None:
+async def test_an_unknown_user_or_session_is_none(database: Database) -> None:
     assert await store.read_user(database, 1) is None
     assert await store.read_session(database, "x") is None

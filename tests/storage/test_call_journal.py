@@ -21,27 +21,35 @@ from tollkeeper.api import new_request_id
 from tollkeeper.core.paygates.model import PayGate
 from tollkeeper.core.purchases import Spend
 from tollkeeper.storage import Statement, open_database
-from tollkeeper.storage.engine.database import Database, Job, NotTakenError, Row, StatementError, StorageError, Unit
+from tollkeeper.storage.engine.database import (
+    Database,
+    NotTakenError,
+    Row,
+    StatementError,
+    Steps,
+    StorageError,
+    Unit,
+    unit_of_work,
+)
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.ledger import call_journal as journal
 from tollkeeper.storage.ledger.call_journal import Open
 from tollkeeper.storage.ledger.interrupted_calls import PIECE_ROWS
 from tollkeeper.storage.ledger.ledger import Ledger
 from tollkeeper.storage.ledger.open_calls import ENDED_AT_ONCE, Ended, OpenCalls
-from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 CREDITS = 100_000
 NOTHING = Ended({}, {})
 
 
 @pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
     opened = open_database(str(tmp_path / "shop.sqlite3"))
     yield opened
     await opened.close()
 
 
-async def known_shop(database: SqliteDatabase) -> tuple[Shop, PayGate]:
+async def known_shop(database: Database) -> tuple[Shop, PayGate]:
     """A shop whose own ledger remembers one purchase, by a first call of its own, which has ended."""
     shop = Shop(database)
     gate = await shop.gate(CREDITS)
@@ -66,13 +74,13 @@ def end_all(ends: Ledger | OpenCalls, calls: Sequence[str], status: int) -> None
         ends.end(call, status)
 
 
-async def states(database: SqliteDatabase) -> dict[str, tuple[str, int | None]]:
+async def states(database: Database) -> dict[str, tuple[str, int | None]]:
     rows = await database.read(Statement("SELECT id, state, status FROM calls"))
     assert len({row["id"] for row in rows}) == len(rows)
     return {row["id"]: (row["state"], row["status"]) for row in rows}
 
 
-async def rows_of_journal(database: SqliteDatabase) -> int:
+async def rows_of_journal(database: Database) -> int:
     rows = await database.read(Statement("SELECT count(*) AS many FROM call_journal"))
     many: int = rows[0]["many"]
     return many
@@ -84,7 +92,7 @@ async def remaining(shop: Shop) -> int:
     return found.remaining
 
 
-async def test_the_calls_of_one_commit_and_the_ends_of_others_are_one_row(database: SqliteDatabase) -> None:
+async def test_the_calls_of_one_commit_and_the_ends_of_others_are_one_row(database: Database) -> None:
     shop, gate = await known_shop(database)
     (first,) = await states(database)
     calls = await spend(shop, gate, 40)
@@ -100,7 +108,7 @@ async def test_the_calls_of_one_commit_and_the_ends_of_others_are_one_row(databa
     await shop.ledger_agrees()
 
 
-async def test_a_credit_is_given_back_once_and_its_call_says_so(database: SqliteDatabase) -> None:
+async def test_a_credit_is_given_back_once_and_its_call_says_so(database: Database) -> None:
     shop, gate = await known_shop(database)
     calls, purchases = await spend(shop, gate, 3), shop.purchases
     left = await remaining(shop)
@@ -117,27 +125,23 @@ async def test_a_credit_is_given_back_once_and_its_call_says_so(database: Sqlite
 class Failing:
     """A database that takes no spends, and breaks on giving back what some calls took."""
 
-    def __init__(self, real: SqliteDatabase, broken: Sequence[str] = ()) -> None:
+    def __init__(self, real: Database, broken: Sequence[str] = ()) -> None:
         self.real, self.broken, self.pieces = real, broken, list[int]()
 
-    def post(self, _job: Job, _answer: object) -> None:
+    def post(self, _unit: Unit[Any], _answer: object) -> None:
         raise StorageError("away")
 
-    async def run(self, unit: Unit[Any]) -> Any:
-        calls = inspect.getgeneratorlocals(unit).get("calls")
-        if calls is None:  # it writes how calls ended
-            return await self.real.run(unit)
+    async def run(self, unit: Unit[Any], *, is_short: bool = False) -> Any:
+        calls = inspect.getgeneratorlocals(iter(unit)).get("calls")
+        if is_short or calls is None:  # it writes how calls ended
+            return await self.real.run(unit, is_short=is_short)
         self.pieces.append(len(calls))
         if not {*calls}.isdisjoint(self.broken):
-            unit.close()
             raise StatementError("it breaks")
         return await self.real.run(unit)
 
-    async def run_short(self, unit: Unit[Any]) -> Any:
-        return await self.real.run_short(unit)
 
-
-async def test_what_a_database_certainly_did_not_take_is_not_looked_for(database: SqliteDatabase) -> None:
+async def test_what_a_database_certainly_did_not_take_is_not_looked_for(database: Database) -> None:
     shop, gate = await known_shop(database)
     failing = Failing(database)
     ledger = Ledger(cast("Database", failing))
@@ -148,7 +152,7 @@ async def test_what_a_database_certainly_did_not_take_is_not_looked_for(database
 
 
 async def test_one_call_whose_credit_cannot_be_given_back_keeps_no_other_from_its_own(
-    database: SqliteDatabase, caplog: pytest.LogCaptureFixture
+    database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop, gate = await known_shop(database)
     left = await remaining(shop)
@@ -168,7 +172,7 @@ async def test_one_call_whose_credit_cannot_be_given_back_keeps_no_other_from_it
 
 
 async def test_what_is_given_back_of_known_rows_reads_no_other_and_each_once(
-    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop, gate = await known_shop(database)
     left = await remaining(shop)
@@ -190,7 +194,7 @@ async def test_what_is_given_back_of_known_rows_reads_no_other_and_each_once(
 
 
 async def test_a_purchase_that_is_void_for_its_payment_gets_its_credit_back_and_nobody_can_spend_it(
-    database: SqliteDatabase,
+    database: Database,
 ) -> None:
     shop, gate = await known_shop(database)
     (call,) = await spend(shop, gate, 1)
@@ -202,7 +206,7 @@ async def test_a_purchase_that_is_void_for_its_payment_gets_its_credit_back_and_
     await shop.ledger_agrees()
 
 
-async def test_what_a_dead_process_left_open_is_marked_and_nothing_else(database: SqliteDatabase) -> None:
+async def test_what_a_dead_process_left_open_is_marked_and_nothing_else(database: Database) -> None:
     shop, gate = await known_shop(database)
     done, open_one, given_back = await spend(shop, gate, 3)
     shop.purchases.ledger.end(done, 200)
@@ -218,7 +222,7 @@ async def test_what_a_dead_process_left_open_is_marked_and_nothing_else(database
     await shop.ledger_agrees()
 
 
-async def test_after_a_crash_little_of_the_journal_is_read_however_long_a_call_takes(database: SqliteDatabase) -> None:
+async def test_after_a_crash_little_of_the_journal_is_read_however_long_a_call_takes(database: Database) -> None:
     """What is open for long is noted by its name, and the journal is read from some rows before the last one on."""
     shop, gate = await known_shop(database)
     slow, slower = await spend(shop, gate, 2)
@@ -235,7 +239,7 @@ async def test_after_a_crash_little_of_the_journal_is_read_however_long_a_call_t
     assert sorted(found.values(), key=str)[:-1] == [("DONE", 200)] * 200
 
 
-async def noted_and_newest(database: SqliteDatabase) -> tuple[int, int]:
+async def noted_and_newest(database: Database) -> tuple[int, int]:
     ((noted, newest),) = [
         (row["since"], row["newest"])
         for row in await database.read(
@@ -245,7 +249,7 @@ async def noted_and_newest(database: SqliteDatabase) -> tuple[int, int]:
     return noted, newest
 
 
-async def test_a_ledger_that_begins_later_knows_what_was_there_before(database: SqliteDatabase) -> None:
+async def test_a_ledger_that_begins_later_knows_what_was_there_before(database: Database) -> None:
     shop, gate = await known_shop(database)
     for _ in range(5):
         await spend(shop, gate, 1)
@@ -337,13 +341,13 @@ def test_many_open_calls_are_named_less_often() -> None:
 def test_after_a_crash_the_journal_is_read_from_one_row_on(tmp_path: Path) -> None:
     """As the database says that it goes about it."""
     asyncio.run(open_database(str(tmp_path / "shop.sqlite3")).close())
-    query = load_queries("call_journal_sqlite.sql").piece_of_journal(first=1, many=PIECE_ROWS)
+    query = load_queries("call_journal.sql").piece_of_journal(first=1, many=PIECE_ROWS)
     with closing(sqlite3.connect(tmp_path / "shop.sqlite3")) as connection:
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query.sql}", query.params)]
     assert plan == ["SEARCH call_journal USING INTEGER PRIMARY KEY (rowid>?)"]
 
 
-async def test_a_long_journal_behind_a_dead_process_is_read_to_its_end(database: SqliteDatabase) -> None:
+async def test_a_long_journal_behind_a_dead_process_is_read_to_its_end(database: Database) -> None:
     shop, gate = await known_shop(database)
     open_one, *_ = await spend(shop, gate, 1)
     for _ in range(3 * PIECE_ROWS):
@@ -357,7 +361,8 @@ async def test_a_long_journal_behind_a_dead_process_is_read_to_its_end(database:
     assert await database.read(Statement("SELECT count(*) AS known FROM open_calls")) == [{"known": 0}]
 
 
-def _since_the_first_row() -> Unit[None]:
+@unit_of_work
+def _since_the_first_row() -> Steps[None]:
     yield Statement("UPDATE open_calls SET since = 1, calls = '[]'")
 
 

@@ -12,7 +12,7 @@ from tests.storage.test_deleting_gates import opened
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.keys.sealing import KeyRing
 from tollkeeper.storage import open_database
-from tollkeeper.storage.engine.database import Statement, Unit
+from tollkeeper.storage.engine.database import Statement, Steps, unit_of_work
 from tollkeeper.storage.engine.seals import Sealing
 from tollkeeper.storage.gateway.creations import CreatedBeforeError, CreationKey, Creations
 
@@ -23,7 +23,8 @@ KEY = CreationKey("0xwallet", "key", "print")
 async def test_an_answer_is_known_for_a_day_and_then_its_key_is_free(tmp_path: Path) -> None:
     creations = Creations(Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom))
 
-    def create(key: CreationKey, answer: bytes, now_ms: int) -> Unit[None]:
+    @unit_of_work
+    def create(key: CreationKey, answer: bytes, now_ms: int) -> Steps[None]:
         yield from creations.check(key, now_ms)
         yield from creations.keep(key, answer, now_ms)
 

@@ -119,8 +119,8 @@ class LookingBetween(FaultyDatabase):
         super().__init__(real, orders)
         self.look: Callable[[], Awaitable[None]] | None = None
 
-    async def run(self, unit: Unit[T]) -> T:
-        done = await self.real.run(unit)
+    async def run(self, unit: Unit[T], *, is_short: bool = False) -> T:
+        done = await self.real.run(unit, is_short=is_short)
         look, self.look = self.look, None
         if look is not None:
             await look()
@@ -247,9 +247,9 @@ class LookedThrough(FaultyDatabase):
         super().__init__(real, orders)
         self.between: Callable[[], Awaitable[object]] | None = None
 
-    async def read_long(self, statement: Statement, tenant: str) -> list[Row]:
-        rows = await self.real.read_long(statement, tenant)
-        between, is_piece = self.between, "state" in statement.params
+    async def read(self, statement: Statement, *, is_short: bool = False, tenant: str | None = None) -> list[Row]:
+        rows = await self.real.read(statement, is_short=is_short, tenant=tenant)
+        between, is_piece = self.between, tenant is not None and "state" in statement.params
         if between is not None and is_piece:
             self.between = None
             await between()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tollkeeper.storage import Statement, StorageError, Unit, open_database
+from tollkeeper.storage import Statement, Steps, StorageError, open_database, unit_of_work
 from tollkeeper.storage.engine.sequences import next_id
 
 WRITER = """
@@ -146,12 +146,14 @@ async def test_a_refusal_waits_for_the_commit_of_what_it_rests_on(tmp_path: Path
     other = sqlite3.connect(path)
     entered, gate = threading.Event(), threading.Event()
 
-    def hold() -> Unit[None]:
+    @unit_of_work
+    def hold() -> Steps[None]:
         entered.set()
         assert gate.wait(10)
         yield Statement("SELECT 1")
 
-    def only_once() -> Unit[None]:
+    @unit_of_work
+    def only_once() -> Steps[None]:
         if (yield from next_id("once")) > 1:
             raise LookupError
 

@@ -15,18 +15,18 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.engines import commits_of
 from tests.storage.reference_spending import spend_one
 from tests.storage.test_purchases import HEADER, NOW_MS, Shop, key
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.paygates.model import PayGate
 from tollkeeper.core.purchases import FIRST_LOOK_MS, Claim, PurchaseState, Spend, header_hash
-from tollkeeper.storage import ConstraintError, Statement, StorageError, Unit, open_database
+from tollkeeper.storage import ConstraintError, Statement, Steps, StorageError, open_database, unit_of_work
 from tollkeeper.storage.engine.database import Database
 from tollkeeper.storage.ledger.ledger import BATCH_MAX, WAITING_MAX, HeldSpend, Ledger
 from tollkeeper.storage.ledger.purchase_rows import Look, SpendRequest, SpendResult
 from tollkeeper.storage.ledger.purchases import Purchase
 from tollkeeper.storage.ledger.spends import spend_all
-from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 OTHER = header_hash(b"other")
 TABLES = (
@@ -38,7 +38,7 @@ TABLES = (
 
 
 @pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
     opened = open_database(str(tmp_path / "shop.sqlite3"))
     yield opened
     await opened.close()
@@ -72,26 +72,27 @@ def by_header(shop: Shop, gate: PayGate, number: int = 1, header: bytes = HEADER
 
 
 async def sql(database: Database, text: str) -> None:
-    def unit() -> Unit[None]:
+    @unit_of_work
+    def unit() -> Steps[None]:
         yield Statement(text)
 
     await database.run(unit())
 
 
-async def test_spends_of_one_turn_are_one_commit_and_exact(database: SqliteDatabase) -> None:
+async def test_spends_of_one_turn_are_one_commit_and_exact(database: Database) -> None:
     shop = Shop(database)
     gate = await shop.gate(7)
     await shop.bought(gate)
-    before = database.commits
+    before = commits_of(database)
     answers = await spend_together(Ledger(database), [by_header(shop, gate) for _ in range(100)])
-    assert database.commits - before == 1
+    assert commits_of(database) - before == 1
     assert outcomes(answers) == [Spend.SPENT] * 7 + [Spend.EXHAUSTED] * 93
     left = [answer.purchase.remaining for answer in answers if isinstance(answer, SpendResult) and answer.purchase]
     assert left == [6, 5, 4, 3, 2, 1, 0] + [0] * 93
     await shop.ledger_agrees()
 
 
-async def test_more_spends_than_one_batch_are_all_answered_once(database: SqliteDatabase) -> None:
+async def test_more_spends_than_one_batch_are_all_answered_once(database: Database) -> None:
     shop = Shop(database)
     gate = await shop.gate(BATCH_MAX)
     for number in range(1, 4):
@@ -102,7 +103,7 @@ async def test_more_spends_than_one_batch_are_all_answered_once(database: Sqlite
     await shop.ledger_agrees()
 
 
-async def test_spends_mixed_with_other_work_on_the_writer_are_exact(database: SqliteDatabase) -> None:
+async def test_spends_mixed_with_other_work_on_the_writer_are_exact(database: Database) -> None:
     shop = Shop(database)
     gate = await shop.gate(500)
     await shop.bought(gate)
@@ -120,7 +121,7 @@ async def test_spends_mixed_with_other_work_on_the_writer_are_exact(database: Sq
 
 
 async def test_spends_of_more_purchases_than_are_remembered_are_exact(
-    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tollkeeper.storage.ledger.ledger.REMEMBERED_MAX", 2)
     shop = Shop(database)
@@ -138,7 +139,7 @@ async def test_spends_of_more_purchases_than_are_remembered_are_exact(
     await shop.ledger_agrees()
 
 
-async def test_a_remembered_purchase_gives_no_more_than_it_has(database: SqliteDatabase) -> None:
+async def test_a_remembered_purchase_gives_no_more_than_it_has(database: Database) -> None:
     shop = Shop(database)
     gate = await shop.gate(7)
     await shop.bought(gate)
@@ -151,7 +152,7 @@ async def test_a_remembered_purchase_gives_no_more_than_it_has(database: SqliteD
     await shop.ledger_agrees()
 
 
-async def test_a_new_buyer_is_served_however_many_others_call(database: SqliteDatabase) -> None:
+async def test_a_new_buyer_is_served_however_many_others_call(database: Database) -> None:
     shop = Shop(database)
     gate = await shop.gate(1_000_000)
     await shop.bought(gate, 1)
@@ -173,7 +174,7 @@ async def test_a_new_buyer_is_served_however_many_others_call(database: SqliteDa
     await shop.ledger_agrees()
 
 
-async def test_spends_of_remembered_purchases_share_a_commit_with_others(database: SqliteDatabase) -> None:
+async def test_spends_of_remembered_purchases_share_a_commit_with_others(database: Database) -> None:
     """Of two spends of a remembered purchase with one credit left one is refused."""
     shop = Shop(database)
     gate = await shop.gate(3)
@@ -190,7 +191,7 @@ async def test_spends_of_remembered_purchases_share_a_commit_with_others(databas
         if len(told) == 5:
             all_told.set()
 
-    commits = database.commits
+    commits = commits_of(database)
     for name, number in (("rich", 1), ("poor", 2), ("poor", 2), ("rich", 1), ("new", 3)):
         ledger.spend(by_header(shop, gate, number), NOW_MS, partial(note, name))
     await asyncio.wait_for(all_told.wait(), 30)
@@ -204,23 +205,23 @@ async def test_spends_of_remembered_purchases_share_a_commit_with_others(databas
             ("poor", Spend.EXHAUSTED),
         ]
     )
-    assert database.commits - commits == 2
+    assert commits_of(database) - commits == 2
     await shop.ledger_agrees()
 
 
-async def test_what_a_remembered_purchase_does_not_have_is_looked_for_twice_once_only(database: SqliteDatabase) -> None:
+async def test_what_a_remembered_purchase_does_not_have_is_looked_for_twice_once_only(database: Database) -> None:
     shop = Shop(database)
     gate = await shop.gate(1)
     await shop.bought(gate)
     ledger = Ledger(database)
     took = []
     for _ in range(4):
-        before = database.commits
-        took.append((outcomes(await spend_together(ledger, [by_header(shop, gate)]))[0], database.commits - before))
+        before = commits_of(database)
+        took.append((outcomes(await spend_together(ledger, [by_header(shop, gate)]))[0], commits_of(database) - before))
     assert took == [(Spend.SPENT, 1), (Spend.EXHAUSTED, 2), (Spend.EXHAUSTED, 1), (Spend.EXHAUSTED, 1)]
 
 
-async def test_credits_of_a_remembered_purchase_expire_too(database: SqliteDatabase) -> None:
+async def test_credits_of_a_remembered_purchase_expire_too(database: Database) -> None:
     shop = Shop(database)
     gate = await shop.gate(7, creditsExpireAfter=60)
     await shop.bought(gate)
@@ -234,7 +235,7 @@ async def test_credits_of_a_remembered_purchase_expire_too(database: SqliteDatab
 
 
 async def test_how_calls_ended_is_written_with_the_next_spends_and_kept_where_it_is_not(
-    database: SqliteDatabase,
+    database: Database,
 ) -> None:
     shop = Shop(database)
     gate = await shop.gate(7)
@@ -249,9 +250,9 @@ async def test_how_calls_ended_is_written_with_the_next_spends_and_kept_where_it
     used = HeldSpend(second.key, None, SpendRequest(gate.id, gate.version, HEADER, new.wish.call_id))
     answers = await spend_together(ledger, [second, twice, used])  # breaks its batch
     assert [type(answer) for answer in answers] == [SpendResult, ApiError, ApiError]
-    before = database.commits
+    before = commits_of(database)
     assert outcomes(await spend_together(ledger, [third])) == [Spend.SPENT]
-    assert database.commits - before == 1
+    assert commits_of(database) - before == 1
     ledger.end(third.wish.call_id, 502)
     await ledger.flush_ended(NOW_MS)
     rows = await database.read(Statement("SELECT id, state, status FROM calls ORDER BY id"))
@@ -261,7 +262,7 @@ async def test_how_calls_ended_is_written_with_the_next_spends_and_kept_where_it
 
 
 async def test_more_ends_than_may_wait_are_dropped_and_counted(
-    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tollkeeper.storage.ledger.open_calls.ENDED_MAX", 2)
     ledger = Ledger(database)
@@ -273,7 +274,7 @@ async def test_more_ends_than_may_wait_are_dropped_and_counted(
     assert ledger.take_dropped() == 0
 
 
-async def test_a_spend_that_breaks_its_batch_fails_alone(database: SqliteDatabase) -> None:
+async def test_a_spend_that_breaks_its_batch_fails_alone(database: Database) -> None:
     shop = Shop(database)
     gate = await shop.gate(9)
     await shop.bought(gate)
@@ -291,7 +292,7 @@ async def test_a_spend_that_breaks_its_batch_fails_alone(database: SqliteDatabas
     await shop.ledger_agrees()
 
 
-async def test_a_callback_that_raises_does_not_keep_the_others_from_their_answers(database: SqliteDatabase) -> None:
+async def test_a_callback_that_raises_does_not_keep_the_others_from_their_answers(database: Database) -> None:
     shop = Shop(database)
     gate = await shop.gate()
     await shop.bought(gate)
@@ -305,7 +306,7 @@ async def test_a_callback_that_raises_does_not_keep_the_others_from_their_answer
     assert outcomes(await spend_together(ledger, [by_header(shop, gate)])) == [Spend.SPENT]
 
 
-async def test_a_callback_may_spend_again(database: SqliteDatabase) -> None:
+async def test_a_callback_may_spend_again(database: Database) -> None:
     shop = Shop(database)
     gate = await shop.gate(50)
     await shop.bought(gate)
@@ -327,7 +328,7 @@ async def test_a_callback_may_spend_again(database: SqliteDatabase) -> None:
     assert spent == 50
 
 
-async def test_a_closed_database_answers_unavailable_to_each(database: SqliteDatabase) -> None:
+async def test_a_closed_database_answers_unavailable_to_each(database: Database) -> None:
     shop = Shop(database)
     gate = await shop.gate()
     await shop.bought(gate)
@@ -336,7 +337,7 @@ async def test_a_closed_database_answers_unavailable_to_each(database: SqliteDat
     assert all(isinstance(answer, StorageError) for answer in answers)
 
 
-async def test_more_spends_than_may_wait_are_refused_and_the_others_are_done(database: SqliteDatabase) -> None:
+async def test_more_spends_than_may_wait_are_refused_and_the_others_are_done(database: Database) -> None:
     shop = Shop(database)
     gate = await shop.gate()
     await shop.bought(gate)
@@ -347,7 +348,7 @@ async def test_more_spends_than_may_wait_are_refused_and_the_others_are_done(dat
 
 
 async def test_a_file_that_another_program_writes_holds_up_the_spend_and_not_the_loop(
-    database: SqliteDatabase, tmp_path: Path
+    database: Database, tmp_path: Path
 ) -> None:
     shop = Shop(database)
     gate = await shop.gate()
@@ -366,7 +367,7 @@ async def test_a_file_that_another_program_writes_holds_up_the_spend_and_not_the
     assert outcomes(await spending) == [Spend.SPENT]
 
 
-async def test_a_purchase_that_comes_up_short_in_a_batch_is_spent_one_by_one(database: SqliteDatabase) -> None:
+async def test_a_purchase_that_comes_up_short_in_a_batch_is_spent_one_by_one(database: Database) -> None:
     """On an engine that lets another transaction be faster; here a trigger ignores what takes two at once."""
     shop = Shop(database)
     gate = await shop.gate(4)
@@ -383,7 +384,7 @@ async def test_a_purchase_that_comes_up_short_in_a_batch_is_spent_one_by_one(dat
     await shop.ledger_agrees()
 
 
-async def test_a_credit_that_is_there_and_cannot_be_taken_is_not_called_used_up(database: SqliteDatabase) -> None:
+async def test_a_credit_that_is_there_and_cannot_be_taken_is_not_called_used_up(database: Database) -> None:
     shop = Shop(database)
     gate = await shop.gate(4)
     await shop.bought(gate, 1)
@@ -398,7 +399,7 @@ async def test_a_credit_that_is_there_and_cannot_be_taken_is_not_called_used_up(
     await shop.ledger_agrees()
 
 
-async def test_a_batch_is_undone_whole_where_a_call_is_known(database: SqliteDatabase) -> None:
+async def test_a_batch_is_undone_whole_where_a_call_is_known(database: Database) -> None:
     shop = Shop(database)
     gate = await shop.gate(4)
     await shop.bought(gate)
@@ -410,7 +411,7 @@ async def test_a_batch_is_undone_whole_where_a_call_is_known(database: SqliteDat
 
 
 async def test_the_log_is_folded_while_spends_go_on(
-    database: SqliteDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tollkeeper.storage.sqlite.engine._LOG_PAGES_MAX", 200)
     shop = Shop(database)
@@ -590,7 +591,7 @@ def play_twins(directory: Path, history: list[tuple[str, object]], granted: int,
     asyncio.run(play())
 
 
-async def test_a_sale_on_trust_names_the_transaction_by_which_it_was_confirmed(database: SqliteDatabase) -> None:
+async def test_a_sale_on_trust_names_the_transaction_by_which_it_was_confirmed(database: Database) -> None:
     shop = Shop(database)
     gate = await shop.gate(granted=9)
     claim = await shop.claim(gate, assume_valid=True)
@@ -612,7 +613,7 @@ async def test_a_sale_on_trust_names_the_transaction_by_which_it_was_confirmed(d
 
 @pytest.mark.parametrize("comes_back", [False, True], ids=["stands", "comes-back"])
 async def test_a_sale_that_was_remembered_names_the_transaction_that_stands(
-    database: SqliteDatabase, *, comes_back: bool
+    database: Database, *, comes_back: bool
 ) -> None:
     """By what the ledger remembers, and by what calls remember; in whichever process that is."""
     shop = Shop(database)
@@ -640,7 +641,7 @@ async def test_a_sale_that_was_remembered_names_the_transaction_that_stands(
     await shop.ledger_agrees()
 
 
-async def test_a_look_that_shows_what_was_known_leaves_a_sale_remembered(database: SqliteDatabase) -> None:
+async def test_a_look_that_shows_what_was_known_leaves_a_sale_remembered(database: Database) -> None:
     shop = Shop(database)
     gate = await shop.gate(granted=9)
     purchase = (await shop.claim(gate)).purchase

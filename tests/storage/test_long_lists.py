@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from tests.edge.test_calls import until
-from tollkeeper.storage import StorageError, Unit, open_database
+from tollkeeper.storage import Steps, StorageError, open_database, unit_of_work
 from tollkeeper.storage.engine.database import Statement
 from tollkeeper.storage.sqlite import engine as sqlite
 
@@ -29,7 +29,8 @@ SLOW: Final = Statement(
 ONE: Final = Statement("SELECT 1 AS one")
 
 
-def carried_out(sql: str) -> Unit[None]:
+@unit_of_work
+def carried_out(sql: str) -> Steps[None]:
     yield Statement(sql)
 
 
@@ -47,7 +48,7 @@ async def test_the_log_begins_anew_between_lists_that_follow_on_each_other(tmp_p
     async def owner() -> None:
         nonlocal lists
         while True:
-            await database.read_long(LIST, "owner")
+            await database.read(LIST, tenant="owner")
             lists += 1
 
     owners = [asyncio.create_task(owner()) for _ in range(2)]  # one waits while the other one is told
@@ -56,8 +57,9 @@ async def test_the_log_begins_anew_between_lists_that_follow_on_each_other(tmp_p
         async with asyncio.timeout(200):
             while lists < 12 or rows < 60_000:
                 first = rows * 7 % ROWS
-                await database.run_short(
-                    carried_out(f"UPDATE junk SET n = n + 1 WHERE id BETWEEN {first} AND {first + 39}")  # noqa: S608 - ours
+                await database.run(
+                    carried_out(f"UPDATE junk SET n = n + 1 WHERE id BETWEEN {first} AND {first + 39}"),  # noqa: S608 - ours
+                    is_short=True,
                 )
                 rows += 40
                 await asyncio.sleep(0.001)
@@ -79,9 +81,9 @@ async def test_a_list_that_takes_too_long_is_refused_and_those_behind_it_are_rea
     database = open_database(str(tmp_path / "x.db"))
     try:
         async with asyncio.timeout(60):
-            endless = asyncio.create_task(database.read_long(ENDLESS, "owner"))
+            endless = asyncio.create_task(database.read(ENDLESS, tenant="owner"))
             await asyncio.sleep(0)
-            assert await database.read_long(ONE, "another") == [{"one": 1}]
+            assert await database.read(ONE, tenant="another") == [{"one": 1}]
             with pytest.raises(StorageError, match=r"longer than .* ask for less") as refused:
                 await endless
             assert refused.value.status == 503
@@ -94,7 +96,7 @@ async def test_a_list_waits_for_one_of_another_owner_s_however_many_he_asks_for(
     told: list[str] = []
 
     async def ask(statement: Statement, tenant: str) -> None:
-        await database.read_long(statement, tenant)
+        await database.read(statement, tenant=tenant)
         told.append(tenant)
 
     try:
@@ -109,7 +111,7 @@ async def test_a_list_waits_for_one_of_another_owner_s_however_many_he_asks_for(
             for task in asked:
                 task.cancel()
             await asyncio.wait(asked)
-            assert await database.read_long(ONE, "attacker") == [{"one": 1}]
+            assert await database.read(ONE, tenant="attacker") == [{"one": 1}]
     finally:
         await database.close()
 
@@ -123,11 +125,11 @@ async def test_who_gives_up_a_list_waits_for_its_end_before_the_next(
     try:
         async with asyncio.timeout(100):
             for _ in range(200):
-                given_up = asyncio.create_task(database.read_long(ENDLESS, "attacker"))
+                given_up = asyncio.create_task(database.read(ENDLESS, tenant="attacker"))
                 await asyncio.sleep(0)
                 given_up.cancel()
                 await asyncio.wait([given_up])
-            assert await database.read_long(ONE, "another") == [{"one": 1}]
-            assert await database.read_long(ONE, "attacker") == [{"one": 1}]
+            assert await database.read(ONE, tenant="another") == [{"one": 1}]
+            assert await database.read(ONE, tenant="attacker") == [{"one": 1}]
     finally:
         await database.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tollkeeper.storage import Statement, StorageError, open_database
-from tollkeeper.storage.engine.database import Unit
+from tollkeeper.storage.engine.database import Steps, unit_of_work
 from tollkeeper.storage.engine.sequences import next_id
 from tollkeeper.storage.sqlite import watch as sqlite_watch
 from tollkeeper.storage.sqlite.engine import SqliteDatabase
@@ -27,7 +27,8 @@ def url(home: Path) -> str:
     return f"sqlite:///{home / 'books.db'}"
 
 
-def grow(rows: int) -> Unit[None]:
+@unit_of_work
+def grow(rows: int) -> Steps[None]:
     for number in range(rows):
         yield from next_id(f"{number:0500}")
 
@@ -36,6 +37,7 @@ def grow(rows: int) -> Unit[None]:
 async def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SqliteDatabase]:
     monkeypatch.setattr(sqlite_watch, "LOOK_SECONDS", 0.05)
     opened = open_database(url(tmp_path))
+    assert isinstance(opened, SqliteDatabase)
     yield opened
     await opened.close()
 
@@ -87,7 +89,7 @@ async def test_a_database_whose_files_are_no_longer_there_answers_nothing(
     await asyncio.sleep(0.5)  # it was looked at
     await database.read(ONE)
     change(path, backup)
-    for use in (lambda: database.read(ONE), lambda: database.read_short(ONE), lambda: database.run(grow(1))):
+    for use in (lambda: database.read(ONE), lambda: database.read(ONE, is_short=True), lambda: database.run(grow(1))):
         await until_lost(use)
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from tollkeeper.storage import Statement, StorageError, Unit, open_database, pending
+from tollkeeper.storage import Statement, Steps, StorageError, open_database, pending, unit_of_work
 from tollkeeper.storage.engine.sequences import next_id
-from tollkeeper.storage.engine.snapshot import open_snapshot
-from tollkeeper.storage.engine.urls import sqlite_path
+from tollkeeper.storage.engine.urls import open_snapshot, sqlite_path
 
 
-def count(name: str, times: int) -> Unit[None]:
+@unit_of_work
+def count(name: str, times: int) -> Steps[None]:
     for _ in range(times):
         yield from next_id(name)
 
@@ -249,7 +249,8 @@ async def test_a_directory_or_file_without_leave_to_write_is_refused_untouched()
 async def test_the_writing_connection_is_durable_and_keeps_foreign_keys(tmp_path: Path) -> None:
     database = open_database(str(tmp_path / "db"))
 
-    def settings() -> Unit[list[object]]:
+    @unit_of_work
+    def settings() -> Steps[list[object]]:
         found: list[object] = []
         for name in ("journal_mode", "synchronous", "foreign_keys"):
             rows = yield Statement(f"PRAGMA {name}")

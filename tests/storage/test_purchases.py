@@ -33,7 +33,7 @@ from tollkeeper.core.purchases import (
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.gateway.purchase.monitor import key_of
 from tollkeeper.storage import open_database
-from tollkeeper.storage.engine.database import Database, Statement, Unit
+from tollkeeper.storage.engine.database import Database, Statement, Steps, unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.engine.seals import Sealing
 from tollkeeper.storage.gateway.paygates import PayGates
@@ -160,7 +160,8 @@ async def test_payment_address_is_not_readable_in_the_database_file(shop: Shop, 
 async def test_sealed_address_copied_to_another_gate_does_not_open(shop: Shop) -> None:
     first, second = await shop.gate(), await shop.gate()
 
-    def swap() -> Unit[None]:
+    @unit_of_work
+    def swap() -> Steps[None]:
         yield Statement(
             "UPDATE paygates SET payment_address = (SELECT payment_address FROM paygates WHERE id = :a) WHERE id = :b",
             {"a": first.id, "b": second.id},
@@ -832,7 +833,8 @@ async def test_a_sale_whose_credits_are_closed_though_it_is_live_is_not_called_u
     assert found.outcome is Spend.PARKED
 
 
-def _closed(number: int | None) -> Unit[None]:
+@unit_of_work
+def _closed(number: int | None) -> Steps[None]:
     yield Statement("UPDATE credits SET is_live = 0 WHERE number = :number", {"number": number})
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from tollkeeper.core.keys.sealing import KeyRing, place
 from tollkeeper.storage import open_database
-from tollkeeper.storage.engine.database import Database, Statement, Unit
+from tollkeeper.storage.engine.database import Database, Statement, Steps, Unit, unit_of_work
 from tollkeeper.storage.engine.migrations import load_migrations
 from tollkeeper.storage.engine.seals import Sealing
-from tollkeeper.storage.engine.snapshot import open_snapshot
+from tollkeeper.storage.engine.urls import open_snapshot
 from tollkeeper.storage.gateway.reseals import (
     SEALED_TABLES,
     Resealing,
@@ -95,12 +95,13 @@ class ChangedMeanwhile:
         self._database = database
         self._change = change
 
-    async def run(self, unit: Unit[T]) -> T:
-        def change() -> Unit[None]:
+    async def run(self, unit: Unit[T], *, is_short: bool = False) -> T:
+        @unit_of_work
+        def change() -> Steps[None]:
             yield self._change
 
         await self._database.run(change())
-        return await self._database.run(unit)
+        return await self._database.run(unit, is_short=is_short)
 
 
 async def test_a_value_that_was_changed_between_reading_and_moving_is_left_alone(database: Database) -> None:

@@ -13,11 +13,20 @@ import pytest
 import pytest_asyncio
 import uvloop
 
-from tollkeeper.storage import ConstraintError, Statement, StatementError, StorageError, Unit, open_database
-from tollkeeper.storage.engine.batches import WAITING_MAX
+from tollkeeper.storage import (
+    ConstraintError,
+    Statement,
+    StatementError,
+    Steps,
+    StorageError,
+    Unit,
+    open_database,
+    unit_of_work,
+)
 from tollkeeper.storage.engine.database import JobOutcome
 from tollkeeper.storage.engine.migrations import Migration
 from tollkeeper.storage.engine.sequences import next_id
+from tollkeeper.storage.sqlite.batches import WAITING_MAX
 from tollkeeper.storage.sqlite.engine import SqliteDatabase
 from tollkeeper.storage.sqlite.file import open_sqlite
 
@@ -37,18 +46,21 @@ class RefusedByRuleError(Exception):
     """A refusal that a unit decides on."""
 
 
-def note(number: int, text: str) -> Unit[int]:
+@unit_of_work
+def note(number: int, text: str) -> Steps[int]:
     yield Statement("INSERT INTO notes (id, text) VALUES (:id, :text)", {"id": number, "text": text})
     return number
 
 
-def note_then_refuse(number: int) -> Unit[None]:
+@unit_of_work
+def note_then_refuse(number: int) -> Steps[None]:
     yield from note(number, "undone")
     yield from note(number + 1, "undone")
     raise RefusedByRuleError
 
 
-def hold(entered: threading.Event, gate: threading.Event) -> Unit[None]:
+@unit_of_work
+def hold(entered: threading.Event, gate: threading.Event) -> Steps[None]:
     """Keeps the writing thread busy, so that what is handed over meanwhile is one batch."""
     entered.set()
     assert gate.wait(10)
@@ -88,7 +100,8 @@ async def test_a_unit_returns_its_result_and_its_writes_can_be_read_at_once(data
 async def test_rows_come_back_with_every_type_that_went_in(database: SqliteDatabase) -> None:
     large, text, data = 2**63 - 1, "übergroß\0'", bytes(range(256))
 
-    def write() -> Unit[None]:
+    @unit_of_work
+    def write() -> Steps[None]:
         yield Statement("INSERT INTO notes VALUES (:a, :b, :c)", {"a": large, "b": text, "c": data})
         yield Statement("INSERT INTO notes VALUES (:a, :b, :c)", {"a": -large, "b": "", "c": None})
 
@@ -100,7 +113,8 @@ async def test_rows_come_back_with_every_type_that_went_in(database: SqliteDatab
 
 
 async def test_a_unit_sees_its_own_writes_and_those_of_the_units_before_it(database: SqliteDatabase) -> None:
-    def count() -> Unit[int]:
+    @unit_of_work
+    def count() -> Steps[int]:
         yield from note(100, "mine")
         rows = yield Statement("SELECT count(*) AS n FROM notes")
         n: int = rows[0]["n"]
@@ -162,7 +176,8 @@ async def test_an_exception_undoes_its_own_unit_only(database: SqliteDatabase) -
 async def test_a_statement_that_cannot_be_fails_its_unit_and_nothing_else(
     database: SqliteDatabase, statement: Statement, error: type[Exception]
 ) -> None:
-    def unit() -> Unit[None]:
+    @unit_of_work
+    def unit() -> Steps[None]:
         yield from note(50, "undone")
         yield statement
 
@@ -183,7 +198,8 @@ async def test_an_error_shows_the_sql_and_never_the_values(database: SqliteDatab
 async def test_a_unit_cannot_go_on_after_a_failed_statement(database: SqliteDatabase) -> None:
     """On another engine the transaction would be lost, so it is on this one."""
 
-    def stubborn() -> Unit[str]:
+    @unit_of_work
+    def stubborn() -> Steps[str]:
         try:
             yield Statement("SELECT * FROM nowhere")
         except StatementError:
@@ -215,7 +231,7 @@ async def test_a_cancelled_caller_leaves_a_whole_unit(database: SqliteDatabase) 
 async def test_short_units_of_one_turn_are_one_commit_and_each_is_apart(database: SqliteDatabase) -> None:
     units = (note(1, "one"), note_then_refuse(10), note(1, "the same number"), note(3, "three"))
     before = database.commits
-    results = await asyncio.gather(*(database.run_short(unit) for unit in units), return_exceptions=True)
+    results = await asyncio.gather(*(database.run(unit, is_short=True) for unit in units), return_exceptions=True)
     assert results[0] == 1
     assert isinstance(results[1], RefusedByRuleError)
     assert isinstance(results[2], ConstraintError)
@@ -228,7 +244,7 @@ async def test_short_units_join_the_threads_work_where_it_has_some(database: Sql
     entered, gate = threading.Event(), threading.Event()
     busy = asyncio.create_task(database.run(hold(entered, gate)))
     await asyncio.to_thread(entered.wait, 10)
-    short = [asyncio.create_task(database.run_short(note(number, "short"))) for number in range(100)]
+    short = [asyncio.create_task(database.run(note(number, "short"), is_short=True)) for number in range(100)]
     await asyncio.sleep(0.05)  # the loop is not held up
     assert not any(task.done() for task in short)
     gate.set()
@@ -241,7 +257,7 @@ async def test_short_units_leave_a_slow_disk_to_the_thread(
 ) -> None:
     monkeypatch.setattr("tollkeeper.storage.sqlite.engine._COMMIT_HERE_SECONDS", 0.0)
     units = (note(1, "one"), note_then_refuse(10), note(2, "two"))
-    results = await asyncio.gather(*(database.run_short(unit) for unit in units), return_exceptions=True)
+    results = await asyncio.gather(*(database.run(unit, is_short=True) for unit in units), return_exceptions=True)
     assert results[0] == 1
     assert isinstance(results[1], RefusedByRuleError)
     assert results[2] == 2
@@ -250,13 +266,13 @@ async def test_short_units_leave_a_slow_disk_to_the_thread(
 
 async def test_more_short_units_than_one_turn_takes_are_all_done(database: SqliteDatabase) -> None:
     numbers = list(range(200))
-    assert await asyncio.gather(*(database.run_short(note(number, "short")) for number in numbers)) == numbers
+    assert await asyncio.gather(*(database.run(note(number, "short"), is_short=True) for number in numbers)) == numbers
     assert await ids(database) == numbers
 
 
 async def test_a_cancelled_caller_leaves_a_whole_short_unit(database: SqliteDatabase) -> None:
-    left = asyncio.create_task(database.run_short(note(1, "left")))
-    stays = asyncio.create_task(database.run_short(note(2, "stays")))
+    left = asyncio.create_task(database.run(note(1, "left"), is_short=True))
+    stays = asyncio.create_task(database.run(note(2, "stays"), is_short=True))
     await asyncio.sleep(0)  # both are handed over, neither is committed
     left.cancel()
     assert await stays == 2
@@ -269,14 +285,15 @@ async def test_a_closed_database_refuses_short_units(tmp_path: Path) -> None:
     database = open_sqlite(tmp_path / "db", SCHEMA, migrate=True)
     await database.close()
     with pytest.raises(StorageError):
-        await database.run_short(note(1, "late"))
+        await database.run(note(1, "late"), is_short=True)
 
 
 async def test_reading_goes_on_while_a_unit_runs_and_sees_committed_state_only(database: SqliteDatabase) -> None:
     await database.run(note(1, "x"))
     entered, gate = threading.Event(), threading.Event()
 
-    def slow() -> Unit[None]:
+    @unit_of_work
+    def slow() -> Steps[None]:
         yield from note(2, "x")
         yield from hold(entered, gate)
 
@@ -290,12 +307,12 @@ async def test_reading_goes_on_while_a_unit_runs_and_sees_committed_state_only(d
 
 async def test_a_short_read_sees_every_answered_unit_and_cannot_write(database: SqliteDatabase) -> None:
     entered, gate = threading.Event(), threading.Event()
-    await database.run_short(note(1, "one"))
+    await database.run(note(1, "one"), is_short=True)
     holding = asyncio.create_task(database.run(hold(entered, gate)))
     assert await asyncio.to_thread(entered.wait, 10)
-    assert [row["id"] for row in await database.read_short(ALL_NOTES)] == [1]  # waits for no unit under way
+    assert [row["id"] for row in await database.read(ALL_NOTES, is_short=True)] == [1]  # waits for no unit under way
     with pytest.raises(StatementError):
-        await database.read_short(Statement("DELETE FROM notes"))
+        await database.read(Statement("DELETE FROM notes"), is_short=True)
     gate.set()
     await holding
 
@@ -304,7 +321,7 @@ async def test_a_closed_database_refuses_short_reads(tmp_path: Path) -> None:
     database = open_sqlite(tmp_path / "db", SCHEMA, migrate=True)
     await database.close()
     with pytest.raises(StorageError):
-        await database.read_short(ALL_NOTES)
+        await database.read(ALL_NOTES, is_short=True)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +359,7 @@ async def test_closing_finishes_what_was_accepted_and_refuses_the_rest(tmp_path:
 async def test_closing_breaks_off_the_lists(tmp_path: Path) -> None:
     database = open_sqlite(tmp_path / "other", SCHEMA, migrate=True)
     endless = Statement("WITH RECURSIVE n(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM n) SELECT max(v) FROM n")
-    lists = [asyncio.create_task(database.read_long(endless, "owner")) for _ in range(2)]
+    lists = [asyncio.create_task(database.read(endless, tenant="owner")) for _ in range(2)]
     await asyncio.sleep(0.1)
     writing = asyncio.create_task(database.run(note(1, "x")))
     await asyncio.sleep(0)
@@ -366,7 +383,7 @@ async def test_closing_breaks_off_a_list_that_is_about_to_begin(
 
     monkeypatch.setattr(database, "_read", late)
     long = "WITH RECURSIVE n(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM n WHERE v < 100000000) SELECT max(v) FROM n"
-    listing = asyncio.create_task(database.read_long(Statement(long), "owner"))
+    listing = asyncio.create_task(database.read(Statement(long), tenant="owner"))
     await asyncio.to_thread(entered.wait, 10)
     closing = asyncio.create_task(database.close())
     await asyncio.sleep(0)
@@ -442,7 +459,8 @@ def test_a_busy_loop_does_not_starve_the_database(tmp_path: Path) -> None:
 async def test_ids_are_dense_under_concurrency_and_refusals(tmp_path: Path) -> None:
     opened = open_database(str(tmp_path / "ids"))
 
-    def refuse_odd(number: int) -> Unit[int]:
+    @unit_of_work
+    def refuse_odd(number: int) -> Steps[int]:
         value = yield from next_id("things")
         if number % 2:
             raise RefusedByRuleError

@@ -99,9 +99,10 @@ def backup_command(
 
     Example: tollkeeper db backup /backup/tollkeeper-2026-11-28.db
     """
+    from tollkeeper.storage.engine.urls import sqlite_path
     from tollkeeper.storage.sqlite.copy import back_up
 
-    size_bytes = back_up(load_settings(role, config).database_url, to)
+    size_bytes = back_up(sqlite_path(load_settings(role, config).database_url), to)
     tell(f"{to} holds the database, {size_bytes:,} bytes. Keep it apart from the keys, and both")
 
 
@@ -115,10 +116,11 @@ def restore_command(
 
     Example: tollkeeper db restore /backup/tollkeeper-2026-11-28.db
     """
+    from tollkeeper.storage.engine.urls import sqlite_path
     from tollkeeper.storage.sqlite.copy import put_back
 
     settings = load_settings(role, config)
-    aside = put_back(settings.database_url, copy)
+    aside = put_back(sqlite_path(settings.database_url), copy)
     tell(f"{copy} is the database now" + ("" if aside is None else f", and what was there is in {aside}"))
     named = "" if role is Role.SERVE else f" --for {role.value}"
     where = "" if settings.config_path is None else f" --config {settings.config_path}"

@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING
 
 from tollkeeper.storage import StorageError, open_database
 from tollkeeper.storage.engine.private_files import make_private_directory
-from tollkeeper.storage.engine.urls import sqlite_path
+from tollkeeper.storage.engine.urls import server_of, sqlite_path
 
 if TYPE_CHECKING:
     from tollkeeper.settings import Settings
-    from tollkeeper.storage.sqlite.engine import SqliteDatabase
+    from tollkeeper.storage import Database
 
 
-def open_own_database(settings: Settings) -> SqliteDatabase:
+def open_own_database(settings: Settings) -> Database:
     """Open the database of these settings; make its directory where there is none. Blocks. Raises: StorageError."""
+    if server_of(settings.database_url) is not None:
+        return open_database(settings.database_url)
     directory = sqlite_path(settings.database_url).parent
     try:
         make_private_directory(directory)

@@ -13,9 +13,11 @@ from tollkeeper.storage.engine.database import (
     Row,
     Statement,
     StatementError,
+    Steps,
     StorageError,
     Unit,
     Value,
+    unit_of_work,
 )
 from tollkeeper.storage.engine.queries import Queries, Query, load_queries
 from tollkeeper.storage.engine.urls import open_database, pending
@@ -28,10 +30,12 @@ __all__ = [
     "Row",
     "Statement",
     "StatementError",
+    "Steps",
     "StorageError",
     "Unit",
     "Value",
     "load_queries",
     "open_database",
     "pending",
+    "unit_of_work",
 ]

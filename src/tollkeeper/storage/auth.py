@@ -15,12 +15,14 @@ from tollkeeper.core.limits import (
     LOGIN_MESSAGE_LIFETIME_SECONDS,
     REFRESH_TOKEN_LIFETIME_SECONDS,
 )
+from tollkeeper.storage.engine.database import unit_of_work
+from tollkeeper.storage.engine.locks import counted_together
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.engine.sequences import next_id
 
 if TYPE_CHECKING:
     from tollkeeper.core.keys.siwe import LoginMessage
-    from tollkeeper.storage.engine.database import Database, Row, Unit
+    from tollkeeper.storage.engine.database import Database, Row, Steps
 
 # Twice as long as a message logs in: nodes' clocks may differ.
 _USED_NONCE_KEPT_MS: Final = 2 * LOGIN_MESSAGE_LIFETIME_SECONDS * 1000
@@ -59,7 +61,8 @@ class Refreshed(Enum):
     REFUSED = auto()  # unknown, expired, or of a login that has ended
 
 
-def log_in(message: LoginMessage, session_id: str, refresh_digest: bytes, now_ms: int) -> Unit[User | None]:
+@unit_of_work
+def log_in(message: LoginMessage, session_id: str, refresh_digest: bytes, now_ms: int) -> Steps[User | None]:
     """Use up a signed message of ours and begin a session of the wallet's user, who is made where there is none.
 
     None where the message has logged somebody in before.
@@ -69,6 +72,7 @@ def log_in(message: LoginMessage, session_id: str, refresh_digest: bytes, now_ms
     if not (yield _QUERIES.use_nonce(nonce=message.nonce, expires_ms=kept_until_ms)):
         return None
     yield from _sweep(now_ms)
+    yield counted_together(f"wallet:{message.wallet}")
     rows = yield _QUERIES.touch_user(wallet=message.wallet, now_ms=now_ms)
     user = _user(rows[0]) if rows else (yield from _add_user(message.wallet, now_ms))
     expires_ms = now_ms + REFRESH_TOKEN_LIFETIME_SECONDS * 1000
@@ -77,13 +81,16 @@ def log_in(message: LoginMessage, session_id: str, refresh_digest: bytes, now_ms
     return user
 
 
-def admit(wallet: str, now_ms: int) -> Unit[User]:
+@unit_of_work
+def admit(wallet: str, now_ms: int) -> Steps[User]:
     """The user of a wallet that logged in elsewhere, who is made where there is none."""
+    yield counted_together(f"wallet:{wallet}")
     rows = yield _QUERIES.read_user_of(wallet=wallet)
     return _user(rows[0]) if rows else (yield from _add_user(wallet, now_ms))
 
 
-def rotate_refresh_token(digest: bytes, new_digest: bytes, now_ms: int) -> Unit[tuple[Refreshed, Session | None]]:
+@unit_of_work
+def rotate_refresh_token(digest: bytes, new_digest: bytes, now_ms: int) -> Steps[tuple[Refreshed, Session | None]]:
     """Use up one refresh token and give its session another; the session is returned where it goes on.
 
     A token that was used before ends its session, with everything that descends from that login, unless that was just
@@ -110,7 +117,8 @@ def rotate_refresh_token(digest: bytes, new_digest: bytes, now_ms: int) -> Unit[
     return Refreshed.ROTATED, _session(rows[0])
 
 
-def end_session(session_id: str, now_ms: int) -> Unit[None]:
+@unit_of_work
+def end_session(session_id: str, now_ms: int) -> Steps[None]:
     """End a login; ending it again does nothing."""
     yield _QUERIES.end_session(id=session_id, now_ms=now_ms)
 
@@ -121,7 +129,8 @@ async def read_session(database: Database, session_id: str) -> Session | None:
     return _session(rows[0]) if rows else None
 
 
-def is_in_force(session_id: str) -> Unit[bool]:
+@unit_of_work
+def is_in_force(session_id: str) -> Steps[bool]:
     """Say within a unit whether that login was not ended."""
     return bool((yield _QUERIES.read_session(id=session_id)))
 
@@ -138,13 +147,15 @@ async def read_user_of(database: Database, wallet: str) -> User | None:
     return _user(rows[0]) if rows else None
 
 
-def _add_user(wallet: str, now_ms: int) -> Unit[User]:
+@unit_of_work
+def _add_user(wallet: str, now_ms: int) -> Steps[User]:
     user_id = yield from next_id("users")
     rows = yield _QUERIES.add_user(id=user_id, wallet=wallet, now_ms=now_ms)
     return _user(rows[0])
 
 
-def _sweep(now_ms: int) -> Unit[None]:
+@unit_of_work
+def _sweep(now_ms: int) -> Steps[None]:
     yield _QUERIES.sweep_refresh_tokens(now_ms=now_ms)
     yield _QUERIES.sweep_sessions(now_ms=now_ms - ACCESS_TOKEN_LIFETIME_SECONDS * 1000)
 

@@ -50,7 +50,7 @@ class Asking(Answering):
             is_once = presented.accepted is not None
         return SpendRequest(opened.gate.id, opened.gate.version, shown, self.call.request_id, is_token, is_once)
 
-    # Each by a commit of its own (`run_short`): the loop's where a commit takes less than a millisecond, else the
+    # Each by a commit of its own (`Database.run`): the loop's where a commit takes less than a millisecond, else the
     # writing thread's. The reading thread looks up before of which purchase a wallet's call is spent, three times at
     # most while others spend it (`single_spends`); where the wallet holds nothing it looks up what is void for its
     # payment, and our hub is asked of each, until `deadline`. The claim of a token beside it the loop reads itself.

@@ -7,7 +7,7 @@ gave one back (`Ledger.refused`: then it is given back once the database is ther
 and of which purchase, is `storage.ledger.spends`; who asks for them is `flow`.
 
 Each takes or gives by a commit of its own, which the loop makes where the disk is quick, and the writing thread where
-it is not (`SqliteDatabase.run_short`).
+it is not (`SqliteDatabase.run`).
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from tollkeeper.hub.settlement.transitions import (
     expected_transfer,
     transferred,
 )
+from tollkeeper.storage.engine.database import unit_of_work
 from tollkeeper.storage.hub.settlements import Move, Settlement, name_transaction
 from tollkeeper.storage.hub.transactions import RawTransaction, adopt_transaction, transactions_before, transactions_of
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from tollkeeper.hub.evm.account import EvmAccount
     from tollkeeper.hub.evm.retry_alone import SecondTry
     from tollkeeper.hub.metrics import HubMetrics
-    from tollkeeper.storage.engine.database import Database, Unit
+    from tollkeeper.storage.engine.database import Database, Steps
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 # An authorization is not used long before its payment is claimed: the claim was simulated first. The clock that showed
@@ -246,9 +247,10 @@ def _needs_no_second_word(judged: _Judged, *, is_over: bool) -> bool:
     return judged.conclusion is Conclusion.OURS or (judged.conclusion is Conclusion.WAIT and not is_over)
 
 
+@unit_of_work
 def _name(
     row: Settlement, transaction_hash: str, forgotten: RawTransaction | None, now_ms: int
-) -> Unit[Settlement | None]:
+) -> Steps[Settlement | None]:
     named = yield from name_transaction(row, transaction_hash, now_ms)
     if named is not None and forgotten is not None:
         yield from adopt_transaction(forgotten, named)

@@ -200,10 +200,10 @@ class EvmSigning:
             )
             for ready in party
         ]
-        run = self._database.run_short if len(requests) == 1 else self._database.run
         config = account.chain.config
         bounds = account.queue.bounds(relayer.purse.funds(config.gas_of(deploys=bool(config.wallet_factories))))
-        return await run(claim_and_sign(requests, sign, account.gas.budget(), bounds))
+        unit = claim_and_sign(requests, sign, account.gas.budget(), bounds)
+        return await self._database.run(unit, is_short=len(requests) == 1)
 
     async def sign_alone(
         self, account: EvmAccount, row: Settlement, payload: EvmPayload, fees: Fees

@@ -136,8 +136,7 @@ class Pipeline(Generic[AccountT, PayloadT, TermsT]):
     async def apply(self, findings: Sequence[ProvenTransition]) -> list[Advance]:
         """Records transitions in one commit; where somebody else moved a row, theirs stands. Raises: StorageError."""
         moves = [(finding.settlement, finding.move) for finding in findings if finding.move is not None]
-        run = self._database.run_short if len(moves) == 1 else self._database.run
-        taken = iter(await run(move_all(moves)) if moves else ())
+        taken = iter(await self._database.run(move_all(moves), is_short=len(moves) == 1) if moves else ())
         advances: list[Advance] = []
         for finding in findings:
             moved: Moved | None = next(taken) if finding.move is not None else None

@@ -80,7 +80,9 @@ class SolanaSigning:
         bounds = account.queue.bounds(self._funds(account, transfer, terms))
         relayer.in_flight += 1
         try:
-            (claim,) = await self._database.run_short(claim_and_sign([request], sign, account.gas.budget(), bounds))
+            (claim,) = await self._database.run(
+                claim_and_sign([request], sign, account.gas.budget(), bounds), is_short=True
+            )
         except BaseException:
             relayer.in_flight -= 1
             raise

@@ -6,9 +6,12 @@ Whoever may enter the database's directory may give orders: the socket has the d
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import socket
+import stat
+import tempfile
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +21,8 @@ import structlog
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.serving import StartError
-from tollkeeper.storage.engine.urls import sqlite_path
+from tollkeeper.storage.engine.private_files import make_private_directory
+from tollkeeper.storage.engine.urls import server_of, shown_url, sqlite_path
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -31,10 +35,22 @@ _UNREADABLE: Final = {"error": "the order cannot be read"}
 _LOG = structlog.get_logger("tollkeeper.serving.admin")
 
 
+def _place(database_url: str) -> Path:
+    """Beside the database; for a server's, in a directory of this user's on this machine. Raises: StartError."""
+    if server_of(database_url) is None:
+        return sqlite_path(database_url).absolute()
+    directory = Path(tempfile.gettempdir()) / f"tollkeeper-{os.geteuid()}"
+    make_private_directory(directory)
+    made = directory.stat()
+    if made.st_uid != os.geteuid() or stat.S_IMODE(made.st_mode) & 0o077:
+        raise StartError(f"{directory} is to be this user's alone: orders to the server are given there")
+    return directory / hashlib.sha256(database_url.encode()).hexdigest()[:16]
+
+
 @contextmanager
 def _address(database_url: str) -> Iterator[str]:
     """The socket's path, short whatever the directory: a Unix address holds about a hundred bytes."""
-    path = sqlite_path(database_url).absolute()
+    path = _place(database_url)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}.control"
@@ -95,7 +111,7 @@ async def taking_orders(database_url: str, carry: Carry) -> AsyncIterator[None]:
 
 async def give_order(database_url: str, order: dict[str, Any]) -> dict[str, Any]:
     """The running server's answer: `done` or `error`. Raises: StartError where no server answers."""
-    path = sqlite_path(database_url)
+    path = shown_url(database_url)
     try:
         with _address(database_url) as address:
             reader, writer = await asyncio.open_unix_connection(address)

@@ -21,10 +21,9 @@ from tollkeeper.api import clock_ms
 from tollkeeper.serving.process.heap import give_back_freed
 from tollkeeper.settings import Role
 from tollkeeper.storage.books.invariants import Bounds, forgotten, inspect, parked, unattended
-from tollkeeper.storage.engine.database import StorageError
-from tollkeeper.storage.engine.snapshot import open_snapshot
+from tollkeeper.storage.engine.database import MovedError, StorageError
+from tollkeeper.storage.engine.urls import open_snapshot
 from tollkeeper.storage.ledger.quarantine import held_sales, hold, release
-from tollkeeper.storage.sqlite.file import MovedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,8 +22,7 @@ from tollkeeper.serving.config.network_check import check_networks
 from tollkeeper.serving.machine import machine_findings
 from tollkeeper.settings import Role, SettingProblem, inspect_settings
 from tollkeeper.storage import StorageError, pending
-from tollkeeper.storage.engine.snapshot import open_snapshot
-from tollkeeper.storage.engine.urls import sqlite_path
+from tollkeeper.storage.engine.urls import open_snapshot, server_of, shown_url, sqlite_path
 from tollkeeper.storage.gateway.reseals import sealed_under
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
         ("host", settings.host),
         ("port", str(settings.port)),
         ("public_url", settings.public_url.text),
-        ("database_url", settings.database_url),
+        ("database_url", shown_url(settings.database_url)),
     ]
     if settings.role is Role.GATEWAY:
         values.append(("hub_url", settings.hub_url or _NOT_SET))
@@ -195,7 +194,8 @@ def _ids(ring: KeyRing | None) -> str:
 def _database_findings(settings: Settings) -> tuple[list[SettingProblem], list[SettingProblem]]:
     """Check the database. Nothing is read of one that lacks migrations: a start applies them."""
     try:
-        if problem := unusable(sqlite_path(settings.database_url).parent):
+        is_file = server_of(settings.database_url) is None
+        if is_file and (problem := unusable(sqlite_path(settings.database_url).parent)):
             return [SettingProblem("database_url", problem)], []
         if pending(settings.database_url) or settings.encryption_keys is None:
             return [], []

@@ -15,7 +15,7 @@ from tollkeeper.core.keys.sealing import KEY_SIZE_BYTES
 from tollkeeper.serving import StartError
 from tollkeeper.serving.admin.socket import give_order
 from tollkeeper.serving.keys.files import KeyFiles
-from tollkeeper.storage.engine.snapshot import open_snapshot
+from tollkeeper.storage.engine.urls import open_snapshot
 from tollkeeper.storage.gateway.reseals import retired_ids, sealed_under
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from tollkeeper.storage.engine.queries import load_queries
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from tollkeeper.storage.engine.database import Value
+    from tollkeeper.storage.engine.database import Snapshot, Value
     from tollkeeper.storage.engine.queries import Query
-    from tollkeeper.storage.engine.snapshot import Snapshot
 
 _GATEWAY: Final = load_queries("invariants_gateway.sql")
 _HUB: Final = load_queries("invariants_hub.sql")

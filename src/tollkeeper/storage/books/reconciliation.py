@@ -11,14 +11,14 @@ from tollkeeper.core.settlement.reconciliation import BookedPayment, Entry
 from tollkeeper.core.settlement.states import State, Status, public_status
 from tollkeeper.core.x402.verification import code_of_reason
 from tollkeeper.core.x402.version1 import PaymentKey
+from tollkeeper.storage.engine.database import unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tollkeeper.core.keys.sealing import KeyRing
-    from tollkeeper.storage.engine.database import Row, Unit
-    from tollkeeper.storage.engine.snapshot import Snapshot
+    from tollkeeper.storage.engine.database import Row, Snapshot, Steps
 
 _Q: Final = load_queries("reconciliation.sql")
 _OF_SETTLEMENT: Final = {
@@ -95,7 +95,8 @@ def payments_in(snapshot: Snapshot, *, of_sales: bool) -> dict[tuple[str, str], 
     return {(row["network"], row["asset"]): row["payments"] for row in rows}
 
 
-def move_cursor(network: str, asset: str, next_block: int) -> Unit[None]:
+@unit_of_work
+def move_cursor(network: str, asset: str, next_block: int) -> Steps[None]:
     """Remember how far the chain was compared."""
     yield _Q.move_cursor(network=network, asset=asset, next_block=next_block)
 

@@ -1,40 +1,82 @@
 """Interface of a database: units of work that are durable when they return (architecture 6, F13-F15).
 
-A unit is a generator that yields statements, is sent their rows and returns a result. It never awaits and knows no
-driver, so an engine drives it in its writing thread, and a test drives it with a list. This module speaks to no
-database.
+A unit is a value that begins a generator, as often as an engine has to: it yields statements, is sent their rows and
+returns a result. It never awaits and knows no driver, so an engine drives it in its writing thread, and a test drives
+it with a list. This module speaks to no database.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from tollkeeper.core.api.errors import ApiError, Code
 
+P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
-Value: TypeAlias = int | str | bytes | None
+Value: TypeAlias = int | str | bytes | list[int] | list[str] | None
 Row: TypeAlias = Mapping[str, Any]  # the columns' types are the schema's; a store that reads a row names them
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One SQL statement with `:name` parameters, and the values bound to them."""
+    """One SQL statement with `:name` parameters, and the values bound to them.
+
+    `instead`: a unit that returns the same rows, played in its place by an engine that has one writer and so needs no
+    lock, or that has no functions on a server. `is_whole`: its unit consists of this statement.
+    """
 
     sql: str
-    params: dict[str, Value] = field(default_factory=dict)
+    params: Mapping[str, Value] = field(default_factory=dict)
+    instead: Unit[list[Row]] | None = None
+    is_whole: bool = False
 
 
 OURSELVES: Final = "the program itself"  # who lists for its own work
 
-Unit: TypeAlias = Generator[Statement, list[Row], T]
+Steps: TypeAlias = Generator[Statement, list[Row], T]
 
 
-def rows_of(statement: Statement) -> Unit[list[Row]]:
+class Unit(Generic[T_co]):
+    """Work of one transaction, as a value: nothing is begun until it is iterated, and each time it begins anew.
+
+    A unit may be part of another: `result = yield from unit`. What it was given it must not change before its end,
+    since a transaction that the database broke off is played again.
+    """
+
+    __slots__ = ("_args", "_function", "_named")
+
+    def __init__(self, function: Callable[..., Steps[T_co]], args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self._function, self._args, self._named = function, args, named
+
+    @property
+    def name(self) -> str:
+        """The function's, and its class's before it."""
+        return self._function.__qualname__
+
+    def __iter__(self) -> Steps[T_co]:
+        """Begin the work, anew with every call."""
+        return self._function(*self._args, **self._named)
+
+
+def unit_of_work(function: Callable[P, Steps[T]]) -> Callable[P, Unit[T]]:
+    """Make a function that yields statements one that returns the unit which does."""
+
+    @wraps(function)
+    def make(*args: P.args, **named: P.kwargs) -> Unit[T]:
+        return Unit(function, args, named)
+
+    return make
+
+
+@unit_of_work
+def rows_of(statement: Statement) -> Steps[list[Row]]:
     """The unit of one statement: its rows."""
-    return (yield statement)
+    return (yield replace(statement, is_whole=True))
 
 
 class StorageError(ApiError):
@@ -47,6 +89,10 @@ class StorageError(ApiError):
 
     def __init__(self, message: str) -> None:
         super().__init__(Code.UNAVAILABLE, message)
+
+
+class MovedError(StorageError):
+    """Somebody began to write to a file that nobody had open: what was read of it is worth nothing. Read it again."""
 
 
 class NotTakenError(StorageError):
@@ -69,54 +115,48 @@ class JobOutcome:
     error: BaseException | None = None
 
 
-class Job(Protocol):
-    """A unit that was not begun yet, as a value."""
-
-    def unit(self) -> Unit[Any]:
-        """The unit, anew with every call."""
-
-
 class Database(Protocol):
     """One open database. Safe to share between tasks; bound to no event loop."""
 
-    async def read(self, statement: Statement) -> list[Row]:
+    async def read(self, statement: Statement, *, is_short: bool = False, tenant: str | None = None) -> list[Row]:
         """The rows of one query, from one consistent state that holds every unit answered before the call.
 
-        Raises: StorageError; StatementError for SQL that is wrong or would write.
+        `is_short`: a few rows by their key, so the loop may be blocked for it. `tenant`: who asks for a list or a sum
+        that grows with what was sold or asked: no other reader waits for it, and the lists of other tenants wait for
+        one of this tenant's at a time.
+        Raises: StorageError, for a tenant's list also if it takes longer than ten seconds; StatementError for SQL that
+        is wrong or would write.
         """
 
-    async def read_short(self, statement: Statement) -> list[Row]:
-        """Read as `read` does, a few rows by their key: the loop may be blocked for it."""
-
-    async def read_long(self, statement: Statement, tenant: str) -> list[Row]:
-        """Read as `read` does, lists and sums that grow with what was sold or asked: no other reader waits for it.
-
-        `tenant`: who asks. The lists of other tenants wait for one of this tenant's at a time. Raises: StorageError
-        also if it takes longer than ten seconds.
-        """
-
-    async def run(self, unit: Unit[T]) -> T:
-        """Drive `unit` in one transaction and return its result once that is durable.
+    async def run(self, unit: Unit[T], *, is_short: bool = False) -> T:
+        """Carry out `unit` in one transaction and return its result once that is durable.
 
         An exception that leaves the unit undoes all that the unit did and is raised here, likewise once everything
         that it can have seen is durable. Cancelling the caller does not stop a unit that was handed over.
+        `is_short`: a few statements that a caller waits for. Units of one turn of the event loop may be one commit
+        then, and the loop may be blocked for it, as by `post`.
 
         Raises: StorageError; StatementError; whatever the unit raises.
         """
 
-    async def run_short(self, unit: Unit[T]) -> T:
-        """Run as `run` does, a unit of a few statements that a caller waits for.
-
-        Units of one turn of the event loop may be one commit, and the loop may be blocked for it, as by `post`.
-        """
-
-    def post(self, job: Job, answer: Callable[[JobOutcome], None]) -> None:
-        """Run the job's unit as `run` does, without a task: `answer` is called in this event loop with its outcome.
+    def post(self, unit: Unit[Any], answer: Callable[[JobOutcome], None]) -> None:
+        """Carry out a short unit as `run` does, without a task: `answer` is called in this loop with its outcome.
 
         It may be called before this returns, and the loop may be blocked for the commit: an engine whose commit takes
-        less than the way to another thread and back does it here. For short units only.
-        Raises: StorageError where the job is not taken.
+        less than the way to another thread and back does it here.
+        Raises: StorageError where the unit is not taken.
         """
 
     async def close(self) -> None:
-        """Refuse new work, finish the accepted work, close; `read_long` is broken off. Again: does nothing."""
+        """Refuse new work, finish the accepted work, close; a tenant's list is broken off. Again: does nothing."""
+
+
+class Snapshot(Protocol):
+    """One consistent state of a database, read by a connection of its own that cannot write (security 5).
+
+    It works beside running servers and holds up nobody. Meant for checks that read whole tables. Blocks; any thread may
+    read, one at a time.
+    """
+
+    def read(self, statement: Statement) -> list[Row]:
+        """The rows of one query. Raises: StorageError."""

@@ -53,9 +53,9 @@ class Applied:
     checksum: str
 
 
-def load_migrations() -> tuple[Migration, ...]:
-    """Every migration of this program, in order. Raises: ValueError where two share a number."""
-    found = ((entry.name, entry) for entry in files("tollkeeper.storage").joinpath("migrations").iterdir())
+def load_migrations(folder: str = "") -> tuple[Migration, ...]:
+    """Every migration of this program, in order; `folder`: of an engine that has its own. Raises: ValueError."""
+    found = ((entry.name, entry) for entry in files("tollkeeper.storage").joinpath("migrations", folder).iterdir())
     return read_migrations((name, entry.read_text("utf-8")) for name, entry in found if name.endswith(".sql"))
 
 

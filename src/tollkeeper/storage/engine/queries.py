@@ -135,3 +135,15 @@ def _read_block(block: str, where: str) -> tuple[str, frozenset[str]]:
     if not sql:
         raise QueryFileError(f"{where}: no statement")
     return sql, frozenset(parameters)
+
+
+def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
+    """The statement with `$1`, `$2` in place of `:name`, and the names in that order."""
+    names: dict[str, int] = {}
+
+    def replaced(token: re.Match[str]) -> str:
+        if token.lastgroup != "parameter":
+            return token[0]
+        return f"${names.setdefault(token[0][1:], len(names) + 1)}"
+
+    return _TOKEN.sub(replaced, sql), tuple(names)

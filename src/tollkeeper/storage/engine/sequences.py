@@ -5,11 +5,12 @@ A number that a unit took is given back when the unit is rolled back, so a refus
 
 from __future__ import annotations
 
-from tollkeeper.storage.engine.database import Unit
+from tollkeeper.storage.engine.database import Steps, unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 
 
-def next_id(name: str) -> Unit[int]:
+@unit_of_work
+def next_id(name: str) -> Steps[int]:
     """Take the number after the last of a sequence, the first being 1.
 
     Inside a unit: `number = yield from next_id("paygates")`.

@@ -1,33 +1,76 @@
-"""Opening of the database that a URL names; its version, and what its schema lacks."""
+"""Opening of the database that a URL names; its version, what its schema lacks, and a state of it to look at."""
 
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.engine.migrations import Migration, load_migrations, missing_migrations
 from tollkeeper.storage.sqlite.file import applied_migrations, open_sqlite
+from tollkeeper.storage.sqlite.snapshot import sqlite_snapshot
 
 if TYPE_CHECKING:
-    from tollkeeper.storage.sqlite.engine import SqliteDatabase
+    from collections.abc import Callable, Iterator
+
+    from tollkeeper.storage.engine.database import Database, Snapshot
 
 _SQLITE: Final = "sqlite:///"
+_SERVER: Final = ("postgresql://", "postgres://")
 
 
-def open_database(url: str, *, migrate: bool = True) -> SqliteDatabase:
-    """Open the database at `url`: `sqlite:///relative`, `sqlite:////absolute`, or a bare path.
+def open_database(url: str, *, migrate: bool = True) -> Database:
+    """Open the database at `url`: `postgresql://...`, `sqlite:///relative`, `sqlite:////absolute`, or a bare path.
 
     Blocks (a start, not a request). With `migrate` it brings the schema up to date, else it refuses one that is not.
     Raises: StorageError, with nothing changed, for a database that is locked, damaged, newer, foreign or unwritable.
     """
+    server = server_of(url)
+    if server is not None:
+        opened: Database = _postgresql().open_postgresql(server, migrate=migrate)
+        return opened
     return open_sqlite(sqlite_path(url), load_migrations(), migrate=migrate)
 
 
 def pending(url: str) -> tuple[Migration, ...]:
     """The migrations that opening would apply. Changes nothing. Raises: StorageError."""
+    server = server_of(url)
+    if server is not None:
+        return missing_migrations(_postgresql().postgresql_migrations(), _postgresql().applied_to(server))
     return missing_migrations(load_migrations(), applied_migrations(sqlite_path(url)))
+
+
+@contextmanager
+def open_snapshot(url: str, is_over: Callable[[], bool] | None = None) -> Iterator[Snapshot]:
+    """The database's last committed state. Raises: StorageError, also for a schema that is not this version's.
+
+    MovedError where that was read before a server began to write: whoever reads has to begin anew.
+
+    `is_over`: asked now and then while something is read, which is broken off where it says so (StorageError).
+    """
+    server = server_of(url)
+    opening = (
+        sqlite_snapshot(sqlite_path(url), is_over)
+        if server is None
+        else _postgresql().postgresql_snapshot(server, is_over)
+    )
+    with opening as snapshot:
+        yield snapshot
+
+
+def server_of(url: str) -> str | None:
+    """The URL where it is a PostgreSQL server's; None for a file of SQLite's."""
+    return url if url.startswith(_SERVER) else None
+
+
+def shown_url(url: str) -> str:
+    """The URL without whose password it names."""
+    parts = urlsplit(url)
+    return url if server_of(url) is None else parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
 
 def sqlite_path(url: str) -> Path:
@@ -36,6 +79,16 @@ def sqlite_path(url: str) -> Path:
     SQLite keeps the log beside the file, whatever it is opened by: there it is looked for, and there the lock is.
     """
     path = url.removeprefix(_SQLITE)
+    if server_of(url) is not None:
+        raise StorageError("this is for SQLite's file: PostgreSQL has tools of its own for it (pg_dump, pg_basebackup)")
     if "://" in path or not path or "\0" in path:
         raise StorageError(f"not a database URL: write sqlite:///{{path}}, not {url.rpartition('@')[2]!r}")
     return Path(os.path.realpath(path) if os.path.islink(path) else path)  # noqa: PTH114 - for it raises nothing
+
+
+def _postgresql() -> Any:  # noqa: ANN401 - a module, which is there only where it is wanted
+    """Raises: StorageError where the extra is not installed."""
+    try:
+        return import_module("tollkeeper.storage.postgresql.schema")
+    except ModuleNotFoundError as error:
+        raise StorageError("PostgreSQL needs an extra: pip install 'tollkeeper[postgresql]'") from error

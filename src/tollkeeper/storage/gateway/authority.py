@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from tollkeeper.core.keys.tokens import invalid_token
 from tollkeeper.storage.auth import is_in_force
+from tollkeeper.storage.engine.database import unit_of_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.core.paygates.model import PayGate
-    from tollkeeper.storage.engine.database import Unit
+    from tollkeeper.storage.engine.database import Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ class Authority:
     session_id: str | None
     judge: Callable[[PayGate, bytes | None], object]
 
-    def require_login(self) -> Unit[None]:
+    @unit_of_work
+    def require_login(self) -> Steps[None]:
         """Raises: INVALID_TOKEN once the login was ended."""
         if self.session_id is not None and not (yield from is_in_force(self.session_id)):
             raise invalid_token()

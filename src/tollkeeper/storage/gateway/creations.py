@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.keys.sealing import place
 from tollkeeper.core.limits import IDEMPOTENCY_KEPT_SECONDS
+from tollkeeper.storage.engine.database import unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 
 if TYPE_CHECKING:
-    from tollkeeper.storage.engine.database import Database, Row, Unit
+    from tollkeeper.storage.engine.database import Database, Row, Steps
     from tollkeeper.storage.engine.seals import Sealing
 
 _Q: Final = load_queries("gateway.sql")
@@ -60,7 +61,8 @@ class Creations:
         rows = await database.read(_Q.find_creation(scope=key.scope, key=key.key, since_ms=_since(now_ms)))
         return self._answer(key, rows[0]) if rows else None
 
-    def check(self, key: CreationKey, now_ms: int) -> Unit[None]:
+    @unit_of_work
+    def check(self, key: CreationKey, now_ms: int) -> Steps[None]:
         """Goes before the create, in its unit. Raises: CreatedBeforeError, CONFLICT as `find`."""
         yield _Q.forget_creation(scope=key.scope, key=key.key, since_ms=_since(now_ms))
         yield _Q.forget_creations(since_ms=_since(now_ms))
@@ -68,7 +70,8 @@ class Creations:
         if rows:
             raise CreatedBeforeError(self._answer(key, rows[0]))
 
-    def keep(self, key: CreationKey, answer: bytes, now_ms: int) -> Unit[None]:
+    @unit_of_work
+    def keep(self, key: CreationKey, answer: bytes, now_ms: int) -> Steps[None]:
         """Goes behind the create, in its unit. Raises: CONFLICT where another one with the key came first."""
         sealed = self._sealing.seal(answer, key.place)
         kept = yield _Q.insert_creation(

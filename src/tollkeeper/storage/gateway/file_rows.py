@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.paygates.downloads import StoredFile
 from tollkeeper.core.purchases import PurchaseState
-from tollkeeper.storage.engine.database import OURSELVES, rows_of
+from tollkeeper.storage.engine.database import OURSELVES, rows_of, unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 
 if TYPE_CHECKING:
-    from tollkeeper.storage.engine.database import Database, Row, Unit
+    from tollkeeper.storage.engine.database import Database, Row, Steps
 
 _Q = load_queries("files.sql")
 _AT_ONCE = 100
@@ -34,7 +34,8 @@ _IN_TURN = (
 )
 
 
-def keep_file(gate_id: int, file: StoredFile, now_ms: int) -> Unit[None]:
+@unit_of_work
+def keep_file(gate_id: int, file: StoredFile, now_ms: int) -> Steps[None]:
     """Makes this the content that the gate sells from now on. Raises: UNAVAILABLE where its upload was cut."""
     sold = yield _Q.sell_upload(file_id=file.id)
     if not sold:
@@ -51,7 +52,8 @@ def keep_file(gate_id: int, file: StoredFile, now_ms: int) -> Unit[None]:
     )
 
 
-def give_up_files(gate_id: int, now_ms: int) -> Unit[None]:
+@unit_of_work
+def give_up_files(gate_id: int, now_ms: int) -> Steps[None]:
     """The gate sells no content any more: it is deleted."""
     yield _Q.replace_files(gate_id=gate_id, now_ms=now_ms)
 
@@ -88,7 +90,8 @@ async def cut_left_files(database: Database, now_ms: int) -> None:
                 await database.run(_cut_left_file(row["id"], now_ms))
 
 
-def _cut_left_file(file_id: str, now_ms: int) -> Unit[None]:
+@unit_of_work
+def _cut_left_file(file_id: str, now_ms: int) -> Steps[None]:
     """The last call that was due may have been taken meanwhile: it had the content kept before."""
     if (yield _Q.leave_file(id=file_id, now_ms=now_ms)):
         yield _Q.cut_left_file(file_id=file_id, now_ms=now_ms)
@@ -100,7 +103,7 @@ async def _is_any_due(database: Database, gate_id: int, now_ms: int) -> bool:
         looked, after = _SALES_AT_ONCE, -1
         while looked == _SALES_AT_ONCE:
             asked = _Q.due_in_piece(gate_id=gate_id, state=state, after=after, many=_SALES_AT_ONCE, now_ms=now_ms)
-            (piece,) = await database.read_long(asked, OURSELVES)
+            (piece,) = await database.read(asked, tenant=OURSELVES)
             if piece["is_due"]:
                 return True
             looked, after = piece["looked"], piece["last"]
@@ -109,24 +112,27 @@ async def _is_any_due(database: Database, gate_id: int, now_ms: int) -> bool:
 
 async def keep_until(database: Database, file_id: str, least_ms: int, until_ms: int) -> bool:
     """Has a content kept until then, unless it is kept until `least_ms` already. False where it is gone."""
-    rows = await database.read_short(_Q.kept_until(id=file_id))
+    rows = await database.read(_Q.kept_until(id=file_id), is_short=True)
     if rows and rows[0]["kept_until_ms"] >= least_ms:
         return True
     return bool(await database.run(rows_of(_Q.keep_file(id=file_id, until_ms=until_ms))))
 
 
-def begin_upload(file_id: str, mark: str, now_ms: int) -> Unit[None]:
+@unit_of_work
+def begin_upload(file_id: str, mark: str, now_ms: int) -> Steps[None]:
     """The process with this mark is writing a content."""
     yield _Q.begin_upload(file_id=file_id, mark=mark, now_ms=now_ms)
 
 
-def cut_upload(file_id: str) -> Unit[bool]:
+@unit_of_work
+def cut_upload(file_id: str) -> Steps[bool]:
     """Nobody may sell the content any more; False, and nothing is cut, where it was sold."""
     rows = yield _Q.cut_upload(file_id=file_id)
     return bool(rows)
 
 
-def cut_all_uploads() -> Unit[None]:
+@unit_of_work
+def cut_all_uploads() -> Steps[None]:
     """Let nobody sell what a dead process was writing. Nobody else may be writing."""
     yield _Q.cut_all_uploads()
 
@@ -136,7 +142,8 @@ async def cut_uploads(database: Database) -> list[str]:
     return [row["file_id"] for row in await database.read(_Q.cut_uploads(limit=_AT_ONCE))]
 
 
-def forget_upload(file_id: str) -> Unit[None]:
+@unit_of_work
+def forget_upload(file_id: str) -> Steps[None]:
     """The object of an upload that was cut is deleted."""
     yield _Q.forget_upload(file_id=file_id)
 

@@ -16,7 +16,8 @@ from tollkeeper.core.keys.sealing import place
 from tollkeeper.core.limits import FORMER_PRICE_SECONDS, SLUG_LENGTH
 from tollkeeper.core.paygates.fields import CreditBinding, HeaderAuthMode, OnFailure, Recipient, random_slug
 from tollkeeper.core.paygates.model import Counters, FormerVersion, NewPayGate, PayGate, Trust, with_former_prices
-from tollkeeper.storage.engine.database import OURSELVES
+from tollkeeper.storage.engine.database import OURSELVES, unit_of_work
+from tollkeeper.storage.engine.locks import gate_to_change
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.engine.sequences import next_id
 from tollkeeper.storage.gateway.creations import CreationKey, Creations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.core.paygates.target_signing import HmacSecret
-    from tollkeeper.storage.engine.database import Database, Row, Unit
+    from tollkeeper.storage.engine.database import Database, Row, Steps, Unit
     from tollkeeper.storage.engine.seals import Sealing
     from tollkeeper.storage.gateway.authority import Authority
 
@@ -50,7 +51,8 @@ class Once:
     answer: Callable[[PayGate], bytes]
 
 
-def _after(first: Unit[None], then: Unit[T]) -> Unit[T]:
+@unit_of_work
+def _after(first: Unit[None], then: Unit[T]) -> Steps[T]:
     yield from first
     return (yield from then)
 
@@ -91,12 +93,14 @@ class PayGates:
         """The answer of the create that came with this key. Raises: CONFLICT where that was another request."""
         return await self._creations.find(self._database, key, now_ms)
 
-    def _create_once(self, creating: Unit[PayGate], once: Once, now_ms: int) -> Unit[PayGate]:
+    @unit_of_work
+    def _create_once(self, creating: Unit[PayGate], once: Once, now_ms: int) -> Steps[PayGate]:
         yield from self._creations.check(once.key, now_ms)
         gate = yield from creating
         yield from self._creations.keep(once.key, once.answer(gate), now_ms)
         return gate
 
+    @unit_of_work
     def _create(
         self,
         new: NewPayGate,
@@ -104,7 +108,7 @@ class PayGates:
         management_hash: bytes | None,
         now_ms: int,
         secret: HmacSecret | None,
-    ) -> Unit[PayGate]:
+    ) -> Steps[PayGate]:
         gate_id = yield from next_id("paygates")
         while True:
             slug = new.slug or self._slug()
@@ -212,12 +216,14 @@ class PayGates:
     async def page(self, owner_wallet: str | None, limit: int, offset: int) -> tuple[list[PayGate], int]:
         """An owner's gates, newest first, and how many there are; without an owner the ownerless ones."""
         if owner_wallet is None:
-            total = await self._database.read_long(_Q.count_ownerless_paygates(), "nobody")
-            rows = await self._database.read_long(_Q.ownerless_paygates(limit=limit, offset=offset), "nobody")
+            total = await self._database.read(_Q.count_ownerless_paygates(), tenant="nobody")
+            rows = await self._database.read(_Q.ownerless_paygates(limit=limit, offset=offset), tenant="nobody")
         else:
-            total = await self._database.read_long(_Q.count_paygates_of_owner(owner_wallet=owner_wallet), owner_wallet)
+            total = await self._database.read(
+                _Q.count_paygates_of_owner(owner_wallet=owner_wallet), tenant=owner_wallet
+            )
             page = _Q.paygates_of_owner(owner_wallet=owner_wallet, limit=limit, offset=offset)
-            rows = await self._database.read_long(page, owner_wallet)
+            rows = await self._database.read(page, tenant=owner_wallet)
         return [self._gate(row) for row in rows], total[0]["total"]
 
     async def update(
@@ -235,17 +241,20 @@ class PayGates:
         """
         return await self._database.run(self._behind(gate_id, by, self._update_and_keep(gate_id, change, spare)))
 
-    def _behind(self, gate_id: int, by: Authority | None, changing: Unit[T]) -> Unit[T]:
+    @unit_of_work
+    def _behind(self, gate_id: int, by: Authority | None, changing: Unit[T]) -> Steps[T]:
         """Change the gate where `by` may, as it stands in this very transaction."""
+        yield gate_to_change(gate_id)
         if by is not None:
             yield from by.require_login()
             for row in (yield _Q.paygate_by_id(id=gate_id)):  # of none the change says so itself
                 by.judge(self._gate(row), row["management_hash"])
         return (yield from changing)
 
+    @unit_of_work
     def _update_and_keep(
         self, gate_id: int, change: Callable[[PayGate], PayGate], spare: HmacSecret | None
-    ) -> Unit[PayGate]:
+    ) -> Steps[PayGate]:
         gate = yield from self._update(gate_id, change)
         if (
             gate.header_auth_mode is HeaderAuthMode.HMAC
@@ -261,7 +270,8 @@ class PayGates:
         """Gives a signing gate a new secret. Raises: NOT_FOUND; CONFLICT for one that does not sign, or too often."""
         await self._database.run(self._behind(gate_id, by, self._replace_secret(gate_id, secret, now_ms)))
 
-    def _replace_secret(self, gate_id: int, secret: HmacSecret, now_ms: int) -> Unit[None]:
+    @unit_of_work
+    def _replace_secret(self, gate_id: int, secret: HmacSecret, now_ms: int) -> Steps[None]:
         def next_version(gate: PayGate) -> PayGate:
             if gate.header_auth_mode is not HeaderAuthMode.HMAC:
                 raise ApiError(Code.CONFLICT, "the PayGate signs nothing: set headerAuthMode to hmac first")
@@ -270,7 +280,8 @@ class PayGates:
         yield from self._update(gate_id, next_version)  # so that no copy of the gate signs by the former secrets
         yield from self._secrets.replace(gate_id, secret, now_ms)
 
-    def _update(self, gate_id: int, change: Callable[[PayGate], PayGate]) -> Unit[PayGate]:
+    @unit_of_work
+    def _update(self, gate_id: int, change: Callable[[PayGate], PayGate]) -> Steps[PayGate]:
         rows = yield _Q.paygate_by_id(id=gate_id)
         if not rows:
             raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
@@ -288,7 +299,8 @@ class PayGates:
         """Gives an ownerless gate to a wallet. Raises: NOT_FOUND, CONFLICT when it has an owner by now."""
         return await self._database.run(self._behind(gate_id, by, self._claim(gate_id, owner_wallet, now_ms)))
 
-    def _claim(self, gate_id: int, owner_wallet: str, now_ms: int) -> Unit[PayGate]:
+    @unit_of_work
+    def _claim(self, gate_id: int, owner_wallet: str, now_ms: int) -> Steps[PayGate]:
         changed = yield _Q.claim_paygate(id=gate_id, owner_wallet=owner_wallet, now_ms=now_ms)
         rows = yield _Q.paygate_by_id(id=gate_id)
         if not rows:
@@ -314,7 +326,8 @@ class PayGates:
             outstanding += await self._void(gate_id, now_ms)
         return outstanding
 
-    def _delete(self, gate_id: int, now_ms: int) -> Unit[tuple[int, int]]:
+    @unit_of_work
+    def _delete(self, gate_id: int, now_ms: int) -> Steps[tuple[int, int]]:
         deleted = yield _Q.delete_paygate(id=gate_id, now_ms=now_ms)
         if not deleted:
             raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
@@ -326,7 +339,7 @@ class PayGates:
 
         One that goes on would count too few of the credits that were left.
         """
-        former, found = self._to_void, await self._database.read_long(_Q.gates_to_void(), OURSELVES)
+        former, found = self._to_void, await self._database.read(_Q.gates_to_void(), tenant=OURSELVES)
         self._to_void = {row["id"]: row["first"] for row in found}
         for gate_id, first in self._to_void.items():
             if former.get(gate_id) == first:
@@ -351,7 +364,7 @@ class PayGates:
 
     async def trust(self, gate: PayGate) -> Trust:
         """Return the gate's sales on trust: those not confirmed, and those that were not paid after all."""
-        rows = await self._database.read_long(_Q.trust_of_gate(gate_id=gate.id), gate.tenant)
+        rows = await self._database.read(_Q.trust_of_gate(gate_id=gate.id), tenant=gate.tenant)
         found = {row["state"]: (row["purchases"], in_whole(row["value_high"], row["value_low"])) for row in rows}
         return Trust(*found.get("LIVE", (0, 0)), *found.get("VOID", (0, 0)))
 
@@ -429,8 +442,10 @@ class PayGates:
         )
 
 
-def _void_some(gate_id: int, now_ms: int) -> Unit[tuple[int, int]]:
+@unit_of_work
+def _void_some(gate_id: int, now_ms: int) -> Steps[tuple[int, int]]:
     """Voids some of what a deleted gate sold: how many purchases, and how many credits they had left."""
+    yield gate_to_change(gate_id)
     rows = yield _Q.void_purchases_of_gate(gate_id=gate_id, now_ms=now_ms, many=VOIDED_AT_ONCE)
     if rows:
         numbers = [row["number"] for row in rows]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.keys.sealing import SealError, key_name, place, sealed_prefix
+from tollkeeper.storage.engine.database import unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.gateway.creations import creation_row
 
@@ -20,9 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tollkeeper.core.keys.sealing import KeyRing
-    from tollkeeper.storage.engine.database import Database, Row, Unit, Value
+    from tollkeeper.storage.engine.database import Database, Row, Snapshot, Steps, Value
     from tollkeeper.storage.engine.seals import Sealing
-    from tollkeeper.storage.engine.snapshot import Snapshot
 
 _Q: Final = load_queries("sealing.sql")
 # Few, so that a page holds up the calls beside it for milliseconds.
@@ -110,7 +110,8 @@ class Resealing:
         return moves
 
 
-def _move(statements: Sequence[Any]) -> Unit[int]:
+@unit_of_work
+def _move(statements: Sequence[Any]) -> Steps[int]:
     moved = 0
     for statement in statements:
         moved += len((yield statement))
@@ -143,14 +144,16 @@ async def lost_gates(database: Database, ring: KeyRing) -> tuple[int, tuple[str,
     return lost, tuple(sorted(names - ring.keys.keys()))
 
 
-def keep_retired(sealing: Sealing, token_keys: Mapping[str, bytes], now_ms: int) -> Unit[None]:
+@unit_of_work
+def keep_retired(sealing: Sealing, token_keys: Mapping[str, bytes], now_ms: int) -> Steps[None]:
     """Keep what made the credit tokens of these keys, by key id: they may be retired from then on."""
     for key_id, token_key in token_keys.items():
         sealed = sealing.seal(token_key, place("retired_keys", key_id, "token_key"))
         yield _Q.retire_key(id=key_id, token_key=sealed, now_ms=now_ms)
 
 
-def forget_retired(key_id: str) -> Unit[None]:
+@unit_of_work
+def forget_retired(key_id: str) -> Steps[None]:
     """Forget what made the credit tokens of this key."""
     yield _Q.forget_retired_keys(id=key_id)
 

@@ -12,10 +12,11 @@ from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.keys.sealing import place
 from tollkeeper.core.limits import SECRET_OVERLAP_SECONDS, SECRETS_IN_FORCE_MAX
 from tollkeeper.core.paygates.target_signing import HmacSecret
+from tollkeeper.storage.engine.database import unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 
 if TYPE_CHECKING:
-    from tollkeeper.storage.engine.database import Database, Row, Unit
+    from tollkeeper.storage.engine.database import Database, Row, Steps
     from tollkeeper.storage.engine.seals import Sealing
 
 _Q = load_queries("gateway.sql")
@@ -28,14 +29,16 @@ class PayGateSecrets:
     def __init__(self, sealing: Sealing) -> None:
         self._sealing = sealing
 
-    def keep_first(self, gate_id: int, spare: HmacSecret, now_ms: int) -> Unit[bool]:
+    @unit_of_work
+    def keep_first(self, gate_id: int, spare: HmacSecret, now_ms: int) -> Steps[bool]:
         """Stores `spare` where the gate has no secret yet; was it needed?"""
         if (yield _Q.secrets_of_gate(gate_id=gate_id, since_ms=now_ms - _OVERLAP_MS)):
             return False
         yield self._insert(gate_id, spare, now_ms)
         return True
 
-    def replace(self, gate_id: int, secret: HmacSecret, now_ms: int) -> Unit[None]:
+    @unit_of_work
+    def replace(self, gate_id: int, secret: HmacSecret, now_ms: int) -> Steps[None]:
         """Stores a new secret; the former one is used beside it for SECRET_OVERLAP_SECONDS. Raises: CONFLICT."""
         in_force = yield _Q.secrets_of_gate(gate_id=gate_id, since_ms=now_ms - _OVERLAP_MS)
         if len(in_force) >= SECRETS_IN_FORCE_MAX:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import NETWORKS
+from tollkeeper.storage.engine.database import unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tollkeeper.core.x402.payment_offer import Asset
-    from tollkeeper.storage.engine.database import Database, Unit
+    from tollkeeper.storage.engine.database import Database, Steps
 
 _Q: Final = load_queries("gateway.sql")
 
@@ -51,6 +52,7 @@ class SettledAssets:
             self._kept = {**self._kept, **changed}
 
 
-def _keep(assets: Mapping[str, Asset]) -> Unit[None]:
+@unit_of_work
+def _keep(assets: Mapping[str, Asset]) -> Steps[None]:
     for network, asset in assets.items():
         yield _Q.keep_asset(network=network, shown=json.dumps(asset.shown), extra=json.dumps(asset.extra))

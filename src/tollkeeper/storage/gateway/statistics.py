@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tollkeeper.core.paygates.statistics import Outstanding, RequestOutcome, Span, Sums
-from tollkeeper.storage.engine.database import OURSELVES, rows_of
+from tollkeeper.storage.engine.database import OURSELVES, rows_of, unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.ledger.purchase_rows import in_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tollkeeper.storage.engine.database import Database, Row, Unit
+    from tollkeeper.storage.engine.database import Database, Row, Steps
     from tollkeeper.storage.engine.queries import Query
 
 _Q: Final = load_queries("statistics.sql")
-_WRITING: Final = load_queries("traffic_sqlite.sql")
+_WRITING: Final = load_queries("traffic.sql")
 _GATES_AT_ONCE: Final = 32  # whose counters are written in the loop
 FORGOTTEN_AT_ONCE: Final = 200  # rows of one kind: about a millisecond of the writer
 _PIECES_AT_ONCE: Final = 10  # twice as many rows as a process logs before it forgets again
@@ -105,8 +105,8 @@ class Statistics:
         `is_again`: it was tried before, and is written only if it was not written then; without a row of the log, which
         would show that, it is not.
         """
-        run = self._database.run_short if len(counted.counters) <= _GATES_AT_ONCE else self._database.run
-        await run(_add(counted, is_again=is_again))
+        is_short = len(counted.counters) <= _GATES_AT_ONCE
+        await self._database.run(_add(counted, is_again=is_again), is_short=is_short)
 
     async def read(self, whose: Whose, span: Span) -> dict[int, Sums]:
         """Return the sums of each bucket of the span in which something happened, by the bucket's start."""
@@ -124,11 +124,11 @@ class Statistics:
         def bucket_of(row: Row) -> Sums:
             return buckets.setdefault(span.start_of(row["hour_ms"]), Sums())
 
-        for row in await self._database.read_long(outcomes, whose.tenant):
+        for row in await self._database.read(outcomes, tenant=whose.tenant):
             bucket_of(row).add(Sums({RequestOutcome(row["outcome"]): row["requests"]}))
-        for row in await self._database.read_long(latencies, whose.tenant):
+        for row in await self._database.read(latencies, tenant=whose.tenant):
             bucket_of(row).add(Sums(latencies={row["bucket"]: row["calls"]}))
-        for row in await self._database.read_long(sales, whose.tenant):
+        for row in await self._database.read(sales, tenant=whose.tenant):
             revenue_micro = in_whole(row["revenue_high"], row["revenue_low"])
             bucket_of(row).add(Sums(purchases=row["purchases"], revenue_micro=revenue_micro))
         return buckets
@@ -145,7 +145,7 @@ class Statistics:
             statement = _Q.outstanding_of_gate(gate_id=whose.gate_id, now_ms=now_ms)
         else:
             statement = _Q.outstanding_of_owner(owner_wallet=whose.owner_wallet, now_ms=now_ms)
-        row = (await self._database.read_long(statement, whose.tenant))[0]
+        row = (await self._database.read(statement, tenant=whose.tenant))[0]
         return Outstanding(row["credits"], in_whole(row["value_high"], row["value_low"]))
 
     async def requests(
@@ -154,9 +154,9 @@ class Statistics:
         """A gate's requests, newest first, and how many there are; `tenant` asks."""
         wanted = "" if outcome is None else outcome.value
         # Counted first, here and wherever there are pages: none lacks a row that was counted.
-        total = await self._database.read_long(_Q.count_requests_of_gate(gate_id=gate_id, outcome=wanted), tenant)
+        total = await self._database.read(_Q.count_requests_of_gate(gate_id=gate_id, outcome=wanted), tenant=tenant)
         page = _Q.requests_of_gate(gate_id=gate_id, outcome=wanted, limit=limit, offset=offset)
-        rows = await self._database.read_long(page, tenant)
+        rows = await self._database.read(page, tenant=tenant)
         return [_request(gate_id, row) for row in rows], total[0]["total"]
 
     async def not_logged(self, gate_id: int, from_ms: int) -> int:
@@ -183,7 +183,7 @@ class Statistics:
     async def _forget_sums(self, find: Query, forget: Query, before_ms: int) -> bool:
         """The same of one kind of sums. To find them takes a look at every gate, which is no work for the writer."""
         some = find(before_ms=before_ms, many=FORGOTTEN_AT_ONCE * _PIECES_AT_ONCE)
-        found = await self._database.read_long(some, OURSELVES)
+        found = await self._database.read(some, tenant=OURSELVES)
         old = [(row["gate_id"], row["hour_ms"], row["part"]) for row in found]
         for first in range(0, len(old), FORGOTTEN_AT_ONCE):
             piece = _ENCODE(old[first : first + FORGOTTEN_AT_ONCE]).decode()
@@ -205,7 +205,8 @@ def _request(gate_id: int, row: Row) -> LoggedRequest:
     )
 
 
-def _add(counted: Counted, *, is_again: bool) -> Unit[None]:
+@unit_of_work
+def _add(counted: Counted, *, is_again: bool) -> Steps[None]:
     """Few statements for all of it: callers wait for the writer meanwhile."""
     if is_again and (not counted.requests or (yield _Q.is_logged(id=counted.requests[0].id))):
         return

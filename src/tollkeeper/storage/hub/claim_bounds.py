@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.limits import PAYER_UNDER_WAY_MAX
+from tollkeeper.storage.engine.database import unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 
 if TYPE_CHECKING:
-    from tollkeeper.storage.engine.database import Unit
+    from tollkeeper.storage.engine.database import Steps
 
 _QUERIES: Final = load_queries("claim_bounds.sql")
 
@@ -69,7 +70,8 @@ class Leeway:
         self.promised += cost
 
 
-def leeway(bounds: ClaimBounds) -> Unit[Leeway]:
+@unit_of_work
+def leeway(bounds: ClaimBounds) -> Steps[Leeway]:
     """Return the room left. The exact promises are looked up only if the signer could not pay the most for each."""
     rows = yield _QUERIES.count_under_way(network=bounds.network)
     under_way, funds = rows[0]["settlements"], bounds.funds

@@ -15,6 +15,8 @@ from tollkeeper.core.limits import PAYER_UNDER_WAY_MAX, PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.settlement.states import Proof, SettlementKind, State
 from tollkeeper.core.x402.verification import Reason
 from tollkeeper.core.x402.version1 import PaymentKey
+from tollkeeper.storage.engine.database import unit_of_work
+from tollkeeper.storage.engine.locks import counted_together
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.hub.claim_bounds import ClaimBounds, leeway
 from tollkeeper.storage.hub.idempotency import IdempotencyKey, bind_key, free_key
@@ -43,7 +45,7 @@ from tollkeeper.storage.hub.transactions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tollkeeper.storage.engine.database import Unit
+    from tollkeeper.storage.engine.database import Steps
 
 _QUERIES: Final = load_queries("settlements.sql")
 
@@ -116,12 +118,13 @@ class SettlementClaim:
     obstacle: Overdrawn | Suspended | None = None
 
 
+@unit_of_work
 def claim_and_sign(
     wishes: Sequence[SettlementRequest],
     sign: Callable[[int, Sequence[NewSettlement]], tuple[bytes, str]],
     budget: GasBudget | None = None,
     bounds: ClaimBounds | None = None,
-) -> Unit[list[SettlementClaim]]:
+) -> Steps[list[SettlementClaim]]:
     """Claim payments that nobody has claimed, and sign one transaction for all that were won, with the next nonce.
 
     All wishes are of one network and signer; a claim is the answer to the wish in its place. `sign` is given the nonce
@@ -156,11 +159,13 @@ class _Prepared(NamedTuple):
     left: GasLeft | None
 
 
+@unit_of_work
 def _prepare(
     wishes: Sequence[SettlementRequest], budget: GasBudget | None, bounds: ClaimBounds | None
-) -> Unit[_Prepared]:
+) -> Steps[_Prepared]:
     """Claim within the budget and the bounds, and take a nonce."""
     claims: list[SettlementClaim] = []
+    yield counted_together(*{f"claims:{wish.new.key.network}" for wish in wishes})
     tenants = dict.fromkeys(wish.new.tenant for wish in wishes)
     left = None if budget is None else (yield from gas_left(budget, tenants))
     within = None if bounds is None else (yield from leeway(bounds))
@@ -191,12 +196,13 @@ def _prepare(
     return _Prepared(claims, nonce, left)
 
 
+@unit_of_work
 def _record_signed(
     won: Sequence[tuple[NewSettlement, Settlement]],
     signed: RawTransaction,
     budget: GasBudget | None,
     left: GasLeft | None,
-) -> Unit[list[Settlement]]:
+) -> Steps[list[Settlement]]:
     """Store the transaction, name it in the rows of its settlements, and count its gas."""
     taken = {True: 0} if left is None else left.taken
     attempts = [(row.id, row.attempt) for _, row in won]
@@ -209,9 +215,10 @@ def _record_signed(
     return rows
 
 
+@unit_of_work
 def adopt_and_sign(
     wish: SettlementRequest, raw: bytes, transaction_hash: str, signer_nonce: int
-) -> Unit[SettlementClaim]:
+) -> Steps[SettlementClaim]:
     """Claim a payment for a transaction that its signer made, and that this database does not remember."""
     claim = yield from _claim(wish)
     if claim.outcome is not ClaimedSettlement.WON or claim.settlement is None:
@@ -234,15 +241,17 @@ class Again:
     raw: RawTransaction
 
 
+@unit_of_work
 def sign_again(
     known: Settlement, signer: str, sign: Callable[[int], tuple[bytes, str]], budget: GasBudget, *, gas: int
-) -> Unit[Again | None]:
+) -> Steps[Again | None]:
     """Sign another transaction for the row's attempt, with the signer's next nonce; the row names it from then on.
 
     To be used where every transaction of the attempt has lost its nonce without carrying the transfer out, or is of a
     key that is gone and cannot be mined now. None where
     the budget has no room. Raises: Overtaken; what `sign` raises. Either undoes the unit.
     """
+    yield counted_together(f"claims:{known.key.network}")
     left = yield from gas_left(budget)
     # Only a trusted gateway's request has purchase data.
     is_trusted = known.purchase_data is not None
@@ -260,7 +269,8 @@ def sign_again(
     return Again(row, signed)
 
 
-def withdraw(key: PaymentKey, discard: Callable[[], None], now_ms: int) -> Unit[Settlement | None]:
+@unit_of_work
+def withdraw(key: PaymentKey, discard: Callable[[], None], now_ms: int) -> Steps[Settlement | None]:
     """Refuse an order of a payment that nothing is signed for; the row where something is.
 
     `discard` is called within this unit: what another one signs for the order behind it, is to be undone there.
@@ -276,7 +286,8 @@ def withdraw(key: PaymentKey, discard: Callable[[], None], now_ms: int) -> Unit[
     return None
 
 
-def hand_out(known: Settlement, key: IdempotencyKey | None, now_ms: int) -> Unit[bool]:
+@unit_of_work
+def hand_out(known: Settlement, key: IdempotencyKey | None, now_ms: int) -> Steps[bool]:
     """Give the row's success to this caller, if nobody has it yet; the caller's key then shows it again.
 
     Not where the key shows something already: what a caller is told, and what its key shows, is one thing.
@@ -289,7 +300,8 @@ def hand_out(known: Settlement, key: IdempotencyKey | None, now_ms: int) -> Unit
     return bool(handed)
 
 
-def _obstructed(wish: SettlementRequest, most: int) -> Unit[SettlementClaim | None]:
+@unit_of_work
+def _obstructed(wish: SettlementRequest, most: int) -> Steps[SettlementClaim | None]:
     """The answer to a wish whose payer may have nothing more signed; whose payment somebody else has, is told that."""
     new, known = wish.new, wish.known
     obstacle = yield from payer_obstacle(new.key, new.value, wish.balance, wish.used, new.now_ms, most)
@@ -301,7 +313,8 @@ def _obstructed(wish: SettlementRequest, most: int) -> Unit[SettlementClaim | No
     return SettlementClaim(ClaimedSettlement.OBSTRUCTED, obstacle=obstacle)
 
 
-def _claim(wish: SettlementRequest) -> Unit[SettlementClaim]:
+@unit_of_work
+def _claim(wish: SettlementRequest) -> Steps[SettlementClaim]:
     """The row of one wish; the key is bound first, because what it binds can be taken back and a claim cannot."""
     new, known, key = wish.new, wish.known, wish.key
     row_id, attempt = (new.id, 1) if known is None else (known.id, known.attempt + 1)
@@ -335,7 +348,8 @@ def _claim(wish: SettlementRequest) -> Unit[SettlementClaim]:
     return SettlementClaim(ClaimedSettlement.LOST, read_row(rows[0]))
 
 
-def _set_signed(new: NewSettlement, row: Settlement, transaction_hash: str) -> Unit[Settlement]:
+@unit_of_work
+def _set_signed(new: NewSettlement, row: Settlement, transaction_hash: str) -> Steps[Settlement]:
     rows = yield _QUERIES.set_signed(
         id=row.id,
         version=row.version,

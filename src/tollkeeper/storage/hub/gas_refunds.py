@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tollkeeper.storage.engine.database import unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 
 if TYPE_CHECKING:
-    from tollkeeper.storage.engine.database import Unit
+    from tollkeeper.storage.engine.database import Steps
 
 _QUERIES: Final = load_queries("transactions.sql")
 _MINUTE_MS: Final = 60_000
 
 
-def take_back_gas(settlement_id: str, attempt: int) -> Unit[None]:
+@unit_of_work
+def take_back_gas(settlement_id: str, attempt: int) -> Steps[None]:
     """Give back to the hour's budget the gas that was counted for the transactions of that attempt."""
     rows = yield _QUERIES.transactions_of_settlement(settlement_id=settlement_id, attempt=attempt)
     for row in rows:

@@ -34,9 +34,9 @@ async def list_history(
     database: Database, query: HistoryQuery, limit: int, offset: int
 ) -> tuple[list[Settlement], int]:
     """One page, newest first, and how many there are in all."""
-    total = await database.read_long(_QUERIES.count_history(**_history(query)), query.wallet)
+    total = await database.read(_QUERIES.count_history(**_history(query)), tenant=query.wallet)
     page = _QUERIES.list_history(**_history(query), limit=limit, offset=offset)
-    rows = await database.read_long(page, query.wallet)
+    rows = await database.read(page, tenant=query.wallet)
     return [read_row(row) for row in rows], total[0]["total"]
 
 

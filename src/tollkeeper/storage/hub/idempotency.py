@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.limits import REFUSALS_KEPT_SECONDS
+from tollkeeper.storage.engine.database import unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 
 if TYPE_CHECKING:
-    from tollkeeper.storage.engine.database import Database, Statement, Unit
+    from tollkeeper.storage.engine.database import Database, Statement, Steps
 
 _QUERIES: Final = load_queries("idempotency.sql")
 _FORGOTTEN_AT_ONCE: Final = 500  # a few milliseconds of the writer's time
@@ -46,7 +47,7 @@ class KnownKey:
 
 async def find_key(database: Database, key: IdempotencyKey) -> KnownKey | None:
     """Find the record that an idempotency key is bound to."""
-    rows = await database.read_short(_QUERIES.find_key(key=key.name))
+    rows = await database.read(_QUERIES.find_key(key=key.name), is_short=True)
     if not rows:
         return None
     row = rows[0]
@@ -54,9 +55,10 @@ async def find_key(database: Database, key: IdempotencyKey) -> KnownKey | None:
     return KnownKey(row["fingerprint"], row["settlement_id"], row["attempt"], answer)
 
 
+@unit_of_work
 def record_answer(
     key: IdempotencyKey, answer: dict[str, Any], now_ms: int, failed: tuple[str, int] | None = None
-) -> Unit[bool]:
+) -> Steps[bool]:
     """Remember what the request of this key was answered; False where it is bound already, and stays as it is.
 
     `failed`: the settlement and attempt that had failed by then; were that taken back, the key shows what came of it.
@@ -86,7 +88,8 @@ async def forget_old_refusals(database: Database, now_ms: int) -> int:
     return forgotten
 
 
-def forget_refusals(before_ms: int) -> Unit[int]:
+@unit_of_work
+def forget_refusals(before_ms: int) -> Steps[int]:
     """Some of those that were recorded at this time or before; how many."""
     rows = yield _QUERIES.forget_refusals(before_ms=before_ms, limit=_FORGOTTEN_AT_ONCE)
     return len(rows)

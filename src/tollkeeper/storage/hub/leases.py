@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tollkeeper.storage.engine.database import unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 
 if TYPE_CHECKING:
-    from tollkeeper.storage.engine.database import Unit
+    from tollkeeper.storage.engine.database import Steps
 
 _QUERIES: Final = load_queries("leases.sql")
 
@@ -31,13 +32,15 @@ class LeaseLost(Exception):  # noqa: N818 - undoes a unit, is no fault
     """Another process does this now; the unit was undone."""
 
 
-def join(process_id: str, expires_ms: int, now_ms: int, *, is_alone: bool) -> Unit[None]:
+@unit_of_work
+def join(process_id: str, expires_ms: int, now_ms: int, *, is_alone: bool) -> Steps[None]:
     """Say that a process is alive until then. `is_alone`: whatever other process is written down has ended."""
     yield _QUERIES.forget_processes(now_ms=now_ms, are_all_dead=int(is_alone))
     yield _QUERIES.join_process(id=process_id, expires_ms=expires_ms)
 
 
-def renew(process_id: str, expires_ms: int, now_ms: int) -> Unit[bool]:
+@unit_of_work
+def renew(process_id: str, expires_ms: int, now_ms: int) -> Steps[bool]:
     """Say it again; False where that came too late, so that what the process held may be another's.
 
     What others said before the clock was put back ends with what this one says now.
@@ -46,19 +49,22 @@ def renew(process_id: str, expires_ms: int, now_ms: int) -> Unit[bool]:
     return bool((yield _QUERIES.renew_process(id=process_id, expires_ms=expires_ms, now_ms=now_ms)))
 
 
-def leave(process_id: str) -> Unit[None]:
+@unit_of_work
+def leave(process_id: str) -> Steps[None]:
     """Say that a process has ended: what it held is free at once."""
     yield _QUERIES.leave_process(id=process_id)
 
 
-def take_lease(name: str, holder: str, now_ms: int) -> Unit[Lease | None]:
+@unit_of_work
+def take_lease(name: str, holder: str, now_ms: int) -> Steps[Lease | None]:
     """The lease, taken or held already; None where another process that is alive has it."""
     yield _QUERIES.take_lease(name=name, holder=holder, now_ms=now_ms)
     (row,) = yield _QUERIES.read_lease(name=name)
     return Lease(name, holder, row["token"]) if row["holder"] == holder else None
 
 
-def hold(lease: Lease) -> Unit[None]:
+@unit_of_work
+def hold(lease: Lease) -> Steps[None]:
     """Bind the rest of a unit to the lease. Raises: LeaseLost."""
     held = yield _QUERIES.hold_lease(name=lease.name, holder=lease.holder, token=lease.token)
     if not held:

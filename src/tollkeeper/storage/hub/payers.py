@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tollkeeper.core.limits import PAYER_FAILURES_MAX, PAYER_UNDER_WAY_MAX
+from tollkeeper.storage.engine.database import unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 
 if TYPE_CHECKING:
     from tollkeeper.core.x402.version1 import PaymentKey
-    from tollkeeper.storage.engine.database import Unit
+    from tollkeeper.storage.engine.database import Steps
 
 _QUERIES: Final = load_queries("payers.sql")
 _WINDOW_MINUTES: Final = 60
@@ -38,6 +39,7 @@ class Suspended(msgspec.Struct, frozen=True):
     seconds: int
 
 
+@unit_of_work
 def payer_obstacle(
     key: PaymentKey,
     value: int,
@@ -45,7 +47,7 @@ def payer_obstacle(
     used: frozenset[str],
     now_ms: int,
     under_way_max: int = PAYER_UNDER_WAY_MAX,
-) -> Unit[Overdrawn | Suspended | None]:
+) -> Steps[Overdrawn | Suspended | None]:
     """Why `value` more may not be signed for the payer of `key` now, if anything.
 
     A `balance` of None is not judged; those under way whose nonces are `used` have been taken from it.
@@ -72,7 +74,8 @@ def payer_obstacle(
     return None
 
 
-def add_payer_failure(network: str, payer: str, now_ms: int) -> Unit[None]:
+@unit_of_work
+def add_payer_failure(network: str, payer: str, now_ms: int) -> Steps[None]:
     """Remember that a transaction of ours for this payer was mined, and moved nothing."""
     minute = now_ms // _MINUTE_MS
     yield _QUERIES.drop_old_failures(network=network, after_minute=minute - _WINDOW_MINUTES)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.settlement.states import Proof, SettlementKind, State, may_move
 from tollkeeper.core.x402.version1 import PaymentKey
+from tollkeeper.storage.engine.database import unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.hub.gas_refunds import take_back_gas
 from tollkeeper.storage.hub.idempotency import forget_failure, keep_failure
@@ -22,7 +23,7 @@ from tollkeeper.storage.hub.payers import add_payer_failure
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tollkeeper.storage.engine.database import Database, Row, Statement, Unit
+    from tollkeeper.storage.engine.database import Database, Row, Statement, Steps
 
 _QUERIES: Final = load_queries("settlements.sql")
 # A row that cannot be worked on is left alone for no longer than this.
@@ -119,7 +120,8 @@ class Moved:
     handed_out: bool
 
 
-def move(known: Settlement, to: Move) -> Unit[Moved | None]:
+@unit_of_work
+def move(known: Settlement, to: Move) -> Steps[Moved | None]:
     """Apply a transition to the row as `known` shows it; None where somebody else has moved it or taken it over.
 
     Raises: ValueError for a transition that is not in the table.
@@ -154,7 +156,8 @@ def move(known: Settlement, to: Move) -> Unit[Moved | None]:
     return Moved(row, handed_out=bool(handed))
 
 
-def move_all(moves: Sequence[tuple[Settlement, Move]]) -> Unit[list[Moved | None]]:
+@unit_of_work
+def move_all(moves: Sequence[tuple[Settlement, Move]]) -> Steps[list[Moved | None]]:
     """Apply several transitions in one commit; each is taken or not by itself. Raises: as `move`, before the first."""
     for known, to in moves:
         check_move(known, to)
@@ -171,7 +174,8 @@ def check_move(known: Settlement, to: Move) -> None:
         raise ValueError(msg)
 
 
-def reopen(known: Settlement, holder: str, now_ms: int, detail: str) -> Unit[Settlement | None]:
+@unit_of_work
+def reopen(known: Settlement, holder: str, now_ms: int, detail: str) -> Steps[Settlement | None]:
     """Back to BROADCAST, because the block that showed the outcome is gone; `holder` carries the row from now on.
 
     None where somebody else was first. Raises: ValueError for a row whose state has no way back.
@@ -191,7 +195,8 @@ def reopen(known: Settlement, holder: str, now_ms: int, detail: str) -> Unit[Set
     return row
 
 
-def reopen_all(rows: Sequence[Settlement], holder: str, now_ms: int, detail: str) -> Unit[int]:
+@unit_of_work
+def reopen_all(rows: Sequence[Settlement], holder: str, now_ms: int, detail: str) -> Steps[int]:
     """The same for several; how many were not somebody else's meanwhile."""
     count = 0
     for row in rows:
@@ -199,7 +204,8 @@ def reopen_all(rows: Sequence[Settlement], holder: str, now_ms: int, detail: str
     return count
 
 
-def name_transaction(known: Settlement, transaction_hash: str, now_ms: int) -> Unit[Settlement | None]:
+@unit_of_work
+def name_transaction(known: Settlement, transaction_hash: str, now_ms: int) -> Steps[Settlement | None]:
     """Let the row name another of its transactions, the one on the chain; None where somebody else moved the row."""
     rows = yield _QUERIES.name_transaction(
         id=known.id, version=known.version, fence=known.fence, new_hash=transaction_hash, now_ms=now_ms
@@ -211,7 +217,8 @@ def name_transaction(known: Settlement, transaction_hash: str, now_ms: int) -> U
     return row
 
 
-def name_replacement(slot: tuple[str, str, int], old_hash: str, new_hash: str, now_ms: int) -> Unit[None]:
+@unit_of_work
+def name_replacement(slot: tuple[str, str, int], old_hash: str, new_hash: str, now_ms: int) -> Steps[None]:
     """Let every unfinished row of a slot (network, signer, nonce) name the transaction that replaced the old one."""
     network, signer, nonce = slot
     rows = yield _QUERIES.name_replacement(
@@ -222,7 +229,8 @@ def name_replacement(slot: tuple[str, str, int], old_hash: str, new_hash: str, n
         yield event(renamed, renamed.state, now_ms, new_hash)
 
 
-def take_over(holder: str, now_ms: int) -> Unit[int]:
+@unit_of_work
+def take_over(holder: str, now_ms: int) -> Steps[int]:
     """Make every unfinished row of a process that is no longer alive `holder`'s; how many there were."""
     return len((yield _QUERIES.take_over(holder=holder, now_ms=now_ms)))
 
@@ -249,7 +257,8 @@ async def list_broken(database: Database, holder: str, among: Sequence[Settlemen
     return {row["id"]: row["rule"] for row in await database.read(statement) if row["id"] in ids}
 
 
-def set_aside(settlement_id: str, holder: str, now_ms: int, times: int = 1) -> Unit[tuple[int, int]]:
+@unit_of_work
+def set_aside(settlement_id: str, holder: str, now_ms: int, times: int = 1) -> Steps[tuple[int, int]]:
     """Leave a row alone, because it could not be worked on: each time in a row for twice as long.
 
     `times`: as if that had happened so often by now. How often it has happened in all, and for how many seconds it is
@@ -272,7 +281,7 @@ async def count_set_aside(database: Database, failures: int) -> dict[str, int]:
 
 async def find_settlement(database: Database, key: PaymentKey) -> Settlement | None:
     """The settlement of a payment."""
-    return _first(await database.read_short(find_statement(key)))
+    return _first(await database.read(find_statement(key), is_short=True))
 
 
 async def find_payment(database: Database, network: str, payer: str, nonce: str, asset: str = "") -> Settlement | None:
@@ -287,7 +296,7 @@ async def find_named(database: Database, network: str, name: str) -> Settlement 
 
 async def read_settlement(database: Database, settlement_id: str) -> Settlement | None:
     """The settlement of that id."""
-    return _first(await database.read_short(_QUERIES.read_settlement(id=settlement_id)))
+    return _first(await database.read(_QUERIES.read_settlement(id=settlement_id), is_short=True))
 
 
 @dataclass(frozen=True, slots=True)

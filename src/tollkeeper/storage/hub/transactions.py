@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.shares import may_take
+from tollkeeper.storage.engine.database import unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.hub.leases import hold
 from tollkeeper.storage.hub.settlements import Settlement, name_replacement, read_row
@@ -19,7 +20,7 @@ from tollkeeper.storage.hub.settlements import Settlement, name_replacement, rea
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tollkeeper.storage.engine.database import Database, Row, Unit
+    from tollkeeper.storage.engine.database import Database, Row, Steps
     from tollkeeper.storage.hub.leases import Lease
 
 _QUERIES: Final = load_queries("transactions.sql")
@@ -95,7 +96,8 @@ class GasLeft:
         return self.total if is_trusted else min(self.total, self.strangers)
 
 
-def gas_left(budget: GasBudget, tenants: Iterable[str] = ()) -> Unit[GasLeft]:
+@unit_of_work
+def gas_left(budget: GasBudget, tenants: Iterable[str] = ()) -> Steps[GasLeft]:
     """Return what the last sixty minutes left of the budget, and what these tenants had of it."""
     after = budget.now_ms // _MINUTE_MS - _WINDOW_MINUTES
     rows = yield _QUERIES.read_gas(network=budget.network, after_minute=after)
@@ -108,7 +110,8 @@ def gas_left(budget: GasBudget, tenants: Iterable[str] = ()) -> Unit[GasLeft]:
     return GasLeft(total, budget.strangers - spent.get(0, 0), of_tenants)
 
 
-def add_gas(budget: GasBudget, left: GasLeft) -> Unit[None]:
+@unit_of_work
+def add_gas(budget: GasBudget, left: GasLeft) -> Steps[None]:
     """Count what a unit took."""
     minute = budget.now_ms // _MINUTE_MS
     yield _QUERIES.drop_old_gas(network=budget.network, after_minute=minute - _WINDOW_MINUTES)
@@ -121,23 +124,26 @@ def add_gas(budget: GasBudget, left: GasLeft) -> Unit[None]:
             yield _QUERIES.add_gas_of_tenant(network=budget.network, tenant=tenant, minute=minute, gas=gas)
 
 
-def open_lane(network: str, signer: str, chain_nonce: int) -> Unit[int]:
+@unit_of_work
+def open_lane(network: str, signer: str, chain_nonce: int) -> Steps[int]:
     """Make the signer's lane start at the larger of the stored and the chain's next nonce; returns it."""
     rows = yield _QUERIES.open_lane(network=network, signer=signer, chain_nonce=chain_nonce)
     next_nonce: int = rows[0]["next_nonce"]
     return next_nonce
 
 
-def take_nonce(network: str, signer: str) -> Unit[int]:
+@unit_of_work
+def take_nonce(network: str, signer: str) -> Steps[int]:
     """The signer's next nonce, taken."""
     rows = yield _QUERIES.take_nonce(network=network, signer=signer)
     nonce: int = rows[0]["signer_nonce"]
     return nonce
 
 
+@unit_of_work
 def add_signed(
     signed: RawTransaction, settlements: Sequence[tuple[str, int]], gas_counted: int = 0, gas_trusted: int = 0
-) -> Unit[None]:
+) -> Steps[None]:
     """Store a transaction and tie its slot to the attempts (id, attempt) that it is to settle.
 
     `gas_counted`: what it takes of the hour's budget; `gas_trusted`: how much of that for trusted gateways.
@@ -153,15 +159,17 @@ def add_signed(
         )
 
 
-def adopt_transaction(found: RawTransaction, settlement: Settlement) -> Unit[None]:
+@unit_of_work
+def adopt_transaction(found: RawTransaction, settlement: Settlement) -> Steps[None]:
     """Store a transaction that one of our signers made and this database does not remember, for a settlement."""
     yield from add_signed(found, [(settlement.id, settlement.attempt)])
     yield from open_lane(found.network, found.signer, found.signer_nonce + 1)
 
 
+@unit_of_work
 def replace_transaction(
     lease: Lease, old: RawTransaction, new: RawTransaction, budget: GasBudget, *, gas: int, frees_nonce: bool
-) -> Unit[bool]:
+) -> Steps[bool]:
     """Store a transaction with that gas limit in place of another under its nonce.
 
     The slot's unfinished rows name it from then on, unless it only frees the nonce. Of all transactions of a nonce one
@@ -181,7 +189,8 @@ def replace_transaction(
     return True
 
 
-def store_filler(lease: Lease, filler: RawTransaction, budget: GasBudget, *, gas: int) -> Unit[bool]:
+@unit_of_work
+def store_filler(lease: Lease, filler: RawTransaction, budget: GasBudget, *, gas: int) -> Steps[bool]:
     """Store a transaction with that gas limit that only uses up its nonce; False where one is stored under it by now.
 
     It counts, and not against the strangers' share: none of them asked for it. Raises: LeaseLost.
@@ -193,7 +202,8 @@ def store_filler(lease: Lease, filler: RawTransaction, budget: GasBudget, *, gas
     return bool(added)
 
 
-def _counted(slot: tuple[str, str, int], budget: GasBudget) -> Unit[tuple[int, bool]]:
+@unit_of_work
+def _counted(slot: tuple[str, str, int], budget: GasBudget) -> Steps[tuple[int, bool]]:
     """Return what the hour's budget holds of a nonce, and whether a trusted gateway asked for its settlement."""
     network, signer, nonce = slot
     after_ms = (budget.now_ms // _MINUTE_MS - _WINDOW_MINUTES + 1) * _MINUTE_MS

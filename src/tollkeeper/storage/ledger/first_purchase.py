@@ -14,12 +14,14 @@ import msgspec
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX, TRUST_LOST_SECONDS
 from tollkeeper.core.purchases import Claim, PurchaseState, Spend, next_look_ms
 from tollkeeper.core.x402.version1 import PaymentKey
+from tollkeeper.storage.engine.database import unit_of_work
+from tollkeeper.storage.engine.locks import counted_together, gates_as_they_are, purchases_to_change
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.ledger.purchase_rows import Purchase, SpendRequest, SpendResult, in_whole, purchase_from
 from tollkeeper.storage.ledger.spends import void_with_gate
 
 if TYPE_CHECKING:
-    from tollkeeper.storage.engine.database import Row, Statement, Unit
+    from tollkeeper.storage.engine.database import Row, Statement, Steps
 
 _Q: Final = load_queries("gateway.sql")
 _NO_CREDITS: Final[dict[str, Any]] = {"granted": 0, "remaining": 0, "token_used": False, "expires_ms": None}
@@ -92,8 +94,10 @@ class ClaimPurchase(msgspec.Struct, frozen=True, kw_only=True):
     pay_to: bytes
     request: bytes
 
-    def unit(self) -> Unit[ClaimedPurchase]:
+    @unit_of_work
+    def unit(self) -> Steps[ClaimedPurchase]:
         """The gate, the cap and the payment's identity are judged in the commit that writes the claim."""
+        yield gates_as_they_are([self.gate_id])
         if self.trust is not None and not (yield from self._may_trust(self.trust)):
             return ClaimedPurchase(None, Unclaimed.UNTRUSTED)
         won = yield self._written()
@@ -163,9 +167,11 @@ class ClaimPurchase(msgspec.Struct, frozen=True, kw_only=True):
             return ClaimedPurchase(Claim.ATTEMPTS_EXHAUSTED, None, found)
         return ClaimedPurchase(None, Unclaimed.FAILED_BEFORE, found)
 
-    def _may_trust(self, caps: TrustCaps) -> Unit[bool]:
+    @unit_of_work
+    def _may_trust(self, caps: TrustCaps) -> Steps[bool]:
         if caps == WITHOUT_LIMIT:
             return True
+        yield counted_together(f"trust:{self.gate_id}", f"trust:{self.key.payer}")
         value_micro = int(self.row.value_micro)
         after_ms = self.row.now_ms - TRUST_LOST_SECONDS * 1000
         rows = yield _Q.exposure_of_payer(payer=self.key.payer, after_ms=after_ms)
@@ -189,9 +195,11 @@ class GrantPurchase(msgspec.Struct, frozen=True, kw_only=True):
     wish: SpendRequest | None
     now_ms: int
 
-    def unit(self) -> Unit[SpendResult]:
+    @unit_of_work
+    def unit(self) -> Steps[SpendResult]:
         """A claim that failed meanwhile is left as it is; of one that was granted the first credit is its claimer's."""
         claim, wish = self.purchase, self.wish
+        yield gates_as_they_are([claim.gate_id])
         granted = yield _Q.grant_credits(
             id=claim.id,
             attempt=claim.attempt,
@@ -225,7 +233,8 @@ class GrantPurchase(msgspec.Struct, frozen=True, kw_only=True):
         )
         return SpendResult(Spend.STALE if wish is None else Spend.SPENT, purchase)
 
-    def _spent_behind(self, wish: SpendRequest) -> Unit[bool]:
+    @unit_of_work
+    def _spent_behind(self, wish: SpendRequest) -> Steps[bool]:
         """Return True if a credit of somebody else's grant was taken for `wish`, by this unit before, or now.
 
         The first credit is its claimer's, whatever became of the gate since (contract 2, 3.3).
@@ -233,6 +242,7 @@ class GrantPurchase(msgspec.Struct, frozen=True, kw_only=True):
         if (yield _Q.purchase_of_call(id=wish.call_id)):
             return True
         claim = self.purchase
+        yield purchases_to_change(claim.id)
         taken = yield _Q.spend_first(
             id=claim.id, attempt=claim.attempt, token_used=int(wish.is_token), now_ms=self.now_ms
         )
@@ -248,7 +258,8 @@ class Booked(NamedTuple):
     expires_ms: int | None
 
 
-def book_grant(purchase_id: str, granted: Row, now_ms: int, *, token_used: bool, spent_count: int = 0) -> Unit[Booked]:
+@unit_of_work
+def book_grant(purchase_id: str, granted: Row, now_ms: int, *, token_used: bool, spent_count: int = 0) -> Steps[Booked]:
     """The credits of a grant, so many of them spent at once, their entry in the ledger and the gate's counters.
 
     Of a gate that was deleted by then they are void (contract 2); one of its calls is due where none was spent.

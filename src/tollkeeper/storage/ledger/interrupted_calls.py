@@ -10,23 +10,25 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tollkeeper.storage.engine.database import unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.ledger import call_journal
 
 if TYPE_CHECKING:
-    from tollkeeper.storage.engine.database import Row, Unit
+    from tollkeeper.storage.engine.database import Row, Steps
 
 PIECE_ROWS: Final = 64  # some thousand calls
 
 _Q: Final = load_queries("gateway.sql")
-_JOURNAL: Final = load_queries("call_journal_sqlite.sql")
+_JOURNAL: Final = load_queries("call_journal.sql")
 _ENCODE: Final = msgspec.json.Encoder().encode
 _CALLS: Final = msgspec.json.Decoder(list[str]).decode
 _SPENT: Final = msgspec.json.Decoder(dict[str, int]).decode
 _ENDED: Final = msgspec.json.Decoder(dict[str, list[str]]).decode
 
 
-def interrupt_calls(now_ms: int) -> Unit[int]:
+@unit_of_work
+def interrupt_calls(now_ms: int) -> Steps[int]:
     """Mark every call that has no end; how many there were. Nobody else may serve meanwhile."""
     count = len((yield _Q.interrupt_calls(now_ms=now_ms)))
     notes = yield _JOURNAL.open_calls()
@@ -41,7 +43,8 @@ def interrupt_calls(now_ms: int) -> Unit[int]:
     return count
 
 
-def _left_open(notes: list[Row]) -> Unit[dict[str, None]]:
+@unit_of_work
+def _left_open(notes: list[Row]) -> Steps[dict[str, None]]:
     """The calls of the notes, and those of the journal behind them, that no row of the journal ends."""
     found = {call_id: None for note in notes for call_id in _CALLS(note["calls"])}
     first = min(note["since"] for note in notes)

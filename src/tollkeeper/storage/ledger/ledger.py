@@ -103,7 +103,7 @@ class Ledger:
 
     async def open(self) -> None:
         """Before the first spend: learn how much is in the journal already, which need not be looked through again."""
-        self._open.newest = await self._database.run_short(call_journal.newest())
+        self._open.newest = await self._database.run(call_journal.newest(), is_short=True)
 
     def spend(self, request: HeldSpend, now_ms: int, callback: _Answer) -> None:
         """Spend one credit; `callback` is called once in this loop, and never before this returns.
@@ -262,7 +262,9 @@ class Ledger:
     def _post(self, batch: _Batch, answer: Callable[[JobOutcome], None], *, is_alone: bool = False) -> None:
         spends = [request for request, _ in batch.others]
         try:
-            self._database.post(SpendBatch(spends, self._now_ms, batch.ended.single, batch.columns, is_alone), answer)
+            self._database.post(
+                SpendBatch(spends, self._now_ms, batch.ended.single, batch.columns, is_alone).unit(), answer
+            )
         except StorageError as error:  # what is asked in pieces may have been taken when it was asked whole
             answer(JobOutcome(error=error if is_alone else NotTakenError(error.message)))
         except Exception as error:  # noqa: BLE001 - it is the answer to each of them

@@ -13,6 +13,7 @@ import msgspec
 from tollkeeper.core.keys.sealing import place as sealed_place
 from tollkeeper.core.purchases import Spend
 from tollkeeper.core.x402.version1 import PaymentKey
+from tollkeeper.storage.engine.database import unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.ledger.first_purchase import ClaimRow
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult, purchase_from
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.purchases import Terms
     from tollkeeper.core.x402.payer_proof import AuthorizationStanding
     from tollkeeper.core.x402.payment_offer import Tender
-    from tollkeeper.storage.engine.database import Database, Statement, Unit
+    from tollkeeper.storage.engine.database import Database, Statement, Steps
     from tollkeeper.storage.engine.seals import Sealing
     from tollkeeper.storage.ledger.purchase_rows import Purchase
 
@@ -60,7 +61,8 @@ class ShowPayment(msgspec.Struct, frozen=True, kw_only=True):
     kept_until: int
     moment: int
 
-    def unit(self) -> Unit[SpendResult]:
+    @unit_of_work
+    def unit(self) -> Steps[SpendResult]:
         """Spend a credit of the oldest purchase: UNKNOWN where none is held, STALE where the payment is known."""
         key, now_ms = self.key, self.row.now_ms
         place = Place(key.payer, self.wish.gate_id, key.network)
@@ -105,15 +107,15 @@ class ShownPayments:
     async def has(self, key: PaymentKey) -> bool:
         """Tell whether the payment was claimed or shown before."""
         known = _Q.purchase_by_payment(network=key.network, asset=key.asset, payer=key.payer, nonce=key.nonce)
-        return bool(await self._database.read_short(known))
+        return bool(await self._database.read(known, is_short=True))
 
     async def holds(self, place: Place, now_ms: int) -> bool:
         """Tell whether the payer holds a credit there."""
-        return bool(await self._database.read_short(place.held(now_ms)))
+        return bool(await self._database.read(place.held(now_ms), is_short=True))
 
     async def claims(self, place: Place, since_ms: int) -> list[Purchase]:
         """List what the payer has begun to buy there since then, oldest first."""
-        return [purchase_from(row) for row in await self._database.read_short(place.claims(since_ms))]
+        return [purchase_from(row) for row in await self._database.read(place.claims(since_ms), is_short=True)]
 
     async def spend(
         self,
@@ -149,4 +151,4 @@ class ShownPayments:
             kept_until=standing.kept_until(tender),
             moment=standing.moment,
         )
-        return await self._database.run_short(shown.unit())
+        return await self._database.run(shown.unit(), is_short=True)

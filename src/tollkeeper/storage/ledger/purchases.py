@@ -21,7 +21,8 @@ from tollkeeper.core.purchases import (
     Spend,
     Terms,
 )
-from tollkeeper.storage.engine.database import rows_of
+from tollkeeper.storage.engine.database import rows_of, unit_of_work
+from tollkeeper.storage.engine.locks import gates_as_they_are, purchases_to_change
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.ledger.first_purchase import (
     WITHOUT_LIMIT,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.api.errors import ApiError
     from tollkeeper.core.x402.version1 import PaymentKey
-    from tollkeeper.storage.engine.database import Database, Row, Unit
+    from tollkeeper.storage.engine.database import Database, Row, Steps
     from tollkeeper.storage.engine.seals import Sealing
 
 __all__ = [
@@ -143,7 +144,7 @@ class Purchases:
             result = await self._spend(HeldSpend(None, rows[0]["id"], wish), now_ms)
             if result.outcome in _AS_IT_STANDS:
                 return result
-        return await self._database.run_short(spend_of_payer(payer, wish, now_ms))
+        return await self._database.run(spend_of_payer(payer, wish, now_ms), is_short=True)
 
     async def restore(self, call_id: str, status: int, now_ms: int) -> int | None:
         """Give the credit of a call back whose answer is to have this status, once.
@@ -154,12 +155,12 @@ class Purchases:
         """
         row = self.ledger.row_of(call_id)
         try:
-            return await self._database.run_short(restore_call(call_id, status, now_ms, row=row))
+            return await self._database.run(restore_call(call_id, status, now_ms, row=row), is_short=True)
         except RestoredOftenError:
             return None
 
     async def _spend(self, spend: HeldSpend, now_ms: int) -> SpendResult:
-        return await self._database.run_short(spend_one(spend, now_ms))
+        return await self._database.run(spend_one(spend, now_ms), is_short=True)
 
     async def claim(
         self,
@@ -203,7 +204,7 @@ class Purchases:
                 pay_to=self._seal(purchase_id, "pay_to", terms.pay_to.encode()),
                 request=self._seal(purchase_id, "request", request),
             )
-            claimed = await self._database.run_short(claim.unit())
+            claimed = await self._database.run(claim.unit(), is_short=True)
             if claimed.won is not None:
                 return ClaimResult(claimed.won, claimed.purchase)
             if claimed.purchase is None:
@@ -232,13 +233,17 @@ class Purchases:
         }
         return await self._database.run(self._honour(key, terms, purchase_id, transaction_hash, columns))
 
+    @unit_of_work
     def _honour(
         self, key: PaymentKey, terms: Terms, purchase_id: str, transaction_hash: str, columns: dict[str, Any]
-    ) -> Unit[ClaimResult]:
+    ) -> Steps[ClaimResult]:
         identity = {"network": key.network, "asset": key.asset, "payer": key.payer, "nonce": key.nonce}
         now_ms: int = columns["now_ms"]
+        yield gates_as_they_are([terms.gate_id])
         proven: dict[str, Any] = {"transaction_hash": transaction_hash, "now_ms": now_ms}
         rows = yield _Q.purchase_by_payment(**identity)
+        if rows and (yield purchases_to_change(rows[0]["id"])):
+            rows = yield _Q.purchase_by_payment(**identity)
         if rows:
             found = purchase_from(rows[0])
             is_same = rows[0]["honoured_ms"] is not None and found.transaction_hash == transaction_hash
@@ -300,7 +305,7 @@ class Purchases:
             wish=wish,
             now_ms=now_ms,
         )
-        return await self._database.run_short(grant.unit())
+        return await self._database.run(grant.unit(), is_short=True)
 
     async def fail(
         self,
@@ -366,7 +371,7 @@ class Purchases:
 
     async def revive(self, purchase: Purchase, transaction_hash: str, now_ms: int) -> None:
         """Gives back what `void` took, because the payment was made after all."""
-        await self._database.run(_revive(purchase.id, transaction_hash, now_ms))
+        await self._database.run(_revive(purchase.id, purchase.gate_id, transaction_hash, now_ms))
 
     async def reopen(self, purchase: Purchase, now_ms: int) -> bool:
         """Makes an attempt that had failed a claim again: its payment was made after all, for whomever.
@@ -388,7 +393,7 @@ class Purchases:
 
     async def by_id(self, purchase_id: str) -> Purchase | None:
         """One purchase."""
-        rows = await self._database.read_short(_Q.purchase_by_id(id=purchase_id))
+        rows = await self._database.read(_Q.purchase_by_id(id=purchase_id), is_short=True)
         return purchase_from(rows[0]) if rows else None
 
     async def by_payment(self, key: PaymentKey) -> Purchase | None:
@@ -399,8 +404,8 @@ class Purchases:
 
     async def of_payer(self, payer: str, limit: int, offset: int) -> tuple[list[tuple[Purchase, str]], int]:
         """Live purchases of a wallet with their gates' slugs, newest first, and how many there are."""
-        counted = await self._database.read_long(_Q.count_purchases_of_payer(payer=payer), payer)
-        rows = await self._database.read_long(_Q.purchases_of_payer(payer=payer, limit=limit, offset=offset), payer)
+        counted = await self._database.read(_Q.count_purchases_of_payer(payer=payer), tenant=payer)
+        rows = await self._database.read(_Q.purchases_of_payer(payer=payer, limit=limit, offset=offset), tenant=payer)
         return [(purchase_from(row), row["slug"]) for row in rows], counted[0]["total"]
 
     async def unpaid_of_payer(self, payer: str, gate_id: int, limit: int) -> list[Purchase]:
@@ -455,7 +460,9 @@ class Purchases:
         await self._database.run(_follow(looks))
 
 
-def _follow(looks: Sequence[Look]) -> Unit[None]:
+@unit_of_work
+def _follow(looks: Sequence[Look]) -> Steps[None]:
+    yield purchases_to_change(*(look.purchase_id for look in looks))
     for look in looks:
         if look.is_renamed:
             yield _Q.rename_credits(id=look.purchase_id, transaction_hash=look.transaction_hash)
@@ -470,14 +477,19 @@ def _follow(looks: Sequence[Look]) -> Unit[None]:
         )
 
 
-def _void(purchase_id: str, now_ms: int, *, is_followed: bool) -> Unit[None]:
+@unit_of_work
+def _void(purchase_id: str, now_ms: int, *, is_followed: bool) -> Steps[None]:
     follow_ms = now_ms + FIRST_LOOK_MS if is_followed else None
+    yield purchases_to_change(purchase_id)
     for row in (yield _Q.void_unpaid(id=purchase_id, follow_ms=follow_ms, now_ms=now_ms)):
         yield _Q.close_credits(number=row["number"])
         yield _Q.add_revenue(gate_id=row["gate_id"], revenue_micro=-int(row["value_micro"]))
 
 
-def _revive(purchase_id: str, transaction_hash: str, now_ms: int) -> Unit[None]:
+@unit_of_work
+def _revive(purchase_id: str, gate_id: int, transaction_hash: str, now_ms: int) -> Steps[None]:
+    yield gates_as_they_are([gate_id])
+    yield purchases_to_change(purchase_id)
     yield _Q.reopen_void_credits(id=purchase_id, token_used=0, now_ms=now_ms)
     yield _Q.rename_credits(id=purchase_id, transaction_hash=transaction_hash)
     rows = yield _Q.revive_purchase(
@@ -487,7 +499,8 @@ def _revive(purchase_id: str, transaction_hash: str, now_ms: int) -> Unit[None]:
         yield from _count_again(purchase_id, row, now_ms)
 
 
-def _honour_void(found: Purchase, transaction_hash: str, now_ms: int, *, is_same: bool) -> Unit[ClaimResult]:
+@unit_of_work
+def _honour_void(found: Purchase, transaction_hash: str, now_ms: int, *, is_same: bool) -> Steps[ClaimResult]:
     yield _Q.reopen_void_credits(id=found.id, token_used=1, now_ms=now_ms)
     rows = yield _Q.honour_void(id=found.id, attempt=found.attempt, transaction_hash=transaction_hash, now_ms=now_ms)
     for row in rows:
@@ -496,7 +509,8 @@ def _honour_void(found: Purchase, transaction_hash: str, now_ms: int, *, is_same
     return ClaimResult(Claim.WON if rows else Claim.TAKEN, purchase_from(now[0]), was_honoured=is_same and not rows)
 
 
-def _count_again(purchase_id: str, row: Row, now_ms: int) -> Unit[None]:
+@unit_of_work
+def _count_again(purchase_id: str, row: Row, now_ms: int) -> Steps[None]:
     """Its value is earned; of a gate that was deleted meanwhile its credits end all the same."""
     yield _Q.add_revenue(gate_id=row["gate_id"], revenue_micro=int(row["value_micro"]))
     standing = yield _Q.gate_standing(gate_id=row["gate_id"])

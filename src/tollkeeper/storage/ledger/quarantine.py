@@ -12,13 +12,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.purchases import PurchaseState
+from tollkeeper.storage.engine.database import unit_of_work
+from tollkeeper.storage.engine.locks import purchases_to_change
 from tollkeeper.storage.engine.queries import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from tollkeeper.storage.engine.database import Database, Unit
-    from tollkeeper.storage.engine.snapshot import Snapshot
+    from tollkeeper.storage.engine.database import Database, Snapshot, Steps
 
 _Q: Final = load_queries("gateway.sql")
 _AT_ONCE: Final = 100
@@ -38,8 +39,10 @@ async def hold(database: Database, broken: Mapping[str, str], now_ms: int) -> li
     return held
 
 
-def _hold(broken: Iterable[tuple[str, str]], now_ms: int) -> Unit[list[str]]:
+@unit_of_work
+def _hold(broken: Sequence[tuple[str, str]], now_ms: int) -> Steps[list[str]]:
     held: list[str] = []
+    yield purchases_to_change(*(purchase_id for purchase_id, _ in broken))
     for purchase_id, rule in broken:
         if (yield _Q.hold_purchase(id=purchase_id, failure=f"held: {rule}", now_ms=now_ms)):
             held.append(purchase_id)
@@ -55,8 +58,10 @@ async def release(database: Database, mended: Sequence[str], now_ms: int) -> lis
     return released
 
 
-def _release(mended: Iterable[str], now_ms: int) -> Unit[list[str]]:
+@unit_of_work
+def _release(mended: Sequence[str], now_ms: int) -> Steps[list[str]]:
     released: list[str] = []
+    yield purchases_to_change(*mended)
     for purchase_id in mended:
         for row in (yield _Q.release_purchase(id=purchase_id, now_ms=now_ms)):
             released.append(purchase_id)

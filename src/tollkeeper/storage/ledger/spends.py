@@ -20,20 +20,24 @@ import msgspec
 
 from tollkeeper.core.purchases import GATE_DELETED, PARKED_SHOWN_MS, PurchaseState, Spend
 from tollkeeper.core.x402.version1 import PaymentKey
-from tollkeeper.storage.engine.database import ConstraintError, StorageError
+from tollkeeper.storage.engine.database import ConstraintError, Statement, StorageError, unit_of_work
+from tollkeeper.storage.engine.locks import gates_as_they_are, purchases_to_change
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.ledger import call_journal
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult, purchase_from
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from tollkeeper.storage.engine.database import Row, Statement, Unit
+    from tollkeeper.storage.engine.database import Row, Steps
 
 _Q: Final = load_queries("gateway.sql")
-_BATCH: Final = load_queries("spending_sqlite.sql")
+_BATCH: Final = load_queries("spending.sql")
 _ENCODE: Final = msgspec.json.Encoder().encode
-_SPENT: Final = Spend.SPENT
+_LINE: Final = 0  # no purchase's number: the row of the journal
+_SPEND_KNOWN: Final = """
+SELECT number, remaining FROM spend_known(:gate_ids, :gate_versions, :numbers, :counts, :now_ms, :calls, :ended)
+"""
 UNAVAILABLE: Final = 503
 _UNKNOWN: Final = SpendResult(Spend.UNKNOWN)
 _WITHOUT_CREDIT: Final = {
@@ -93,13 +97,15 @@ class SpendBatch(msgspec.Struct, frozen=True):
     known: KnownSpends | None = None
     is_alone: bool = False
 
-    def unit(self) -> Unit[Spent]:
+    @unit_of_work
+    def unit(self) -> Steps[Spent]:
         """Write the ends of calls, then the known spends, then all others."""
         if self.ended:
             yield from end_calls(self.ended, self.now_ms)
         spent = Spent([])
         if self.known is not None:
-            spent = yield from spend_known(self.known, self.now_ms, is_alone=self.is_alone)
+            is_whole = not self.ended and not self.spends
+            spent = yield from spend_known(self.known, self.now_ms, is_alone=self.is_alone, is_whole=is_whole)
         if self.spends:
             spent.others = yield from spend_all(self.spends, self.now_ms)
         return spent
@@ -175,34 +181,70 @@ class _Held:
 _changed = msgspec.structs.replace
 
 
-def spend_known(known: KnownSpends, now_ms: int, *, is_alone: bool = False) -> Unit[Spent]:
+@unit_of_work
+def spend_known(known: KnownSpends, now_ms: int, *, is_alone: bool = False, is_whole: bool = False) -> Steps[Spent]:
     """How many credits each purchase has left after the spend that named it and was right.
 
     None where that is not sure, nothing taken: its gate or another of these has changed, or its purchase has not the
-    credits for all of these. Such a spend is asked again as one that is not known.
+    credits for all of these. Such a spend is asked again as one that is not known. `is_whole`: its unit is no more than
+    this.
     Raises: ConstraintError for a call id that is used twice in these; with `is_alone` for one that is used already, too
     (ids are made so that none is; a batch that broke is asked for in pieces, to find the one that broke it).
     """
     calls = known.calls
     if len(calls) != known.count or (is_alone and (yield from _are_used(known))):
         raise ConstraintError("a call's id is used twice")
-    numbers = [*calls.values()]
+    yield from call_journal.note_open(known.opened)
+    count_of = Counter(calls.values())
+    gates, numbers = sorted(known.gates), sorted(count_of)
+    rows = yield Statement(
+        _SPEND_KNOWN,
+        {
+            "gate_ids": [gate_id for gate_id, _ in gates],
+            "gate_versions": [version for _, version in gates],
+            "numbers": numbers,
+            "counts": [count_of[number] for number in numbers],
+            "now_ms": now_ms,
+            "calls": _ENCODE(calls).decode(),
+            "ended": _ENCODE(known.ended).decode(),
+        },
+        instead=_spend_here(known, count_of, now_ms),
+        is_whole=is_whole and not is_alone and not known.opened,
+    )
+    left_of: dict[int, int] = {row["number"]: row["remaining"] for row in rows}  # after the last of its spends
+    line = left_of.pop(_LINE, 0)
+    return Spent([], _lefts(calls.values(), count_of, left_of), line)
+
+
+@unit_of_work
+def _spend_here(known: KnownSpends, count_of: Counter[int], now_ms: int) -> Steps[list[Row]]:
+    """What the function `spend_known` of PostgreSQL does, for an engine without: its rows are the same."""
+    calls = known.calls
+    rows: list[Row] = []
     gates = yield _BATCH.standing_of_gates(wanted=_ENCODE([gate_id for gate_id, _ in known.gates]).decode())
-    lefts: list[int | None] = [None] * len(numbers)
     if known.gates == {(row["id"], row["version"]) for row in gates if row["deleted_ms"] is None}:
-        lefts = yield from _take_known(numbers, now_ms)
-        if None in lefts:
-            calls = {
-                call_id: number
-                for (call_id, number), left in zip(calls.items(), lefts, strict=True)
-                if left is not None
-            }
-    else:
-        calls = {}
-    return Spent([], lefts, (yield from call_journal.write(calls, known.ended, known.opened, now_ms)))
+        rows = yield _BATCH.spend_known_credits(spent=_ENCODE(count_of).decode(), now_ms=now_ms)
+    if len(rows) < len(count_of):
+        taken = {row["number"] for row in rows}
+        calls = {call_id: number for call_id, number in calls.items() if number in taken}
+    line = yield from call_journal.write(calls, known.ended, {}, now_ms)
+    return [*rows, {"number": _LINE, "remaining": line}]
 
 
-def _are_used(known: KnownSpends) -> Unit[bool]:
+def _lefts(numbers: Collection[int], count_of: Counter[int], left_of: dict[int, int]) -> list[int | None]:
+    """How many credits are left after each; None where it is not enough for all of its purchase's."""
+    if len(count_of) == len(numbers):  # mostly each has one
+        return list(map(left_of.get, numbers))
+    left: list[int | None] = []
+    for number in reversed([*numbers]):
+        left.append(count := left_of.get(number))
+        if count is not None:
+            left_of[number] = count + 1
+    return left[::-1]
+
+
+@unit_of_work
+def _are_used(known: KnownSpends) -> Steps[bool]:
     """Return True if one of these calls has been used."""
     for call_id in known.calls:
         if (yield _Q.purchase_of_call(id=call_id)):
@@ -210,27 +252,16 @@ def _are_used(known: KnownSpends) -> Unit[bool]:
     return bool((yield from call_journal.find(known.calls, known.after + 1)))
 
 
-def _take_known(numbers: Sequence[int], now_ms: int) -> Unit[list[int | None]]:
-    """Take a credit each from these purchases' counters: how many are left after each; None where it is not enough."""
-    count_of = Counter(numbers)
-    rows = yield _BATCH.spend_known_credits(spent=_ENCODE(count_of).decode(), now_ms=now_ms)
-    left_of: dict[int, int] = {row["number"]: row["remaining"] for row in rows}  # after the last of its spends
-    if len(count_of) == len(numbers):  # mostly each has one
-        return list(map(left_of.get, numbers))
-    left: list[int | None] = []
-    for number in reversed(numbers):
-        left.append(count := left_of.get(number))
-        if count is not None:
-            left_of[number] = count + 1
-    return left[::-1]
-
-
-def spend_all(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendResult]]:
+@unit_of_work
+def spend_all(spends: Sequence[HeldSpend], now_ms: int) -> Steps[list[SpendResult]]:
     """Spend one credit for each that has a right to one; the answers, in the same order.
 
     Raises: ConstraintError for a call id that is there twice, or has a row of its own already.
     """
+    yield gates_as_they_are(spend.wish.gate_id for spend in spends)
     held_of = yield from _look_up(spends)
+    if held_of and (yield purchases_to_change(*{held.purchase.id for held in held_of.values()})):
+        held_of = yield from _look_up(spends)
     helds = [held_of.get(spend.purchase_id if spend.key is None else spend.key) for spend in spends]
     results = [
         _UNKNOWN if held is None else held.ask(spend.wish, now_ms) for held, spend in zip(helds, spends, strict=True)
@@ -250,7 +281,8 @@ def spend_all(spends: Sequence[HeldSpend], now_ms: int) -> Unit[list[SpendResult
     return results
 
 
-def _spend_alone(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
+@unit_of_work
+def _spend_alone(spend: HeldSpend, now_ms: int) -> Steps[SpendResult]:
     """One spend of a purchase that changes under our hands. Its call is the caller's to record."""
     (held,) = set((yield from _look_up([spend])).values())
     result = held.ask(spend.wish, now_ms)
@@ -262,7 +294,8 @@ def _spend_alone(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
     return result
 
 
-def spend_one(spend: HeldSpend, now_ms: int) -> Unit[SpendResult]:
+@unit_of_work
+def spend_one(spend: HeldSpend, now_ms: int) -> Steps[SpendResult]:
     """Spend one credit as `spend_all` does."""
     (result,) = yield from spend_all([spend], now_ms)
     return result
@@ -277,7 +310,8 @@ def look_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Statement:
     return _Q.oldest_of_payer(payer=payer, gate_id=wish.gate_id, now_ms=now_ms, parked_since_ms=since_ms)
 
 
-def spend_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Unit[SpendResult]:
+@unit_of_work
+def spend_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Steps[SpendResult]:
     """Spend a credit of the oldest purchase that a wallet has at the gate; the caller is that wallet."""
     while True:
         rows = yield look_of_payer(payer, wish, now_ms)
@@ -288,13 +322,14 @@ def spend_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Unit[SpendRes
             return result
 
 
+@unit_of_work
 def restore_call(
     call_id: str,
     status: int,
     now_ms: int,
     *,
     row: int | None = None,
-) -> Unit[int | None]:
+) -> Steps[int | None]:
     """Give a credit back, with its entry in the ledger; see `Purchases.restore`.
 
     `row`: of the journal, where the call is there; how it ended is then for who asks to say.
@@ -322,8 +357,10 @@ class RestoredOftenError(Exception):
     """
 
 
-def _give_credit_back(purchase_id: str, *, is_bounded: bool) -> Unit[int]:
+@unit_of_work
+def _give_credit_back(purchase_id: str, *, is_bounded: bool) -> Steps[int]:
     """How many credits the purchase has then. Raises: RestoredOftenError, by which the unit changes nothing."""
+    yield purchases_to_change(purchase_id)
     rows = yield _Q.give_credit_back(id=purchase_id, is_bounded=int(is_bounded))
     if not rows and is_bounded:
         raise RestoredOftenError
@@ -333,7 +370,8 @@ def _give_credit_back(purchase_id: str, *, is_bounded: bool) -> Unit[int]:
     return remaining
 
 
-def give_back(calls: Mapping[str, int | None], since: int, now_ms: int) -> Unit[None]:
+@unit_of_work
+def give_back(calls: Mapping[str, int | None], since: int, now_ms: int) -> Steps[None]:
     """Undo what spends took whose callers were answered 503; one that took nothing, or was undone, changes nothing.
 
     Those of which no row of the journal is named have rows of their own, or are in the journal from the row `since` on.
@@ -350,6 +388,7 @@ def give_back(calls: Mapping[str, int | None], since: int, now_ms: int) -> Unit[
             known.setdefault(row, []).append(call_id)
     for row, its in known.items():
         found += yield from call_journal.find(its, row, row)
+    yield purchases_to_change(*{spent["id"] for spent in found})
     for spent in found:
         if (yield from call_journal.enter_restore(spent["call_id"], spent["id"], now_ms)):
             yield from _give_credit_back(spent["id"], is_bounded=False)
@@ -357,12 +396,13 @@ def give_back(calls: Mapping[str, int | None], since: int, now_ms: int) -> Unit[
         yield from call_journal.write({}, {UNAVAILABLE: [spent["call_id"] for spent in found]}, {}, now_ms)
 
 
+@unit_of_work
 def end_calls(
     ended: Mapping[int, Sequence[str]],
     now_ms: int,
     in_journal: Mapping[int, Sequence[str]] = MappingProxyType({}),
     opened: Mapping[str, call_journal.Open] = MappingProxyType({}),
-) -> Unit[None]:
+) -> Steps[None]:
     """Record how calls ended: by status, ids of those with rows of their own, and of those in the journal.
 
     `opened`: see `call_journal.write`.
@@ -372,7 +412,8 @@ def end_calls(
     yield from call_journal.write({}, in_journal, opened, now_ms)
 
 
-def _look_up(spends: Sequence[HeldSpend]) -> Unit[dict[PaymentKey | str | None, _Held]]:
+@unit_of_work
+def _look_up(spends: Sequence[HeldSpend]) -> Steps[dict[PaymentKey | str | None, _Held]]:
     """The purchases that the spends name; one that is named by payment and by id is one and the same."""
     held_of: dict[PaymentKey | str | None, _Held] = {}
     by_id: dict[str, _Held] = {}
@@ -388,7 +429,8 @@ def _look_up(spends: Sequence[HeldSpend]) -> Unit[dict[PaymentKey | str | None, 
     return held_of
 
 
-def _take(changed: dict[str, _Held], now_ms: int) -> Unit[set[str]]:
+@unit_of_work
+def _take(changed: dict[str, _Held], now_ms: int) -> Steps[set[str]]:
     """Take what was decided from the counters; the purchases that did not have it any more and stay as they are."""
     if not changed:
         return set()
@@ -409,13 +451,15 @@ def _take(changed: dict[str, _Held], now_ms: int) -> Unit[set[str]]:
     return short
 
 
-def void_with_gate(purchase_id: str, now_ms: int) -> Unit[None]:
+@unit_of_work
+def void_with_gate(purchase_id: str, now_ms: int) -> Steps[None]:
     """End a purchase that is LIVE, and what is left of its credits, because its gate was deleted."""
     for row in (yield _Q.void_with_gate(id=purchase_id, now_ms=now_ms)):
         yield _Q.close_credits(number=row["number"])
 
 
-def _record(calls: Sequence[tuple[str, str | None]], now_ms: int) -> Unit[None]:
+@unit_of_work
+def _record(calls: Sequence[tuple[str, str | None]], now_ms: int) -> Steps[None]:
     """The calls, which are the ledger's entries of these spends: call id, purchase id.
 
     Raises: ConstraintError for an id that is there twice, as the database does for one that it has.

@@ -105,6 +105,7 @@ RETURNING id;
 UPDATE purchases SET state = 'VOID', updated_ms = :now_ms,
     failure = CASE WHEN failure IS NULL THEN 'gate_deleted' ELSE 'gate_deleted, ' || failure END
 WHERE number IN (SELECT number FROM purchases WHERE gate_id = :gate_id AND state = 'LIVE' ORDER BY number LIMIT :many)
+    AND state = 'LIVE'
 RETURNING number, (
     SELECT c.remaining FROM credits c
     WHERE c.number = purchases.number AND (c.expires_ms IS NULL OR c.expires_ms > :now_ms)
@@ -131,11 +132,11 @@ SELECT challenges, purchases, calls, failures, revenue_high, revenue_micro FROM 
 
 -- What a gate sold on trust and is not confirmed yet; what of all that it sold proved unpaid after all.
 -- name: trust_of_gate
-SELECT 'LIVE' AS state, count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT) / 1000000000), 0) AS value_high,
-    coalesce(sum(CAST(value_micro AS BIGINT) % 1000000000), 0) AS value_low
+SELECT 'LIVE' AS state, count(*) AS purchases, coalesce(CAST(sum(CAST(value_micro AS BIGINT) / 1000000000) AS BIGINT), 0) AS value_high,
+    coalesce(CAST(sum(CAST(value_micro AS BIGINT) % 1000000000) AS BIGINT), 0) AS value_low
 FROM purchases WHERE assume_valid = 1 AND confirmed = 0 AND state = 'LIVE' AND gate_id = :gate_id
-UNION ALL SELECT 'VOID', count(*), coalesce(sum(CAST(value_micro AS BIGINT) / 1000000000), 0),
-    coalesce(sum(CAST(value_micro AS BIGINT) % 1000000000), 0)
+UNION ALL SELECT 'VOID', count(*), coalesce(CAST(sum(CAST(value_micro AS BIGINT) / 1000000000) AS BIGINT), 0),
+    coalesce(CAST(sum(CAST(value_micro AS BIGINT) % 1000000000) AS BIGINT), 0)
 FROM purchases WHERE gate_id = :gate_id AND state = 'VOID' AND failure = 'settlement_failed';
 
 -- name: count_purchase
@@ -189,14 +190,14 @@ RETURNING number;
 -- name: claim_again
 -- As `claim_payment`. What a transaction has shown to everybody stays so, whatever becomes of this attempt.
 UPDATE purchases SET
-    state = 'CLAIMED', shown_in = coalesce(transaction_hash, shown_in), attempt = :next_attempt,
+    state = 'CLAIMED', shown_in = coalesce(transaction_hash, shown_in), attempt = CAST(:next_attempt AS BIGINT),
     gate_version = :gate_version, price_micro = :price_micro, credits = :credits, pay_to = :pay_to,
     header_hash = :header_hash, assume_valid = :assume_valid, failure = NULL, value_micro = :value_micro,
     valid_before_seconds = :valid_before_seconds, credits_expire_after_seconds = :credits_expire_after_seconds,
     request = :request, transaction_hash = NULL, paid_ms = NULL, follow_ms = NULL, untold_ms = NULL,
     attempt_ms = :now_ms, updated_ms = :now_ms
-WHERE id = :id AND state = 'FAILED' AND :next_attempt <= :attempts_max
-    AND :next_attempt = CASE WHEN failure = 'hub_refused_our_signature' THEN attempt ELSE attempt + 1 END
+WHERE id = :id AND state = 'FAILED' AND CAST(:next_attempt AS BIGINT) <= :attempts_max
+    AND CAST(:next_attempt AS BIGINT) = CASE WHEN failure = 'hub_refused_our_signature' THEN attempt ELSE attempt + 1 END
     AND EXISTS (
         SELECT 1 FROM paygates g
         WHERE g.id = purchases.gate_id AND g.version = :gate_version AND g.is_enabled = 1 AND g.deleted_ms IS NULL
@@ -357,8 +358,9 @@ RETURNING gate_id, value_micro;
 -- A sale that breaks an invariant keeps its state; `failure` says which, and its credits are closed. What became of its
 -- payment is looked at once more. Of one whose gate was deleted nothing is due meanwhile.
 -- name: hold_purchase
-UPDATE purchases SET failure = CASE WHEN state = 'VOID' THEN 'gate_deleted, ' || :failure ELSE :failure END,
-    updated_ms = :now_ms, follow_ms = CASE WHEN honoured_ms IS NULL THEN :now_ms ELSE NULL END
+UPDATE purchases SET
+    failure = CASE WHEN state = 'VOID' THEN 'gate_deleted, ' || CAST(:failure AS TEXT) ELSE CAST(:failure AS TEXT) END,
+    updated_ms = :now_ms, follow_ms = CASE WHEN honoured_ms IS NULL THEN CAST(:now_ms AS BIGINT) END
 WHERE id = :id AND ((state = 'LIVE' AND failure IS NULL) OR (state = 'VOID' AND failure = 'gate_deleted'))
 RETURNING number;
 
@@ -435,8 +437,8 @@ SELECT id, failure, network, payer, nonce FROM purchases WHERE state = 'PARKED' 
 
 -- What may be unpaid, and what was not paid after all, of late: few rows, by an index of their own (hence no bare columns).
 -- name: exposure_of_payer
-SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT) / 1000000000), 0) AS value_high,
-    coalesce(sum(CAST(value_micro AS BIGINT) % 1000000000), 0) AS value_low FROM (
+SELECT count(*) AS purchases, coalesce(CAST(sum(CAST(value_micro AS BIGINT) / 1000000000) AS BIGINT), 0) AS value_high,
+    coalesce(CAST(sum(CAST(value_micro AS BIGINT) % 1000000000) AS BIGINT), 0) AS value_low FROM (
     SELECT value_micro FROM purchases
     WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE', 'VOID') AND payer = :payer
     UNION ALL SELECT value_micro FROM purchases
@@ -445,8 +447,8 @@ SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT) / 1000000
 ) AS owed;
 
 -- name: exposure_of_gate
-SELECT count(*) AS purchases, coalesce(sum(CAST(value_micro AS BIGINT) / 1000000000), 0) AS value_high,
-    coalesce(sum(CAST(value_micro AS BIGINT) % 1000000000), 0) AS value_low FROM (
+SELECT count(*) AS purchases, coalesce(CAST(sum(CAST(value_micro AS BIGINT) / 1000000000) AS BIGINT), 0) AS value_high,
+    coalesce(CAST(sum(CAST(value_micro AS BIGINT) % 1000000000) AS BIGINT), 0) AS value_low FROM (
     SELECT value_micro FROM purchases
     WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE', 'VOID') AND gate_id = :gate_id
     UNION ALL SELECT value_micro FROM purchases

@@ -8,7 +8,7 @@ FROM purchases GROUP BY network, asset, payer, nonce HAVING count(*) > 1;
 -- name: i2_remaining_is_the_ledger
 SELECT p.id AS subject, 'remaining ' || p.remaining || ', granted ' || p.granted || ', ledger ' || coalesce(e.total, 0) AS found
 FROM holdings p
-LEFT JOIN (SELECT purchase_id, sum(delta) AS total FROM credit_entries GROUP BY purchase_id) e ON e.purchase_id = p.id
+LEFT JOIN (SELECT purchase_id, CAST(sum(delta) AS BIGINT) AS total FROM credit_entries GROUP BY purchase_id) e ON e.purchase_id = p.id
 WHERE p.remaining <> coalesce(e.total, 0) OR p.remaining < 0 OR p.remaining > p.granted;
 
 -- name: i2_granted_is_what_was_bought
@@ -16,7 +16,7 @@ SELECT p.id AS subject, p.state || ', bought ' || p.credits || ', granted ' || p
     AS found
 FROM holdings p
 LEFT JOIN (
-    SELECT purchase_id, sum(delta) AS total FROM credits_given WHERE reason = 'grant' GROUP BY purchase_id
+    SELECT purchase_id, CAST(sum(delta) AS BIGINT) AS total FROM credits_given WHERE reason = 'grant' GROUP BY purchase_id
 ) e ON e.purchase_id = p.id
 WHERE p.granted <> coalesce(e.total, 0)
     OR p.granted <> CASE WHEN p.state IN ('LIVE', 'VOID') THEN p.credits ELSE 0 END;
@@ -33,7 +33,7 @@ FROM credits c LEFT JOIN purchases p ON p.number = c.number WHERE p.number IS NU
 -- What is left out of its wallet's look while it holds something. The other way round costs a look and hides nothing.
 -- name: i2_what_is_marked_used_up_holds_nothing
 SELECT p.id AS subject, 'remaining ' || c.remaining AS found
-FROM credits c CROSS JOIN purchases p ON p.number = c.number WHERE c.remaining > 0 AND p.is_used_up = 1;
+FROM credits c CROSS JOIN purchases p WHERE p.number = c.number AND c.remaining > 0 AND p.is_used_up = 1;
 
 -- That every spend has its call, and every call its spend (I3), needs no check: what is written of a call is its spend's entry.
 -- Of calls in the journal no index keeps two of one id away. The last 2,000 rows are looked at (some 100,000 calls): whatever
@@ -70,7 +70,7 @@ WHERE e.reason = 'restore' AND NOT EXISTS (SELECT 1 FROM single_calls c WHERE c.
 SELECT p.id AS subject, c.calls || ' calls of ' || p.granted || ' credits' AS found
 FROM holdings p
 JOIN (
-    SELECT purchase_id, -sum(delta) AS calls FROM credit_entries WHERE reason IN ('spend', 'restore') GROUP BY purchase_id
+    SELECT purchase_id, -CAST(sum(delta) AS BIGINT) AS calls FROM credit_entries WHERE reason IN ('spend', 'restore') GROUP BY purchase_id
 ) c ON c.purchase_id = p.id
 WHERE c.calls > p.granted;
 
@@ -94,25 +94,25 @@ WHERE CAST(p.value_micro AS BIGINT) < p.price_micro OR NOT EXISTS (
 
 -- Values are summed in two parts, billions (thousands of USDC) and the rest, so that no sum is larger than an integer.
 -- name: i13_a_payers_debt_is_within_the_cap
-SELECT payer AS subject, count(*) || ' payments of ' || (sum(high) + sum(low) / 1000000000) || ' thousand USDC and '
-    || sum(low) % 1000000000 || ' micro-units' AS found
+SELECT payer AS subject, count(*) || ' payments of ' || (CAST(sum(high) AS BIGINT) + CAST(sum(low) AS BIGINT) / 1000000000) || ' thousand USDC and '
+    || CAST(sum(low) AS BIGINT) % 1000000000 || ' micro-units' AS found
 FROM (
     SELECT payer, CAST(value_micro AS BIGINT) / 1000000000 AS high, CAST(value_micro AS BIGINT) % 1000000000 AS low
     FROM purchases WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE', 'VOID')
 ) AS owed
 GROUP BY payer HAVING count(*) > :payments
-    OR (sum(high) + sum(low) / 1000000000, sum(low) % 1000000000) > (:value_micro / 1000000000, :value_micro % 1000000000);
+    OR (CAST(sum(high) AS BIGINT) + CAST(sum(low) AS BIGINT) / 1000000000, CAST(sum(low) AS BIGINT) % 1000000000) > (CAST(:value_micro AS BIGINT) / 1000000000, CAST(:value_micro AS BIGINT) % 1000000000);
 
 -- name: i13_a_gates_debt_is_within_the_cap
-SELECT 'gate ' || gate_id AS subject, count(*) || ' payments of ' || (sum(high) + sum(low) / 1000000000)
-    || ' thousand USDC and ' || sum(low) % 1000000000 || ' micro-units' AS found
+SELECT 'gate ' || gate_id AS subject, count(*) || ' payments of ' || (CAST(sum(high) AS BIGINT) + CAST(sum(low) AS BIGINT) / 1000000000)
+    || ' thousand USDC and ' || CAST(sum(low) AS BIGINT) % 1000000000 || ' micro-units' AS found
 FROM (
     SELECT gate_id, CAST(value_micro AS BIGINT) / 1000000000 AS high, CAST(value_micro AS BIGINT) % 1000000000 AS low
     FROM purchases WHERE assume_valid = 1 AND confirmed = 0 AND state IN ('CLAIMED', 'LIVE', 'VOID')
 ) AS owed
 GROUP BY gate_id HAVING count(*) > :gate_payments
-    OR (sum(high) + sum(low) / 1000000000, sum(low) % 1000000000)
-        > (:gate_value_micro / 1000000000, :gate_value_micro % 1000000000);
+    OR (CAST(sum(high) AS BIGINT) + CAST(sum(low) AS BIGINT) / 1000000000, CAST(sum(low) AS BIGINT) % 1000000000)
+        > (CAST(:gate_value_micro AS BIGINT) / 1000000000, CAST(:gate_value_micro AS BIGINT) % 1000000000);
 
 -- A sealed address is longer than any address, and a sealed request does not begin as JSON does.
 -- name: i14_addresses_and_requests_are_sealed
@@ -134,8 +134,8 @@ SELECT 'gate ' || c.gate_id AS subject, 'counted ' || c.purchases || ' for ' || 
     || ' times 10^18 and ' || coalesce(s.high % 1000000000 * 1000000000 + s.low, 0) AS found
 FROM paygate_counters c
 LEFT JOIN (
-    SELECT gate_id, count(*) AS purchases, sum(value_micro / 1000000000) + sum(value_micro % 1000000000) / 1000000000 AS high,
-        sum(value_micro % 1000000000) % 1000000000 AS low
+    SELECT gate_id, count(*) AS purchases, CAST(sum(value_micro / 1000000000) AS BIGINT) + CAST(sum(value_micro % 1000000000) AS BIGINT) / 1000000000 AS high,
+        CAST(sum(value_micro % 1000000000) AS BIGINT) % 1000000000 AS low
     FROM (
         SELECT gate_id,
             CASE WHEN state = 'VOID' AND failure NOT LIKE 'gate_deleted%' THEN 0 ELSE CAST(value_micro AS BIGINT) END AS value_micro
@@ -148,5 +148,5 @@ WHERE c.purchases <> coalesce(s.purchases, 0) OR c.revenue_high <> coalesce(s.hi
 -- On Solana a payment names no end: minutes after it was signed it can be made no more.
 -- name: i10_no_claim_open_long_after_its_end
 SELECT id AS subject, state || ' since ' || attempt_ms || ' ms' AS found FROM purchases
-WHERE state = 'CLAIMED' AND attempt_ms < :before_ms - 600000
-    AND (valid_before_seconds < :now_seconds - 600 OR (valid_before_seconds IS NULL AND payer NOT LIKE '0x%'));
+WHERE state = 'CLAIMED' AND attempt_ms < CAST(:before_ms AS BIGINT) - 600000
+    AND (valid_before_seconds < CAST(:now_seconds AS BIGINT) - 600 OR (valid_before_seconds IS NULL AND payer NOT LIKE '0x%'));

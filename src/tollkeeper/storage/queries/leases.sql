@@ -8,7 +8,7 @@ UPDATE hub_processes SET expires_ms = :expires_ms WHERE id = :id AND expires_ms 
 
 -- Nobody lives a minute longer than who says so now: that was said before the clock was put back. Who lives says it anew.
 -- name: correct_processes
-UPDATE hub_processes SET expires_ms = :expires_ms WHERE expires_ms > :expires_ms + 60000;
+UPDATE hub_processes SET expires_ms = :expires_ms WHERE expires_ms > CAST(:expires_ms AS BIGINT) + 60000;
 
 -- name: leave_process
 DELETE FROM hub_processes WHERE id = :id;

@@ -9,7 +9,7 @@ SELECT nonce, value, NULL AS failures, NULL AS first_minute FROM (
     ORDER BY created_ms LIMIT :limit
 ) AS under_way
 UNION ALL
-SELECT NULL, NULL, SUM(failures), MIN(minute) FROM payer_failures
+SELECT NULL, NULL, CAST(SUM(failures) AS BIGINT), MIN(minute) FROM payer_failures
 WHERE network = :network AND payer = :payer AND minute > :after_minute;
 
 -- name: add_failure

@@ -120,8 +120,8 @@ LIMIT 1;
 -- name: list_unfinished
 SELECT * FROM settlements
 WHERE state NOT IN ('CONFIRMED', 'FAILED') AND holder = :holder
-    AND (updated_ms <= :before_ms OR updated_ms > :now_ms + 1000)
-    AND (retry_ms <= :now_ms OR retry_ms > :now_ms + :longest_ms)
+    AND (updated_ms <= :before_ms OR updated_ms > CAST(:now_ms AS BIGINT) + 1000)
+    AND (retry_ms <= :now_ms OR retry_ms > CAST(:now_ms AS BIGINT) + :longest_ms)
     AND (updated_ms > :after_ms OR (updated_ms = :after_ms AND id > :after_id))
 ORDER BY updated_ms, id LIMIT :limit;
 
@@ -148,7 +148,7 @@ SELECT id, rule FROM (
     FROM settlements s
     WHERE s.state NOT IN ('CONFIRMED', 'FAILED') AND s.holder = :holder
         AND s.updated_ms >= :from_ms AND s.updated_ms <= :to_ms
-        AND (s.retry_ms <= :now_ms OR s.retry_ms > :now_ms + :longest_ms)
+        AND (s.retry_ms <= :now_ms OR s.retry_ms > CAST(:now_ms AS BIGINT) + :longest_ms)
 ) AS judged
 WHERE rule IS NOT NULL;
 

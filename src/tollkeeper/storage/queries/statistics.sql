@@ -5,13 +5,13 @@ SELECT hour_ms, outcome, requests FROM traffic_hours
 WHERE gate_id = :gate_id AND hour_ms >= :from_ms AND hour_ms < :to_ms AND outcome <> 'notLogged';
 
 -- name: outcomes_of_owner
-SELECT t.hour_ms, t.outcome, sum(t.requests) AS requests
+SELECT t.hour_ms, t.outcome, CAST(sum(t.requests) AS BIGINT) AS requests
 FROM traffic_hours t JOIN paygates p ON p.id = t.gate_id
 WHERE p.owner_wallet = :owner_wallet AND t.hour_ms >= :from_ms AND t.hour_ms < :to_ms AND t.outcome <> 'notLogged'
 GROUP BY t.hour_ms, t.outcome;
 
 -- name: not_logged_of_gate
-SELECT coalesce(sum(requests), 0) AS requests FROM traffic_hours
+SELECT coalesce(CAST(sum(requests) AS BIGINT), 0) AS requests FROM traffic_hours
 WHERE gate_id = :gate_id AND hour_ms >= :from_ms AND outcome = :outcome;
 
 -- name: latencies_of_gate
@@ -19,23 +19,23 @@ SELECT hour_ms, bucket, calls FROM latency_hours
 WHERE gate_id = :gate_id AND hour_ms >= :from_ms AND hour_ms < :to_ms;
 
 -- name: latencies_of_owner
-SELECT t.hour_ms, t.bucket, sum(t.calls) AS calls
+SELECT t.hour_ms, t.bucket, CAST(sum(t.calls) AS BIGINT) AS calls
 FROM latency_hours t JOIN paygates p ON p.id = t.gate_id
 WHERE p.owner_wallet = :owner_wallet AND t.hour_ms >= :from_ms AND t.hour_ms < :to_ms
 GROUP BY t.hour_ms, t.bucket;
 
 -- name: sales_of_gate
 SELECT granted_ms / 3600000 * 3600000 AS hour_ms, count(*) AS purchases,
-    sum(CAST(value_micro AS BIGINT) / 1000000000) AS revenue_high,
-    sum(CAST(value_micro AS BIGINT) % 1000000000) AS revenue_low
+    CAST(sum(CAST(value_micro AS BIGINT) / 1000000000) AS BIGINT) AS revenue_high,
+    CAST(sum(CAST(value_micro AS BIGINT) % 1000000000) AS BIGINT) AS revenue_low
 FROM purchases WHERE gate_id = :gate_id AND granted_ms >= :from_ms AND granted_ms < :to_ms
     AND (state <> 'VOID' OR failure LIKE 'gate_deleted%')
 GROUP BY granted_ms / 3600000;
 
 -- name: sales_of_owner
 SELECT granted_ms / 3600000 * 3600000 AS hour_ms, count(*) AS purchases,
-    sum(CAST(value_micro AS BIGINT) / 1000000000) AS revenue_high,
-    sum(CAST(value_micro AS BIGINT) % 1000000000) AS revenue_low
+    CAST(sum(CAST(value_micro AS BIGINT) / 1000000000) AS BIGINT) AS revenue_high,
+    CAST(sum(CAST(value_micro AS BIGINT) % 1000000000) AS BIGINT) AS revenue_low
 FROM purchases u JOIN paygates p ON p.id = u.gate_id
 WHERE p.owner_wallet = :owner_wallet AND granted_ms >= :from_ms AND granted_ms < :to_ms
     AND (state <> 'VOID' OR failure LIKE 'gate_deleted%')
@@ -43,8 +43,8 @@ GROUP BY granted_ms / 3600000;
 
 -- name: outstanding_of_gate
 -- What was paid, by the credits that are left; in two parts, so that no product is larger than the largest integer.
-SELECT coalesce(sum(remaining), 0) AS credits,
-    coalesce(sum(left_micro / 1000000000), 0) AS value_high, coalesce(sum(left_micro % 1000000000), 0) AS value_low
+SELECT coalesce(CAST(sum(remaining) AS BIGINT), 0) AS credits,
+    coalesce(CAST(sum(left_micro / 1000000000) AS BIGINT), 0) AS value_high, coalesce(CAST(sum(left_micro % 1000000000) AS BIGINT), 0) AS value_low
 FROM (
     SELECT remaining, CAST(value_micro AS BIGINT) / granted * remaining
         + CAST(value_micro AS BIGINT) % granted * remaining / granted AS left_micro
@@ -54,8 +54,8 @@ FROM (
 
 -- CROSS JOIN: from the owner's gates, and not from all that anybody has left.
 -- name: outstanding_of_owner
-SELECT coalesce(sum(remaining), 0) AS credits,
-    coalesce(sum(left_micro / 1000000000), 0) AS value_high, coalesce(sum(left_micro % 1000000000), 0) AS value_low
+SELECT coalesce(CAST(sum(remaining) AS BIGINT), 0) AS credits,
+    coalesce(CAST(sum(left_micro / 1000000000) AS BIGINT), 0) AS value_high, coalesce(CAST(sum(left_micro % 1000000000) AS BIGINT), 0) AS value_low
 FROM (
     SELECT remaining, CAST(value_micro AS BIGINT) / granted * remaining
         + CAST(value_micro AS BIGINT) % granted * remaining / granted AS left_micro
@@ -100,7 +100,7 @@ SELECT t.gate_id, t.hour_ms, t.bucket AS part FROM paygates p CROSS JOIN latency
 WHERE t.gate_id = p.id AND t.hour_ms < :before_ms LIMIT :many;
 
 -- name: sold_in_all
-SELECT coalesce(sum(purchases), 0) AS purchases FROM paygate_counters;
+SELECT coalesce(CAST(sum(purchases) AS BIGINT), 0) AS purchases FROM paygate_counters;
 
 -- name: unfinished_purchases
 SELECT state, count(*) AS purchases FROM purchases WHERE state IN ('CLAIMED', 'PARKED') GROUP BY state;

@@ -89,7 +89,7 @@ ORDER BY settlements.id;
 
 -- What the last hour's transactions may have cost, by whether a trusted gateway asked for them.
 -- name: read_gas
-SELECT is_trusted, SUM(gas) AS gas FROM gas_spent WHERE network = :network AND minute > :after_minute GROUP BY is_trusted;
+SELECT is_trusted, CAST(SUM(gas) AS BIGINT) AS gas FROM gas_spent WHERE network = :network AND minute > :after_minute GROUP BY is_trusted;
 
 -- name: add_gas
 INSERT INTO gas_spent (network, minute, is_trusted, gas) VALUES (:network, :minute, :is_trusted, :gas)
@@ -100,7 +100,7 @@ UPDATE gas_spent SET gas = gas - :gas WHERE network = :network AND minute = :min
 
 -- What of that was for one tenant.
 -- name: read_gas_of_tenant
-SELECT COALESCE(SUM(gas), 0) AS gas FROM gas_of_tenants
+SELECT COALESCE(CAST(SUM(gas) AS BIGINT), 0) AS gas FROM gas_of_tenants
 WHERE network = :network AND tenant = :tenant AND minute > :after_minute;
 
 -- name: add_gas_of_tenant
@@ -124,7 +124,7 @@ DELETE FROM gas_spent WHERE network = :network AND minute <= :after_minute;
 
 -- What the transactions of a nonce have added to the gas of the last hour, and for how many requests of gateways.
 -- name: read_counted
-SELECT COALESCE(SUM(gas_counted), 0) AS gas, (
+SELECT COALESCE(CAST(SUM(gas_counted) AS BIGINT), 0) AS gas, (
     SELECT COUNT(*) FROM settlement_slots JOIN settlements ON settlements.id = settlement_slots.settlement_id
     WHERE settlement_slots.network = :network AND settlement_slots.signer = :signer
         AND settlement_slots.signer_nonce = :signer_nonce AND settlements.purchase_data IS NOT NULL

@@ -14,11 +14,10 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.storage.engine.database import StorageError
+from tollkeeper.storage.engine.database import MovedError, StorageError
 from tollkeeper.storage.engine.migrations import load_migrations, missing_migrations
 from tollkeeper.storage.engine.private_files import make_private_directory, open_private_file
-from tollkeeper.storage.engine.urls import sqlite_path
-from tollkeeper.storage.sqlite.file import MovedError, applied_migrations, lock_file, looking
+from tollkeeper.storage.sqlite.file import applied_migrations, lock_file, looking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,9 +26,8 @@ _TRIES: Final = 5  # a server that starts or stops meanwhile spoils one
 _ENDS: Final = ("", "-wal", "-shm")
 
 
-def back_up(url: str, to: Path) -> int:
-    """Copy the last committed state of the database at `url`; return the copy's size. Raises: StorageError."""
-    source = sqlite_path(url)
+def back_up(source: Path, to: Path) -> int:
+    """Copy the last committed state of a database file; return the copy's size. Raises: StorageError."""
     if not source.is_file():
         raise StorageError(f"{source} is not there")
     if os.path.lexists(to):
@@ -45,14 +43,13 @@ def back_up(url: str, to: Path) -> int:
     return to.stat().st_size
 
 
-def put_back(url: str, copy: Path) -> Path | None:
-    """Make the copy the database at `url`; return the directory with what was there, None for nothing.
+def put_back(target: Path, copy: Path) -> Path | None:
+    """Make the copy the database at `target`; return the directory with what was there, None for nothing.
 
     Raises: StorageError, nothing changed, also where a server has the database or the copy is a newer version's.
     """
     if not copy.is_file():
         raise StorageError(f"{copy} is not there")
-    target = sqlite_path(url)
     missing_migrations(load_migrations(), applied_migrations(copy))
     try:
         make_private_directory(target.parent)

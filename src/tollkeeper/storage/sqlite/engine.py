@@ -24,16 +24,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from tollkeeper.places import Places
-from tollkeeper.storage.engine.batches import BatchThread, answer_to
 from tollkeeper.storage.engine.database import (
-    Job,
     JobOutcome,
     Row,
     Statement,
     StatementError,
+    Steps,
     StorageError,
     Unit,
+    unit_of_work,
 )
+from tollkeeper.storage.sqlite.batches import BatchThread, answer_to
 from tollkeeper.storage.sqlite.connections import (
     BUSY_TIMEOUT_SECONDS,
     is_of_the_disk,
@@ -137,16 +138,17 @@ class SqliteDatabase:
     def _lose(self, _why: str) -> None:
         self._lost = self._failure = _LOST
 
-    async def read(self, statement: Statement) -> list[Row]:
-        """Read on the reading thread."""
+    async def read(self, statement: Statement, *, is_short: bool = False, tenant: str | None = None) -> list[Row]:
+        """Read a tenant's list on its own thread, a look-up here, anything else on the reading thread."""
+        if tenant is not None:
+            return await self._read_list(statement, tenant)
+        if is_short:
+            return self._read_here(statement)
         rows: list[Row] = await self._reading.submit(statement)
         return rows
 
-    async def read_long(self, statement: Statement, tenant: str) -> list[Row]:
-        """Read a list on its own thread.
-
-        The turn of a caller who gives up is free only once his statement has ended.
-        """
+    async def _read_list(self, statement: Statement, tenant: str) -> list[Row]:
+        """Read on the listing thread. The turn of a caller who gives up is free only once his statement has ended."""
         await self._lists.take(tenant)
         future: asyncio.Future[list[Row]] = asyncio.get_running_loop().create_future()
         tell = answer_to(future)
@@ -162,8 +164,8 @@ class SqliteDatabase:
             raise
         return await future
 
-    async def read_short(self, statement: Statement) -> list[Row]:
-        """Read here: a look-up takes less than the way to the thread and back."""
+    def _read_here(self, statement: Statement) -> list[Row]:
+        """Read in the loop: a look-up takes less than the way to a thread and back."""
         if self._is_closed:
             raise StorageError("the database is closed")
         outcome = self._read(self._looker, statement)
@@ -172,13 +174,14 @@ class SqliteDatabase:
         rows: list[Row] = outcome.result
         return rows
 
-    async def run(self, unit: Unit[T]) -> T:
-        """Run the unit on the writing thread."""
-        result: T = await self._writing.submit(unit)
-        return result
+    async def run(self, unit: Unit[T], *, is_short: bool = False) -> T:
+        """Run the unit on the writing thread.
 
-    async def run_short(self, unit: Unit[T]) -> T:
-        """Run the unit, and commit here, unless the thread has work, which units join, or the disk is slow."""
+        A short one is committed here, unless the thread has work, which it joins, or the disk is slow.
+        """
+        if not is_short:
+            result: T = await self._writing.submit(unit)
+            return result
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         if loop not in self._short:
@@ -204,9 +207,8 @@ class SqliteDatabase:
             except StorageError as error:
                 answer(JobOutcome(error=error))
 
-    def post(self, job: Job, answer: Callable[[JobOutcome], None]) -> None:
-        """Run the job's unit, and commit here, unless the thread has work, which the unit then joins."""
-        unit = job.unit()
+    def post(self, unit: Unit[Any], answer: Callable[[JobOutcome], None]) -> None:
+        """Run the unit, and commit here, unless the thread has work, which the unit then joins."""
         outcomes = self._try_here([unit])
         if outcomes is None:
             self._writing.post(unit, answer)
@@ -420,14 +422,16 @@ class SqliteDatabase:
         return outcome
 
     def _play(self, unit: Unit[Any]) -> Any:  # noqa: ANN401 - the unit's own result
+        steps = iter(unit)
         try:
-            asked = next(unit)
+            asked = next(steps)
             while True:
-                asked = unit.send(rows_of(self._writer, asked))
+                rows = rows_of(self._writer, asked) if asked.instead is None else self._play(asked.instead)
+                asked = steps.send(rows)
         except StopIteration as stop:
             return stop.value
         finally:
-            unit.close()
+            steps.close()
 
     def _list_all(self, statements: list[Statement]) -> list[JobOutcome]:
         return [self._list(statement) for statement in statements]
@@ -486,5 +490,6 @@ class SqliteDatabase:
         return StorageError(self._failure)
 
 
-def _nothing() -> Unit[None]:
+@unit_of_work
+def _nothing() -> Steps[None]:
     yield from ()

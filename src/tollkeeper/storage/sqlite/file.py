@@ -16,7 +16,7 @@ import time
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.storage.engine.database import StorageError
+from tollkeeper.storage.engine.database import MovedError, StorageError
 from tollkeeper.storage.engine.migrations import SCHEMA_TABLE, Applied, Migration, missing_migrations
 from tollkeeper.storage.sqlite.connections import connect_reader, connect_writer, is_of_the_disk
 from tollkeeper.storage.sqlite.engine import SqliteDatabase
@@ -30,10 +30,6 @@ _HEADER: Final = b"SQLite format 3\x00"
 # quick_check reads the whole file; above this size only header and schema are read, so that a start stays quick.
 _CHECKED_SIZE_BYTES: Final = 256 * 1024 * 1024
 _PROCESS_ID_SIZE_BYTES: Final = 32
-
-
-class MovedError(StorageError):
-    """Somebody began to write to a file that nobody had open: what was read of it is worth nothing. Read it again."""
 
 
 def open_sqlite(path: Path, known: Sequence[Migration], *, migrate: bool) -> SqliteDatabase:

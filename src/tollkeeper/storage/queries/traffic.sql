@@ -1,5 +1,5 @@
 -- What gates were asked, counted and logged: each statement once for all of it, as SQLite says it. Another engine has a file
--- of its own; what it says in place of `json_each` is told in `spending_sqlite.sql`.
+-- of its own; what it says in place of `json_each` is told in `spending.sql`.
 
 -- name: add_outcomes
 -- :counted = [[gate id, hour, outcome, requests], ...], none twice.

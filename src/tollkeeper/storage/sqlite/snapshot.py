@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.engine.migrations import load_migrations
-from tollkeeper.storage.engine.urls import sqlite_path
 from tollkeeper.storage.sqlite.connections import STEPS_BETWEEN_LOOKS
 from tollkeeper.storage.sqlite.file import looking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tollkeeper.storage.engine.database import Row, Statement
 
 
-class Snapshot:
-    """The state as it was when the snapshot was opened."""
+class SqliteSnapshot:
+    """The state as it was when the snapshot was opened. Carries out `Snapshot`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -40,14 +40,8 @@ class Snapshot:
 
 
 @contextmanager
-def open_snapshot(url: str, is_over: Callable[[], bool] | None = None) -> Iterator[Snapshot]:
-    """The database's last committed state. Raises: StorageError, also for a schema that is not this version's.
-
-    MovedError where that was read before a server began to write: whoever reads has to begin anew.
-
-    `is_over`: asked now and then while something is read, which is broken off where it says so (StorageError).
-    """
-    path = sqlite_path(url)
+def sqlite_snapshot(path: Path, is_over: Callable[[], bool] | None = None) -> Iterator[SqliteSnapshot]:
+    """The last committed state of the file. Raises: StorageError, MovedError (see `open_snapshot`)."""
     if not path.is_file():
         raise StorageError(f"{path} is not there")
     try:
@@ -59,6 +53,6 @@ def open_snapshot(url: str, is_over: Callable[[], bool] | None = None) -> Iterat
             applied = [version for (version,) in connection.execute("SELECT version FROM schema_migrations ORDER BY 1")]
             if applied != [migration.version for migration in load_migrations()]:
                 raise StorageError(f"{path}: the schema is another version's: run `tollkeeper db migrate`")
-            yield Snapshot(connection)
+            yield SqliteSnapshot(connection)
     except sqlite3.Error as error:
         raise StorageError(f"{path} cannot be read as a database ({error})") from error

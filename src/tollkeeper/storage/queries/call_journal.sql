@@ -1,4 +1,4 @@
--- The journal of calls, as SQLite says it. What PostgreSQL says in its place is in `spending_sqlite.sql`; the columns `spent`
+-- The journal of calls, as SQLite says it. What PostgreSQL says in its place is in `spending.sql`; the columns `spent`
 -- and `ended` are objects.
 
 -- name: write_in_journal
