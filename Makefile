@@ -8,6 +8,7 @@ VENV ?= .venv
 CLIENT ?=
 NAME ?=
 JOBS ?= 6
+DIST ?= $(CURDIR)/dist
 PYTEST ?=
 
 bin := $(abspath $(VENV))/bin
@@ -24,7 +25,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # Tests start the program over a thousand times, which must not compile it each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test faults check golden bench lock clean interop-setup
+.PHONY: setup demo test faults check golden bench dist deploy-check lock clean interop-setup
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.dev interop-setup
@@ -57,6 +58,16 @@ golden: setup
 
 bench: setup
 	@PYTHONPATH=. scripts/with-node $(bin)/python -m bench $(NAME)
+
+# Wheel and sdist. Of one commit they are the same bytes each time: they bear the commit's date.
+dist: $(VENV)/.sandbox
+	@mkdir -p $(DIST) && rm -f $(DIST)/tollkeeper-*
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(bin)/python -c \
+	  'from flit_core.buildapi import *; print(build_sdist("$(DIST)"), build_wheel("$(DIST)"))'
+
+# Whether what deploy/ holds is right, by the tools of those who read it.
+deploy-check: $(VENV)/.dev
+	@scripts/deploy-check
 
 interop-setup: $(VENV)/.dev
 	@$(interop)
