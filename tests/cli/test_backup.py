@@ -1,4 +1,4 @@
-"""`db backup` copies one state beside a running server; `db restore` puts it in place and spoils nothing."""
+"""`backup` copies one state beside a running server; `restore` puts it in place and spoils nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.cli.program import Scene, scene
 
 
 async def command(site_config: Path, *words: str | Path) -> CompletedProcess[str]:
-    return await asyncio.to_thread(finished, "db", *words, "--config", site_config)
+    return await asyncio.to_thread(finished, *words, "--config", site_config)
 
 
 async def titles(where: Scene) -> set[str]:
@@ -76,7 +76,7 @@ async def test_a_backup_beside_a_busy_server_is_one_state_and_comes_back(
     assert stat.S_IMODE(aside.stat().st_mode) == 0o700
     assert stat.S_IMODE(town.site.database.stat().st_mode) == 0o600
     assert "db check --chain" in restored.stdout
-    assert (await command(town.site.config, "check", "--no-chain")).stdout == "the books agree\n"
+    assert (await command(town.site.config, "db", "check", "--no-chain")).stdout == "the books agree\n"
     assert {"sold"} <= await titles(town) <= {"sold", "another"}
     with town.site.serving() as program:
         assert (await asyncio.to_thread(program.process.wait_for_event, "serving"))["url"] == program.url

@@ -15,7 +15,7 @@ import typer
 
 from tollkeeper import __version__
 from tollkeeper.cli.clients import create_command, pay_command, replace_command
-from tollkeeper.cli.database import database_app
+from tollkeeper.cli.database import backup_command, database_app, restore_command
 from tollkeeper.cli.options import Config, ForRole
 from tollkeeper.cli.output import EXIT_CONFIGURATION, EXIT_FAILED, refuse, say, tell
 from tollkeeper.cli.service import serve
@@ -48,6 +48,8 @@ app.add_typer(contracts_app, name="contracts")
 paygate_app.command("create")(create_command)
 paygate_app.command("replace")(replace_command)
 app.command("pay")(pay_command)
+app.command("backup")(backup_command)
+app.command("restore")(restore_command)
 
 Host = Annotated[str | None, typer.Option(help="The address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="The port to listen on.", min=0, max=65535)]

@@ -97,7 +97,7 @@ def backup_command(
 ) -> None:
     """Copy the database into one file, one consistent state, also beside a running server.
 
-    Example: tollkeeper db backup /backup/tollkeeper-2026-11-28.db
+    Example: tollkeeper backup /backup/tollkeeper-2026-11-28.db
     """
     from tollkeeper.storage.engine.urls import sqlite_path
     from tollkeeper.storage.sqlite.copy import back_up
@@ -108,13 +108,13 @@ def backup_command(
 
 @database_app.command("restore")
 def restore_command(
-    copy: Annotated[Path, typer.Argument(help="A file that `db backup` wrote.")],
+    copy: Annotated[Path, typer.Argument(help="A file that `backup` wrote.")],
     config: Config = None,
     role: ForRole = Role.SERVE,
 ) -> None:
     """Make a backup the database. What was there before is kept aside; a server that runs is a refusal.
 
-    Example: tollkeeper db restore /backup/tollkeeper-2026-11-28.db
+    Example: tollkeeper restore /backup/tollkeeper-2026-11-28.db
     """
     from tollkeeper.storage.engine.urls import sqlite_path
     from tollkeeper.storage.sqlite.copy import put_back
