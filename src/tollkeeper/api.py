@@ -172,7 +172,12 @@ def parse_json_object(data: bytes, parse: Callable[[bytes], Any] = parse_json) -
 
 async def json_body(request: Request[Any, Any, Any]) -> dict[str, Any]:
     """The JSON object in a request. Raises: INVALID_PARAMETER, PAYLOAD_TOO_LARGE."""
-    return parse_json_object(await read_body(request.stream(), request.scope["headers"]))
+    return await json_body_of(request.stream(), request.scope["headers"])
+
+
+async def json_body_of(chunks: AsyncIterator[bytes], headers: Iterable[tuple[bytes, bytes]]) -> dict[str, Any]:
+    """Read `json_body` of a bare request."""
+    return parse_json_object(await read_body(chunks, headers))
 
 
 def string_field(body: Mapping[str, Any], name: str) -> str:

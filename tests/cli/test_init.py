@@ -66,7 +66,7 @@ def test_each_setting_that_init_leaves_commented_out_can_be_turned_on_as_it_stan
     config.write_text(re.sub("^# ([a-z_]+ = )", r"\1", text, flags=re.MULTILINE))
     after = shown()
     assert {name for name in before if before[name] != after[name]} == {
-        *("anonymous_paygates", "confirm_depth_steps", "cors_origins", "min_price"),
+        *("anonymous_paygates", "app_url", "confirm_depth_steps", "cors_origins", "min_price"),
         "trusted_proxies",
     }
 

@@ -51,7 +51,8 @@ class Auth:
 
     `keyring` is (kid, 32-byte Ed25519 seed), the signing key first; `public_url` is the one authority for domain, URI
     and `iss`; of `networks` the login message shows one: a login is good for every network. Tokens of the `trusted`
-    issuers are taken too, by `authenticate` only.
+    issuers are taken too, by `authenticate` only. `page_url`: origin of our own pages, which their login messages name,
+    because a wallet warns of a message that names another place than the page that asks.
     """
 
     def __init__(
@@ -64,22 +65,25 @@ class Auth:
         *,
         networks: Sequence[Network] = (),
         trusted: TrustedIssuers | None = None,
+        page_url: str | None = None,
     ) -> None:
         self._database = database
         self._keys = tokens.SigningKeys(keyring)
         self._message_keys = self._keys.derived(_MESSAGE_PURPOSE)
         self._refresh_key = self._keys.derived(_REFRESH_PURPOSE)[0]
         self._public_url = public_url.rstrip("/")
+        self._page_url = page_url or self._public_url
         self._now_ms = now_ms
         self._random_bytes = random_bytes
         self._chains = siwe.login_chains(networks)
         self._trusted = trusted
 
-    def message(self, wallet_address: str) -> str:
+    def message(self, wallet_address: str, *, is_for_page: bool = False) -> str:
         """The EIP-4361 text for a wallet to sign: once, within five minutes. Raises: INVALID_ADDRESS."""
+        place = self._page_url if is_for_page else self._public_url
         wallet = parse_wallet(wallet_address, field="walletAddress")
         random, key = self._random_bytes(siwe.NONCE_SIZE_BYTES), self._message_keys[0]
-        return siwe.new_message(self._public_url, wallet, self._chains, random, self._now_ms(), key).text()
+        return siwe.new_message(place, wallet, self._chains, random, self._now_ms(), key).text()
 
     async def login(self, message: str, signature: str) -> Login:
         """Begin a session for the wallet that signed a message issued by `message`.
@@ -171,7 +175,9 @@ class Auth:
         except ValueError:
             raise siwe.refused_login() from None
         chain = self._chains[family_of(message.wallet)]
-        if (message.public_url, message.chain) != (self._public_url, chain) or now_ms >= message.expires_ms:
+        if message.public_url not in {self._public_url, self._page_url} or message.chain != chain:
+            raise siwe.refused_login()
+        if now_ms >= message.expires_ms:
             raise siwe.refused_login()
         if not siwe.is_issued(message, self._message_keys):
             raise siwe.refused_login()

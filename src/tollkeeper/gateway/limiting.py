@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from tollkeeper.edge.server.call import InboundCall
 
 GOOD_PROOFS_MAX: Final = 50_000
-_API: Final = "/api/"
+_LIMITED: Final = ("/api/", "/app/")
 # A login costs a signature check and rows, before anybody has shown who he is.
-_LOGIN: Final = ("/api/v1/auth/message", "/api/v1/auth/login", "/api/v1/auth/refresh")
+_LOGIN: Final = ("/api/v1/auth/message", "/api/v1/auth/login", "/api/v1/auth/refresh", "/app/login/message")
 _INTROSPECTION: Final = "/api/v1/auth/introspect"  # asked by the other part, for all of its callers
 PROOFS: Final = (b"x-credit-token", *PAYMENT_HEADERS, b"authorization")
 PROOFS_OF_PAYERS: Final = PROOFS[1:]  # where no credit token counts
@@ -159,7 +159,7 @@ class LimitedApi:
         if scope["type"] != ScopeType.HTTP:
             return None, ""
         path = scope["path"]
-        if not path.startswith(_API) or path == _INTROSPECTION:
+        if not path.startswith(_LIMITED) or path == _INTROSPECTION:
             return None, ""
         limiter = self._login if path in _LOGIN else self._api
         key = rate_key(self._clients.of_scope(scope))

@@ -186,6 +186,7 @@ def sandbox_settings(
         host=HOST,
         port=int(gateway_url.rpartition(":")[2]),
         public_url=public_url,
+        app_url=gateway_url,
         hub_url=None,
         database_url=f"sqlite:///{database}",
         files=FileSettings(database.parent / "files", min_free_bytes=0),

@@ -85,7 +85,7 @@ async def compose(
         if settings.role is Role.GATEWAY:
             hub_there = HttpTransport(_given(settings.hub_url))
             measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, hub_there, assets)
-            yield _fronted(_gateway_app(gateway, assets), settings, measured, reloading)
+            yield _fronted(_gateway_app(gateway, settings, assets), settings, measured, reloading)
             return
         prefix = HUB_PREFIX if settings.role is Role.SERVE else ""
         public_url = settings.public_url.text + prefix
@@ -96,7 +96,7 @@ async def compose(
             return
         hub_here = AsgiTransport(hub, {GATEWAY_IN_PROCESS: settings.public_url.text})
         measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, hub_here, assets)
-        app = Mounted(_gateway_app(gateway, assets), HUB_PREFIX, hub)
+        app = Mounted(_gateway_app(gateway, settings, assets), HUB_PREFIX, hub)
         yield _fronted(app, settings, measured, reloading)
 
 
@@ -136,13 +136,15 @@ def _auth(parts: AsyncExitStack, settings: Settings, database: Database) -> Auth
         os.urandom,
         networks=networks,
         trusted=trusted,
+        page_url=settings.app_url,
     )
 
 
-def _gateway_app(gateway: Gateway, assets: Assets) -> ASGIApp:
+def _gateway_app(gateway: Gateway, settings: Settings, assets: Assets) -> ASGIApp:
     from tollkeeper.gateway.app import create_app
+    from tollkeeper.web.dashboard import Dashboard
 
-    return create_app(gateway, [assets.route()])
+    return create_app(gateway, [assets.route(), Dashboard(gateway, assets, settings.app_url).route()])
 
 
 def _hub_app(hub: Hub) -> ASGIApp:

@@ -124,6 +124,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         depths=_depths(sources),
         gas=_gas(sources),
         batch_queue_depth=take("batch_queue_depth", text_of.whole_number(0, 100_000), 16),
+        app_url=_app_url(sources, public_url),
         min_price_micro=sources.take("min_price", text_of.parse_usdc_micro, 0),
         encryption_keys=encryption_keys,
         encryption_key_paths=sources.secret_paths("encryption_keys"),
@@ -228,6 +229,16 @@ def _public_url(sources: Sources, host: str, port: int) -> PublicUrl:
     if sources.text("public_url") is None and not local.is_loopback:
         sources.report("public_url", "it is not set", "give the URL by which clients reach this process")
     return sources.take("public_url", text_of.parse_origin, local)
+
+
+def _app_url(sources: Sources, public_url: PublicUrl) -> str | None:
+    """Return the dashboard's origin. Where others reach us it is one of its own, which holds no page of a stranger."""
+    app_url = sources.optional("app_url", text_of.parse_origin)
+    if app_url is None:
+        return public_url.text if public_url.is_loopback else None
+    if app_url.text.lower() == public_url.text.lower() and not public_url.is_loopback:
+        sources.report("app_url", "it is public_url", "give a host name of its own, which leads here as well")
+    return app_url.text
 
 
 def _hub_url(sources: Sources, role: Role, own: set[str]) -> str | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -16,10 +15,9 @@ from tollkeeper.core.paygates.fields import CreditBinding, OnFailure
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.gateway.pages import Page
+from tollkeeper.web.rendering import rendered
 
 if TYPE_CHECKING:
-    import jinja2
-
     from tollkeeper.core.api.errors import ApiError
     from tollkeeper.core.networks import Network
     from tollkeeper.core.paygates.model import PayGate
@@ -40,13 +38,13 @@ _LINES: Final = (
     b"vary: Accept, Accept-Encoding, User-Agent\r\n"
 )
 _PACKED_LINES: Final = _LINES + b"content-encoding: gzip\r\n"
-_LABELS: Final = {
+LABELS: Final = {
     "base": "Base",
     "base-sepolia": "Base Sepolia (test money)",
     "solana-mainnet": "Solana",
     "solana-devnet": "Solana devnet (test money)",
 }
-_EXPLORERS: Final = {
+EXPLORERS: Final = {
     "base": "https://basescan.org/tx/{}",
     "base-sepolia": "https://sepolia.basescan.org/tx/{}",
     "solana-mainnet": "https://explorer.solana.com/tx/{}",
@@ -91,7 +89,7 @@ class Paywall:
         self._made.pop(opened.gate.slug, None)
         while len(self._made) >= _PAGES_MAX:
             del self._made[next(iter(self._made))]
-        page = self._templates.get_template("paywall.html").render(self._shown(opened)).encode()
+        page = rendered("paywall.html", self._shown(opened)).encode()
         made = _Made(opened, Page(_LINES, page), Page(_PACKED_LINES, gzip.compress(page, mtime=0)))
         self._made[opened.gate.slug] = made
         return made
@@ -101,18 +99,11 @@ class Paywall:
         message = error.message[:1].upper() + error.message[1:]
         heading = _HEADINGS.get(error.code, "This cannot be opened")
         values = {"heading": heading, "sentence": message + ".", "code": error.code.value, "assets": self._assets_path}
-        return Page(_LINES, self._templates.get_template("refusal.html").render(values).encode())
+        return Page(_LINES, rendered("refusal.html", values).encode())
 
     @property
     def _assets_path(self) -> str:
         return f"{self._root}/assets/{self._assets.version}"
-
-    @cached_property
-    def _templates(self) -> jinja2.Environment:
-        import jinja2  # noqa: PLC0415 - a process that no browser asks does without
-
-        loader = jinja2.PackageLoader("tollkeeper.web")
-        return jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
 
     def _shown(self, opened: OpenGate) -> dict[str, Any]:
         gate = opened.gate
@@ -122,7 +113,7 @@ class Paywall:
             "assets": self._assets_path,
             "title": gate.title or (gate.file.name if gate.file else f"PayGate {gate.slug}"),
             "description": gate.description,
-            "buys": _bought(gate),
+            "buys": bought(gate),
             "notes": _notes(opened),
             "url": opened.resource,
             "curl_option": option,
@@ -144,11 +135,11 @@ def _offer(network: Network, opened: OpenGate) -> dict[str, Any]:
     asked = opened.offers[network.name].requirements
     return {
         "network": network.name,
-        "label": _LABELS[network.name],
+        "label": LABELS[network.name],
         "family": network.family.value,
         "chainId": network.chain_id,
         "cluster": network.cluster,
-        "explorer": _EXPLORERS[network.name],
+        "explorer": EXPLORERS[network.name],
         "node": _PUBLIC_NODES.get(network.name),
         "requirements": {
             "scheme": asked.scheme,
@@ -161,7 +152,8 @@ def _offer(network: Network, opened: OpenGate) -> dict[str, Any]:
     }
 
 
-def _bought(gate: PayGate) -> str:
+def bought(gate: PayGate) -> str:
+    """Return what one purchase grants, in words."""
     calls = "one call" if gate.credits == 1 else f"{gate.credits:,} calls"
     if gate.file is None:
         return calls
@@ -172,12 +164,12 @@ def _bought(gate: PayGate) -> str:
 def _notes(opened: OpenGate) -> list[str]:
     gate = opened.gate
     notes = [
-        f"Paid in USDC on {_LABELS[one.network]} to {shown_address(one.payment_address)}"
+        f"Paid in USDC on {LABELS[one.network]} to {shown_address(one.payment_address)}"
         for one in gate.recipients
         if one.network in opened.offers
     ]
     if gate.credits_expire_after_seconds is not None:
-        notes.append(f"Lost where not used within {_duration(gate.credits_expire_after_seconds)}")
+        notes.append(f"Lost where not used within {duration(gate.credits_expire_after_seconds)}")
     if gate.require_auth or gate.credit_binding is CreditBinding.WALLET:
         notes.append("You sign in with your wallet, which costs nothing")
     if gate.file is None:
@@ -190,6 +182,7 @@ def _notes(opened: OpenGate) -> list[str]:
     return notes
 
 
-def _duration(seconds: int) -> str:
+def duration(seconds: int) -> str:
+    """Return a time in words."""
     days, rest = divmod(seconds, _ONE_DAY_SECONDS)
     return f"{seconds:,} seconds" if rest else "a day" if days == 1 else f"{days:,} days"

@@ -29,6 +29,7 @@ from tollkeeper.core.api.schemas import (
     query,
     record,
 )
+from tollkeeper.core.limits import SEARCH_LENGTH
 from tollkeeper.core.paygates.statistics import RequestOutcome
 from tollkeeper.gateway.management.idempotency import UNGUESSABLE_LENGTH
 from tollkeeper.gateway.management.schemas import RECEIPT_OF_VERSION_2, REQUIRED_IN_HEADER, SLUG
@@ -89,8 +90,14 @@ PAGE: Final = Operation(
     tag=_TAG,
     is_limited=True,
     summary="List your PayGates",
-    description="Newest first.",
-    parameters=(limit(), OFFSET, IF_NONE_MATCH),
+    description="Newest first. Without a login the filters count for nothing.",
+    parameters=(
+        limit(),
+        OFFSET,
+        query("q", {"type": "string", "maxLength": SEARCH_LENGTH}, "A part of title or slug"),
+        query("state", {"type": "string", "enum": ["enabled", "disabled"]}),
+        IF_NONE_MATCH,
+    ),
     bearer=Bearer.OPTIONAL,
     answers={200: ResponseSpec("A page", {JSON: ref("PayGates")}), 304: UNCHANGED},
     codes=_CALLER,

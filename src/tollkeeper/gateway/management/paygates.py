@@ -23,7 +23,8 @@ from tollkeeper.api import (
     unless_known,
 )
 from tollkeeper.core.api.errors import ApiError, Code, invalid, missing
-from tollkeeper.core.paygates.fields import HeaderAuthMode, Recipient
+from tollkeeper.core.limits import SEARCH_LENGTH
+from tollkeeper.core.paygates.fields import HeaderAuthMode, Recipient, parse_fields
 from tollkeeper.core.paygates.model import (
     Counters,
     CreateDefaults,
@@ -67,8 +68,27 @@ if TYPE_CHECKING:
     from tollkeeper.storage.gateway.paygates import PayGates
 
 _MANAGEMENT_TOKEN_BYTES: Final = 32
+_STATES: Final = {"": None, "enabled": True, "disabled": False}
 
 HttpRequest = Request[Any, Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GateFilter:
+    """The gates of a listing: those with `text` in title or slug, those that are enabled or are not."""
+
+    text: str = ""
+    enabled: bool | None = None
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> GateFilter:
+        """Read `q` and `state` of a query. Raises: INVALID_PARAMETER."""
+        text, state = query.get("q", ""), query.get("state", "")
+        if len(text) > SEARCH_LENGTH:
+            raise invalid("q", f"q has more than {SEARCH_LENGTH} characters")
+        if state not in _STATES:
+            raise invalid("state", "state must be enabled or disabled")
+        return cls(text, _STATES[state])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,13 +241,20 @@ class Management:
                 f"advertises confirm, or configure the URL of a {network} node for this gateway",
             )
 
-    async def page(self, bearer: str | None, limit: int, offset: int) -> dict[str, Any]:
-        """The caller's gates, newest first."""
+    async def page(
+        self, bearer: str | None, limit: int, offset: int, wanted: GateFilter = GateFilter()
+    ) -> dict[str, Any]:
+        """The caller's gates, newest first; a filter is for those who have an owner."""
         caller = await self.ownership.caller(bearer)
         self.ownership.require_known(caller)
         if caller.token is not None:
             raise ApiError(Code.FORBIDDEN, "a management token is for its one PayGate; log in to list yours")
-        gates, total = await self.store.page(caller.wallet, limit, offset)
+        if caller.wallet is None or wanted == GateFilter():
+            gates, total = await self.store.page(caller.wallet, limit, offset)
+        else:
+            gates, total = await self.store.found(
+                caller.wallet, limit, offset, text=wanted.text, enabled=wanted.enabled
+            )
         data = [self._body(gate, await self._counters(gate)) for gate in gates]
         return {"data": data, "pagination": pagination(total, limit, offset)}
 
@@ -278,6 +305,29 @@ class Management:
             self.gates.forget(gate.slug)  # also where the answer was lost: the commit may stand
         shown = _shown(secret) if changed.secrets else {}
         return {**self._body(changed, await self._counters(changed)), **shown, **self._all_warnings(changed, warned)}
+
+    async def test_target(
+        self, bearer: str | None, given: dict[str, Any], gate_id: int | None = None
+    ) -> dict[str, Any]:
+        """Ask a target once and tell what it answers; nobody is charged.
+
+        `given`: `targetUrl`, `method`, `targetHeaders`; what is left out is the gate's own. Raises: UPSTREAM_*,
+        INVALID_PARAMETER, MISSING_PARAMETER, as `read`.
+        """
+        caller = await self.ownership.caller(bearer)
+        gate = None if gate_id is None else await self._managed_by(caller, gate_id)
+        self.ownership.may_create(caller)
+        if gate is not None and gate.file is not None:
+            raise invalid("resourceType", "a file PayGate has no target to test")
+        if gate is None and not given.get("targetUrl"):
+            raise missing("targetUrl")
+        fields = parse_fields(given)
+        url = fields["target_url"] if "target_url" in fields else _given(gate).target_url
+        methods = fields.get("methods", ("GET",) if gate is None else gate.methods)
+        headers = fields.get("target_headers", () if gate is None else gate.target_headers)
+        tenant = caller.tenant if gate is None else gate.tenant
+        target = await self.resolver.check_target(url, tenant)
+        return (await self.target_probe.test(target, methods[0], headers, tenant)).body()
 
     async def replace_secret(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
         """A new secret to sign with, shown once; requests carry the former one's signature too for a day."""
@@ -348,6 +398,11 @@ class Management:
         return paygate_body(gate, counters, self.gates.access_url(gate.slug), iso)
 
 
+def _given(gate: PayGate | None) -> PayGate:
+    assert gate is not None  # noqa: S101 - without a gate the fields name the target
+    return gate
+
+
 def _shown(secret: HmacSecret) -> dict[str, Any]:
     return {"secret": secret.secret, "keyId": secret.key_id}
 
@@ -395,8 +450,10 @@ def paygate_routes(management: Management, uploads: Uploads) -> list[HTTPRouteHa
     @route(operations.PAGE)
     async def page(request: HttpRequest) -> Response[bytes]:
         """Contract 2: newest first."""
-        limit, offset = page_parameters(query_of(request))
-        return unless_known(request, await management.page(bearer_token(request.headers), limit, offset))
+        query = query_of(request)
+        limit, offset = page_parameters(query)
+        body = await management.page(bearer_token(request.headers), limit, offset, GateFilter.of(query))
+        return unless_known(request, body)
 
     @route(operations.READ)
     async def read(request: HttpRequest) -> Response[bytes]:

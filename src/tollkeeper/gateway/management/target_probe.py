@@ -1,17 +1,20 @@
-"""The question whether a gate's target answers, and does not redirect, asked when the gate is made or changed.
+"""The question whether a gate's target answers, asked when the gate is made or changed, and when its owner asks.
 
-A HEAD with the headers that the owner set for the target, on a connection of its own, by the rules of every call. It
-changes nothing at the target, charges nobody, and refuses nothing: what was seen is told as warnings (contract 3.4).
+A request with the headers that the owner set for the target, on a connection of its own, by the rules of every call. It
+charges nobody. A change asks with a HEAD and refuses nothing: what was seen is told as warnings (contract 3.4). An
+owner's test asks as a buyer's call would, and tells what came back (contract 11).
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.forwarding import VIA, encode_request_head, request_target
+from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES
 from tollkeeper.edge.target.exchange import Exchange, TargetFailure
 
 if TYPE_CHECKING:
@@ -22,29 +25,64 @@ if TYPE_CHECKING:
     from tollkeeper.edge.target.forwarder import Forwarder
 
 WAIT_SECONDS: Final = 3.0
+TEST_SECONDS: Final = 10.0
+_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 _AGENT: Final = b"tollkeeper"
 _SHOWN_LENGTH: Final = 200  # of a location
 _PAYMENT_REQUIRED: Final = 402
 _FAILS: Final = 'every paid call ends in a 502, and the call\'s credit is used unless onFailure is "restore"'
 
 
+@dataclass(frozen=True, slots=True)
+class TargetAnswer:
+    """The target's answer to a test. `is_cut`: it is larger, and the rest was not read."""
+
+    status: int
+    content_type: str
+    location: str
+    size_bytes: int
+    is_cut: bool
+    duration_us: int
+
+    def body(self) -> dict[str, Any]:
+        """Return it as the API tells it."""
+        return {
+            "status": self.status,
+            "contentType": self.content_type,
+            "location": self.location,
+            "size": self.size_bytes,
+            "isCut": self.is_cut,
+            "durationUs": self.duration_us,
+        }
+
+
 class _ProbeAnswer(Exchange):
-    """The head of an answer, or why there is none."""
+    """The head of an answer and the size of its body, or why there is none."""
 
     def __init__(self) -> None:
-        self.head: asyncio.Future[ResponseHead] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.head: asyncio.Future[ResponseHead] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self.size_bytes = 0
 
     def on_head(self, head: ResponseHead) -> None:
         if not self.head.done():
             self.head.set_result(head)
 
-    def on_body(self, data: bytes) -> None: ...
+    def on_body(self, data: bytes) -> None:
+        self.size_bytes += len(data)
+        if self.size_bytes > PROXY_RESPONSE_SIZE_BYTES:
+            self.on_end()
 
-    def on_end(self) -> None: ...
+    def on_end(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
 
     def on_failure(self, failure: TargetFailure) -> None:
-        if not self.head.done():
-            self.head.set_exception(ApiError(failure.code, failure.message))
+        for one in (self.head, self.ended):
+            if not one.done():
+                one.set_exception(ApiError(failure.code, failure.message))
+                one.exception()  # whoever waits for the head alone does not wait for the end
 
     def pause_sending(self) -> None: ...
 
@@ -72,20 +110,52 @@ class TargetProbe:
         location = next((value for name, value in answer.headers if name == b"location"), None)
         return [] if location is None or not 300 <= answer.status < 400 else [_redirect(answer.status, location)]
 
+    async def test(
+        self, target: TargetUrl, method: str, target_headers: Sequence[tuple[str, str]], tenant: str
+    ) -> TargetAnswer:
+        """Ask the target once, as a call without a body would. Raises: UPSTREAM_*, UNAVAILABLE."""
+        began = time.monotonic_ns()
+        try:
+            answer = await self._exchange(target, method, target_headers, tenant, is_whole=True)
+        except TimeoutError:
+            message = f"the target did not answer within {TEST_SECONDS:.0f} seconds"
+            raise ApiError(Code.UPSTREAM_TIMEOUT, message) from None
+        head = answer.head.result()
+        named = {name: value.decode("latin-1")[:_SHOWN_LENGTH] for name, value in head.headers}
+        return TargetAnswer(
+            head.status,
+            named.get(b"content-type", ""),
+            named.get(b"location", ""),
+            min(answer.size_bytes, PROXY_RESPONSE_SIZE_BYTES),
+            answer.size_bytes > PROXY_RESPONSE_SIZE_BYTES,
+            (time.monotonic_ns() - began) // 1000,
+        )
+
     async def _ask(self, target: TargetUrl, target_headers: Sequence[tuple[str, str]], tenant: str) -> ResponseHead:
+        """Raises: ApiError, TimeoutError."""
+        return (await self._exchange(target, "HEAD", target_headers, tenant, is_whole=False)).head.result()
+
+    async def _exchange(
+        self, target: TargetUrl, method: str, target_headers: Sequence[tuple[str, str]], tenant: str, *, is_whole: bool
+    ) -> _ProbeAnswer:
         """Raises: ApiError, TimeoutError."""
         owners = [(name.encode(), value.encode()) for name, value in target_headers]
         own = [(b"host", target.authority.encode("ascii")), (b"user-agent", _AGENT), (b"via", VIA)]
-        head = encode_request_head("HEAD", request_target(target, b"", b""), [*own, *owners])
+        if method in _WITH_BODY:
+            own.append((b"content-length", b"0"))
+        head = encode_request_head(method, request_target(target, b"", b""), [*own, *owners])
         if not self.forwarder.places.take(tenant):
             raise self.forwarder.crowding.refusal("calls", tenant)
         try:
-            async with asyncio.timeout(WAIT_SECONDS):
+            async with asyncio.timeout(TEST_SECONDS if is_whole else WAIT_SECONDS):
                 connection = await self.forwarder.connect(target, tenant, fresh=True)
                 try:
                     answer = _ProbeAnswer()
-                    connection.send(answer, "HEAD", head)
-                    return await answer.head
+                    connection.send(answer, method, head)
+                    await answer.head
+                    if is_whole:
+                        await answer.ended
+                    return answer
                 finally:
                     connection.abort()
         finally:

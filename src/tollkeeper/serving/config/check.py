@@ -86,6 +86,7 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
         values += [
             ("default_network", _NOT_SET if settings.default_network is None else settings.default_network.name),
             ("default_payment_address", _spelled(settings.default_payment_address)),
+            ("app_url", settings.app_url or "none: there is no dashboard"),
             ("anonymous_paygates", settings.anonymous_paygates.value),
             ("allow_private_targets", str(settings.allow_private_targets).lower()),
             ("challenge_profile", settings.challenge_profile.value),

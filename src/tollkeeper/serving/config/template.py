@@ -115,6 +115,13 @@ default_network = "{network}"
 """,
     ),
     (
+        _SELL,
+        """\
+# The dashboard's origin, a host name of its own that leads here as well. On this machine alone it is public_url.
+# app_url = "https://app.example.org"
+""",
+    ),
+    (
         _ALL,
         """\
 # Where Prometheus finds /metrics; empty: nowhere.

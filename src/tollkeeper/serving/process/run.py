@@ -17,7 +17,7 @@ from tollkeeper.serving.process.heap import set_up_heap
 from tollkeeper.serving.process.http_server import HttpServer, listen, run, until_signalled
 from tollkeeper.serving.process.imports import collect_rarely
 from tollkeeper.serving.reloading import Reloading
-from tollkeeper.settings import wants_colours
+from tollkeeper.settings import Role, wants_colours
 
 if TYPE_CHECKING:
     import asyncio
@@ -40,6 +40,13 @@ def serve(settings: Settings, read: Callable[[], Settings]) -> None:
     run(until_signalled(lambda stop: serve_until(settings, stop, reloading), reloading.reload))
 
 
+def _tell_of_dashboard(settings: Settings) -> None:
+    if settings.app_url is None:
+        _LOG.info("no_dashboard", reason="app_url is not set", remedy="give it a host name of its own")
+    else:
+        _LOG.info("dashboard", url=settings.app_url + "/app")
+
+
 async def serve_until(settings: Settings, stop: asyncio.Event, reloading: Reloading) -> None:
     """Serve until `stop` is set, finish the accepted requests, close. Raises: ListenError, StorageError."""
     # Listening comes first: a port that is taken must not cost a start of everything, and early callers wait in line.
@@ -52,6 +59,8 @@ async def serve_until(settings: Settings, stop: asyncio.Event, reloading: Reload
             async with HttpServer(app, listening, drain_seconds=drain_seconds, patience=settings.patience) as server:
                 leave_to_the_collector_what_comes()
                 _LOG.info("serving", role=settings.role.value, url=server.url, public_url=settings.public_url.text)
+                if settings.role is not Role.HUB:
+                    _tell_of_dashboard(settings)
                 await stop.wait()
     finally:
         listening.close()

@@ -60,6 +60,20 @@ ORDER BY p.id DESC LIMIT :limit;
 -- name: count_paygates_of_owner
 SELECT count(*) AS total FROM paygates WHERE owner_wallet = :owner_wallet AND deleted_ms IS NULL;
 
+-- `enabled`: 1 or 0, or -1 for all. `pattern`: of LIKE, in small letters.
+-- name: found_paygates_of_owner
+SELECT p.*, f.name AS file_name, f.size_bytes AS file_size_bytes, f.content_type AS file_content_type,
+    f.sha256 AS file_sha256
+FROM paygates p LEFT JOIN files f ON f.id = p.file_id
+WHERE p.owner_wallet = :owner_wallet AND p.deleted_ms IS NULL AND (:enabled = -1 OR p.is_enabled = :enabled)
+    AND (lower(p.title) LIKE :pattern ESCAPE '!' OR lower(p.slug) LIKE :pattern ESCAPE '!')
+ORDER BY p.id DESC LIMIT :limit OFFSET :offset;
+
+-- name: count_found_paygates_of_owner
+SELECT count(*) AS total FROM paygates p
+WHERE p.owner_wallet = :owner_wallet AND p.deleted_ms IS NULL AND (:enabled = -1 OR p.is_enabled = :enabled)
+    AND (lower(p.title) LIKE :pattern ESCAPE '!' OR lower(p.slug) LIKE :pattern ESCAPE '!');
+
 -- name: ownerless_paygates
 SELECT p.*, f.name AS file_name, f.size_bytes AS file_size_bytes, f.content_type AS file_content_type,
     f.sha256 AS file_sha256

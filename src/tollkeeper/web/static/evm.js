@@ -1,5 +1,5 @@
 // Wallets on EVM networks: those that announce themselves (EIP-6963), else window.ethereum (EIP-1193).
-import { Told, sleep } from "./paywall.js";
+import { Told, sleep } from "./shared.js";
 
 const hex = (bytes) => `0x${[...bytes].map((one) => one.toString(16).padStart(2, "0")).join("")}`;
 const fields = (text) => text.split(",").map((one) => ({ name: one.split(" ")[1], type: one.split(" ")[0] }));

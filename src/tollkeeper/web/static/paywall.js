@@ -1,25 +1,6 @@
 // The paywall: connect, sign, wait for the settlement, show what was bought. A payment is kept in this browser before
 // it is sent, and none is signed while one is kept; so neither a reload nor a lost answer makes anybody pay twice.
-import { render } from "./result.js";
-
-// An end that is told to the person in a sentence; `again` is a request that is worth asking again.
-export class Told extends Error {
-  constructor(message, { again } = {}) {
-    super(message);
-    this.again = again;
-  }
-
-  static of(error) {
-    const text = String(error?.message ?? error);
-    if (error?.code === 4001 || /reject|declin|denied|cancel/i.test(text)) {
-      return new Told("You declined in your wallet. Nothing was charged. Press the button to try again.");
-    }
-    if (error?.code === -32002) return new Told("Your wallet has a request open. Nothing was charged. Open the wallet and finish it there, then try again.");
-    return new Told(`Your wallet says: ${text.slice(0, 200)}. Nothing was charged. Try again, or use another wallet.`);
-  }
-}
-
-export const sleep = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
+import { Told, render, sleep } from "./shared.js";
 
 const gate = JSON.parse(document.getElementById("gate").textContent);
 const $ = (id) => document.getElementById(id);

@@ -1,5 +1,5 @@
 // Wallets on Solana (Wallet Standard). The gateway makes the transaction; the wallet shows and signs it.
-import { Told } from "./paywall.js";
+import { Told } from "./shared.js";
 
 const DIGITS = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
 const WANTED = ["standard:connect", "solana:signTransaction", "solana:signMessage"];

@@ -1,0 +1,131 @@
+"""The form of a PayGate: the texts that it shows, and the API's fields that they stand for (contract 3.1).
+
+The names in the form are the API's. Only what a text field cannot hold has a name of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.core.api.errors import invalid
+from tollkeeper.core.paygates.fields import METHODS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TEXTS: Final = ("targetUrl", "price", "method", "title", "description", "paymentAddress", "network", "mimeType")
+_CHOICES: Final = ("headerAuthMode", "creditBinding", "onFailure")
+_FLAGS: Final = ("assumeValid", "requireAuth", "payerProof", "isEnabled")
+_FLAGS_OF_TARGETS: Final = ("allowSubpaths", "stream")
+_OF_TARGETS: Final = ("targetUrl", "headerAuthMode", "onFailure", *_FLAGS_OF_TARGETS)
+_EMPTY_IS_DEFAULT: Final = ("paymentAddress", "network", "mimeType", "slug")
+_FRESH: Final[dict[str, Any]] = {
+    **dict.fromkeys((*_TEXTS, "slug", "acceptsLines", "headerLines", "expireAfter"), ""),
+    **dict.fromkeys((*_FLAGS, *_FLAGS_OF_TARGETS), False),
+    "price": "0.01",
+    "credits": "1",
+    "method": "GET",
+    "isEnabled": True,
+    "headerAuthMode": "none",
+    "creditBinding": "payment",
+    "onFailure": "consume",
+    "headerNames": [],
+}
+METHOD_NAMES: Final = METHODS
+
+
+def fresh_values(network: str) -> dict[str, Any]:
+    """Return what the form of a new PayGate shows."""
+    return {**_FRESH, "network": network}
+
+
+def values_of(gate: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the form of this PayGate shows; `gate` as the API reads it."""
+    lines = [f"{one['network']} {one['paymentAddress']}" for one in gate["accepts"]]
+    expire = gate["creditsExpireAfter"]
+    return {
+        **_FRESH,
+        **{name: gate[name] for name in (*_TEXTS, *_CHOICES, *_FLAGS, *_FLAGS_OF_TARGETS, "slug")},
+        "credits": str(gate["credits"]),
+        "acceptsLines": "\n".join(lines),
+        "expireAfter": "" if expire is None else str(expire),
+        "headerNames": gate["targetHeaders"],
+    }
+
+
+def values_sent(fields: Mapping[str, Any], shown: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the form shows again after it was refused: what was sent, and of `shown` what is no field."""
+    flags = {name: bool(fields.get(name)) for name in (*_FLAGS, *_FLAGS_OF_TARGETS)}
+    return {**shown, **{name: str(text) for name, text in fields.items() if name in _FRESH}, **flags}
+
+
+def create_body(fields: Mapping[str, Any], *, is_file: bool) -> dict[str, Any]:
+    """Return the body of the create that a form asks for. Raises: INVALID_PARAMETER."""
+    body = _body(fields, is_file=is_file)
+    if is_file:
+        body["resourceType"] = "file"
+    return {name: value for name, value in body.items() if value not in (None, [], {})}
+
+
+def update_body(fields: Mapping[str, Any], gate: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a form changes of a PayGate as the API reads it. Raises: INVALID_PARAMETER.
+
+    A field that says what is so already is left out: somebody else may have changed another one meanwhile.
+    """
+    body = _body(fields, is_file=gate["resourceType"] == "file")
+    body.pop("slug", None)
+    headers = body.pop("targetHeaders", None)
+    changed = {name: value for name, value in body.items() if value != gate.get(name)}
+    if headers or "dropHeaders" in fields:
+        changed["targetHeaders"] = headers or {}
+    return changed
+
+
+def target_body(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a test of the target is told of it. Raises: INVALID_PARAMETER."""
+    body: dict[str, Any] = {name: fields[name] for name in ("targetUrl", "method") if fields.get(name)}
+    headers = _header_lines(str(fields.get("headerLines", "")))
+    return {**body, "targetHeaders": headers} if headers else body
+
+
+def _body(fields: Mapping[str, Any], *, is_file: bool) -> dict[str, Any]:
+    body = {name: fields[name] for name in (*_TEXTS, *_CHOICES, "slug", "credits") if name in fields}
+    body |= {name: bool(fields.get(name)) for name in (*_FLAGS, *_FLAGS_OF_TARGETS)}
+    body["accepts"] = _accepts(str(fields.get("acceptsLines", "")))
+    body["creditsExpireAfter"] = _seconds(str(fields.get("expireAfter", "")))
+    if is_file:
+        return {name: value for name, value in body.items() if name not in _OF_TARGETS and not _is_empty(name, value)}
+    body["targetHeaders"] = _header_lines(str(fields.get("headerLines", "")))
+    return {name: value for name, value in body.items() if not _is_empty(name, value)}
+
+
+def _is_empty(name: str, value: object) -> bool:
+    return name in _EMPTY_IS_DEFAULT and value == ""
+
+
+def _accepts(text: str) -> list[dict[str, str]]:
+    found = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        network, _, address = line.partition(" ")
+        if not address.strip():
+            raise invalid("accepts", f"in each line stands a network, a space and an address, but not in: {line}")
+        found.append({"network": network, "paymentAddress": address.strip()})
+    return found
+
+
+def _header_lines(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        name, colon, value = line.partition(":")
+        if not colon or name.strip() in found:
+            raise invalid("targetHeaders", "in each line stands a name, a colon and a value, and each name once")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _seconds(text: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 16):
+        raise invalid("creditsExpireAfter", "creditsExpireAfter must be a whole number of seconds, or empty")
+    return int(text)
