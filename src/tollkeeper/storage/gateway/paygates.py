@@ -233,9 +233,9 @@ class PayGates:
         plain = text.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
         which: dict[str, int | str] = {"pattern": f"%{plain}%", "enabled": -1 if enabled is None else int(enabled)}
         count = _Q.count_found_paygates_of_owner(owner_wallet=owner_wallet, **which)
-        total = await self._database.read_long(count, owner_wallet)
+        total = await self._database.read(count, tenant=owner_wallet)
         page = _Q.found_paygates_of_owner(owner_wallet=owner_wallet, limit=limit, offset=offset, **which)
-        rows = await self._database.read_long(page, owner_wallet)
+        rows = await self._database.read(page, tenant=owner_wallet)
         return [self._gate(row) for row in rows], total[0]["total"]
 
     async def update(
