@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from tollkeeper.client.owner import log_in
+from tollkeeper.client.logins import log_in
 from tollkeeper.client.payments import authorization_for, payment_for
 from tollkeeper.sandbox.wallets import derive_wallets
 

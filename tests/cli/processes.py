@@ -27,6 +27,7 @@ from tollkeeper.settings import FILE_NAME
 START_SECONDS: Final = 90  # of a machine that has other work
 STOP_SECONDS: Final = 30
 FINISHED_SECONDS: Final = 90
+_STATES: Final = tempfile.TemporaryDirectory()
 
 
 @dataclass
@@ -64,11 +65,12 @@ def _told(request: urllib.request.Request, status: int, headers: Message, conten
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment without settings of Tollkeeper's but those given."""
+    """This process's environment without settings of Tollkeeper's but those given, and with no user's state."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("TOLLKEEPER_")}
     environment = light_environment(own)
     # No fixed port: many programs run beside each other here.
-    return {**environment, "TOLLKEEPER_METRICS_ADDRESS": "", **(extra or {})}
+    fresh = {"TOLLKEEPER_METRICS_ADDRESS": "", "XDG_STATE_HOME": tempfile.mkdtemp(dir=_STATES.name)}
+    return {**environment, **fresh, **(extra or {})}
 
 
 def command(*arguments: str | Path) -> list[str]:

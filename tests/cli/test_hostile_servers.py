@@ -71,7 +71,7 @@ HOSTILE_MESSAGES: list[Callable[[str], object]] = [
 
 
 @pytest.mark.parametrize("text", HOSTILE_MESSAGES)
-@pytest.mark.parametrize("act", ["create", "create a file", "replace"])
+@pytest.mark.parametrize("act", ["create", "create a file", "update"])
 def test_no_owner_signs_what_is_no_login_at_the_server_that_he_asked(
     text: Callable[[str], object], act: str, key_file: Path
 ) -> None:
@@ -83,7 +83,7 @@ def test_no_owner_signs_what_is_no_login_at_the_server_that_he_asked(
         done = {
             "create": lambda: finished("paygate", "create", "--target", "http://x.example", "--price", "1", *where),
             "create a file": lambda: finished("paygate", "create", "--file", key_file, "--price", "1", *where),
-            "replace": lambda: finished("paygate", "replace", "slug", "--file", key_file, *where),
+            "update": lambda: finished("paygate", "update", "slug", "--file", key_file, *where),
         }[act]()
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     assert "nothing was signed" in done.stderr
@@ -106,7 +106,7 @@ def test_nothing_is_signed_for_who_is_on_the_way(url: str, key_file: Path) -> No
     commands = [
         ("paygate", "create", "--target", "http://x.example", "--price", "1", "--gateway", url, "--key-file", key_file),
         ("paygate", "create", "--target", "http://x.example", "--price", "1", "--gateway", url),
-        ("paygate", "replace", f"{url}/slug", "--file", key_file, "--key-file", key_file),
+        ("paygate", "update", f"{url}/slug", "--file", key_file, "--key-file", key_file),
         ("pay", f"{url}/weather", "--test-wallet"),
     ]
     for words in commands:
@@ -249,7 +249,7 @@ def test_nothing_is_signed_on_an_answer_that_carries_a_receipt(name: str, token:
     receipt = base64.b64encode(b'{"success": true, "transaction": "0xabc"}').decode()
     with serving(lambda _request: Reply(402, {"x402Version": 1, "accepts": [entry()]}, {name: receipt})) as server:
         done = finished("pay", server.url, "--test-wallet", *token)
-    assert (done.returncode, "carries a receipt" in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, "carries a receipt" in done.stderr) == (4 if token else 1, True), done.stderr
     assert len(server.received) == 1
     assert not is_paid(server.received[0])
 
@@ -317,8 +317,8 @@ def test_no_control_character_of_a_server_reaches_a_terminal(
         for words in (
             ("paygate", "create", "--target", "http://x.example", "--price", "1", *where),
             ("paygate", "create", "--target", "http://x.example", "--price", "1", *where[:2]),
-            ("paygate", "replace", "slug", "--file", file, *where),
-            ("pay", server.url, "--test-wallet", "--header", "X-Payment: x"),
+            ("paygate", "update", "slug", "--file", file, *where),
+            ("pay", server.url, "--test-wallet", "--credit-token", "x"),
             ("pay", server.url, "--test-wallet"),
         ):
             written = on_a_terminal(*words)

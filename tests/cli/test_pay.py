@@ -18,7 +18,7 @@ import pytest
 from solders.keypair import Keypair
 
 from tests.cli.processes import clean_environment, command, finished
-from tests.cli.test_hostile_servers import asking
+from tests.cli.test_hostile_servers import asking, message
 from tests.interop.local_server import Reply, Request, serving
 from tests.interop.stack import Stack, sandbox
 from tollkeeper.client.payments import authorization_for
@@ -37,6 +37,11 @@ ON_SOLANA = {
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     with sandbox(tmp_path_factory.mktemp("sandbox") / "log.txt") as running:
         yield running
+
+
+def user(home: Path) -> dict[str, str]:
+    """One user, who keeps what was bought from command to command."""
+    return {"XDG_STATE_HOME": str(home / "state")}
 
 
 def written(path: Path, text: str) -> Path:
@@ -103,31 +108,43 @@ def test_credits_that_the_wallet_holds_are_spent_by_themselves(stack: Stack) -> 
     ] * 3
 
 
-def test_a_payment_of_version_2_of_unknown_outcome_is_sent_again_and_handed_over() -> None:
+def test_a_payment_of_version_2_of_unknown_outcome_is_sent_again_by_the_next_command(tmp_path: Path) -> None:
     pending = {"error": {"type": "payment", "code": "SETTLEMENT_PENDING", "message": "wait"}}
     told = {"success": False, "errorReason": "settlement_pending", "transaction": "0xabc"}
     shown = {"PAYMENT-RESPONSE": base64.b64encode(json.dumps(told).encode()).decode(), "Retry-After": "0"}
-    answers = [asking(entry(), 2), Reply(503, pending, shown), Reply(500, {}, {})]
+    answers = [asking(entry(), 2), Reply(503, pending, shown), Reply(500, {}, {}), Reply(200, {})]
     with serving(lambda _request: answers.pop(0)) as server:
-        done = finished("pay", server.url, "--test-wallet")
-    assert done.returncode == 1
+        first, second = (finished("pay", server.url, "--test-wallet", environ=user(tmp_path)) for _ in range(2))
+    assert (first.returncode, second.returncode) == (5, 0)
+    assert "It is not known whether you were charged 0.001 USDC; the payment is kept." in first.stderr
     sent = [request.headers.get("payment-signature") for request in server.received]
-    assert (sent[0], len(set(sent[1:])), len(sent)) == (None, 1, 3)
-    assert f"PAYMENT-SIGNATURE: {sent[1]}" in done.stderr
-    with serving(lambda _request: Reply(200, {})) as server:
-        done = finished("pay", server.url, "--test-wallet", "--header", f"PAYMENT-SIGNATURE: {sent[1]}")
-    assert (done.returncode, len(server.received)) == (0, 1)
-    assert server.received[0].headers["payment-signature"] == sent[1]
+    assert (sent[0], len(set(sent[1:])), len(sent)) == (None, 1, 4)
 
 
 def test_a_body_and_headers_reach_the_target(stack: Stack, tmp_path: Path) -> None:
     url = gate(stack, targetUrl=stack.target_url.replace("/weather", "/echo"), method="POST", headerAuthMode="none")
     body = written(tmp_path / "order.json", '{"quantity": 3}')
-    more = ("--method", "POST", "--data", f"@{body}", "--header", "X-Colour: blue", "--test-wallet")
+    more = ("--data", f"@{body}", "--header", "X-Colour: blue", "--test-wallet")
     paid = finished("pay", url, *more)
     assert paid.returncode == 0, paid.stderr
     assert "quantity" in paid.stdout
     assert "blue" in paid.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "method", "content_type"),
+    [
+        (("--data", '{"a": 1}'), "POST", "application/json"),
+        (("--data", "a=1"), "POST", "text/plain; charset=utf-8"),
+        (("--data", "7", "--method", "PUT", "--header", "content-type: text/csv"), "PUT", "text/csv"),
+        ((), "GET", None),
+    ],
+)
+def test_data_is_posted_and_json_says_so(words: tuple[str, ...], method: str, content_type: str | None) -> None:
+    with serving(lambda _request: Reply(200, {})) as server:
+        done = finished("pay", server.url, "--test-wallet", *words)
+    assert done.returncode == 0, done.stderr
+    assert [(one.method, one.headers.get("content-type")) for one in server.received] == [(method, content_type)]
 
 
 @pytest.mark.parametrize(
@@ -138,6 +155,8 @@ def test_a_body_and_headers_reach_the_target(stack: Stack, tmp_path: Path) -> No
         (("--test-wallet", "--network", "dogecoin"), 2, "--network: it is no network of this version: base,"),
         (("--test-wallet", "--header", "X"), 2, "Name: value"),
         (("--test-wallet", "--header", "X: a\nY: b"), 2, "--header: a header has no control characters"),
+        (("--test-wallet", "--header", "X-Payment: abc"), 2, "--header: X-Payment is this command's own"),
+        (("--test-wallet", "--max-per-day", "0.01"), 1, "--max-per-day allows 0.01. You were not charged."),
         (("--test-wallet", "--data", "@/nowhere/at/all"), 2, "--data: /nowhere/at/all cannot be read (No such file"),
         (("--test-wallet", "--max", "0.01"), 1, "it costs 0.02 USDC, which is more than --max allows (0.01)"),
         (("--key-file", "{solana_key}"), 1, "name a node that tells it"),  # version 2 offers Solana beside Base
@@ -268,8 +287,9 @@ def test_a_target_that_speaks_as_a_gateway_uses_one_credit(stack: Stack, code: s
     with serving(lambda _request: Reply(503, said, {"Retry-After": "0"})) as target:
         done = finished("pay", gate(stack, targetUrl=target.url, credits=5), "--test-wallet")
         asked = [request for request in target.received if "x-purchase-id" in request.headers]
-    assert (done.returncode, len(asked)) == (1, 1), done.stderr
+    assert (done.returncode, len(asked)) == (4, 1), done.stderr
     assert "credits left 4" in done.stderr
+    assert "You were charged 0.02 USDC." in done.stderr
 
 
 def test_no_token_is_shown_of_a_payment_that_was_refused_at_last() -> None:
@@ -284,40 +304,45 @@ def test_no_token_is_shown_of_a_payment_that_was_refused_at_last() -> None:
         done = finished("pay", server.url, "--test-wallet")
     assert done.returncode == 1
     assert "refused PAYMENT_EXPIRED: too late" in done.stderr
+    assert "You were not charged." in done.stderr
     assert "pur_1.abc" not in done.stderr
 
 
-def test_a_payment_whose_answer_is_lost_is_handed_to_its_buyer() -> None:
+def test_a_payment_whose_answer_is_lost_is_sent_again_with_its_token_by_the_next_command(tmp_path: Path) -> None:
     """Whether it was carried out nobody knows here, so the very same one is to be sent again."""
     asked = {"x402Version": 1, "accepts": [entry()]}
     pending = {"error": {"type": "payment", "code": "SETTLEMENT_PENDING", "message": "wait"}}
+    is_lost = True
 
     def answer(request: Request) -> Reply:
         if "x-credit-token" in request.headers:
-            raise ConnectionResetError
+            if is_lost:
+                raise ConnectionResetError
+            return Reply(200, {})
         if "x-payment" in request.headers:
             return Reply(503, pending, {"Retry-After": "0", "X-Credit-Token": "pur_1.abc"})
         return Reply(402, asked)
 
     with serving(answer) as server:
-        done = finished("pay", server.url, "--test-wallet")
-    assert done.returncode == 1
-    assert "send this same payment again" in done.stderr
-    (paid,) = {request.headers["x-payment"] for request in server.received if "x-payment" in request.headers}
-    assert f"X-Payment: {paid}\nX-Credit-Token: pur_1.abc" in done.stderr
+        first = finished("pay", server.url, "--test-wallet", environ=user(tmp_path))
+        is_lost = False
+        second = finished("pay", server.url, "--test-wallet", environ=user(tmp_path))
+    assert (first.returncode, second.returncode) == (5, 0), second.stderr
+    assert "It is not known whether you were charged" in first.stderr
+    assert len({request.headers["x-payment"] for request in server.received if "x-payment" in request.headers}) == 1
+    assert server.received[-1].headers["x-credit-token"] == "pur_1.abc"
 
 
-def test_a_payment_that_somebody_before_the_gateway_answered_is_handed_to_its_buyer() -> None:
+def test_a_payment_that_somebody_before_the_gateway_answered_is_kept() -> None:
     answers = [
         Reply(402, {"x402Version": 1, "accepts": [entry()]}),
         Reply(504, {"what": "a proxy waited no longer"}),
     ]
     with serving(lambda _request: answers.pop(0)) as server:
         done = finished("pay", server.url, "--test-wallet")
-    assert (done.returncode, "waited no longer" in done.stdout) == (1, True)
+    assert (done.returncode, "waited no longer" in done.stdout) == (5, True)
     assert "status 504" in done.stderr
-    paid = server.received[1].headers["x-payment"]
-    assert f"send this same payment again, do not sign a new one\nX-Payment: {paid}" in done.stderr
+    assert "Run the same command again: it sends this payment and signs no other one." in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -327,11 +352,13 @@ def test_a_payment_that_somebody_before_the_gateway_answered_is_handed_to_its_bu
         (signal.SIGTERM, "--ignore-signal=INT"),  # as what a shell runs in a script's background
     ],
 )
-def test_a_payment_whose_buyer_stops_waiting_is_handed_to_him(ending: signal.Signals, under: str) -> None:
+def test_a_payment_whose_buyer_stops_waiting_is_kept(ending: signal.Signals, under: str, tmp_path: Path) -> None:
     pending = {"error": {"type": "payment", "code": "SETTLEMENT_PENDING", "message": "wait"}}
-    is_waiting = threading.Event()
+    is_waiting, is_known = threading.Event(), threading.Event()
 
     def answer(request: Request) -> Reply:
+        if is_known.is_set():
+            return Reply(200, {})
         if "x-payment" not in request.headers:
             return Reply(402, {"x402Version": 1, "accepts": [entry()]})
         if "x-credit-token" in request.headers:
@@ -341,15 +368,20 @@ def test_a_payment_whose_buyer_stops_waiting_is_handed_to_him(ending: signal.Sig
 
     with serving(answer) as server:
         words = ["env", under, *command("pay", server.url, "--test-wallet")]
-        with subprocess.Popen(words, env=clean_environment(), stderr=subprocess.PIPE, text=True) as paying:
+        with subprocess.Popen(
+            words, env=clean_environment(user(tmp_path)), stderr=subprocess.PIPE, text=True
+        ) as paying:
             assert is_waiting.wait(30)
             paying.send_signal(ending)
             _, wrote = paying.communicate(timeout=30)
+        is_known.set()
+        again = finished("pay", server.url, "--test-wallet", environ=user(tmp_path))
     assert paying.returncode == 130
-    assert "send this same payment again" in wrote
-    (paid,) = {request.headers["x-payment"] for request in server.received if "x-payment" in request.headers}
-    assert f"X-Payment: {paid}\nX-Credit-Token: pur_1.abc" in wrote
+    assert "Run the same command again: it sends this payment and signs no other one." in wrote
     assert "Traceback" not in wrote
+    assert len({request.headers["x-payment"] for request in server.received if "x-payment" in request.headers}) == 1
+    assert again.returncode == 0, again.stderr
+    assert server.received[-1].headers["x-credit-token"] == "pur_1.abc"
 
 
 def test_a_buyer_who_was_started_to_outlive_his_terminal_does() -> None:
@@ -384,7 +416,7 @@ def test_what_was_bought_is_told_though_its_answer_cannot_be_printed(stack: Stac
         done = subprocess.run(
             words, env=clean_environment(), stdout=out, stderr=subprocess.PIPE, text=True, check=False
         )
-    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert (done.returncode, "Traceback" in done.stderr) == (4, False), done.stderr
     told = dict(line.rsplit(" ", 1) for line in done.stderr.splitlines() if " " in line)
     assert (told["status"], told["credits left"], told["credit token"][:4]) == ("200", "1", "pur_")
     assert "was not printed" in done.stderr
@@ -395,29 +427,97 @@ def test_an_empty_credit_token_is_refused_before_anything_is_paid_anew() -> None
     assert (done.returncode, "--credit-token: it is empty" in done.stderr) == (2, True), done.stderr
 
 
-@pytest.mark.parametrize("status", [200, 402])
-def test_a_payment_that_was_handed_over_is_sent_again_and_none_is_signed_beside_it(status: int) -> None:
-    pending = {"error": {"type": "payment", "code": "SETTLEMENT_PENDING", "message": "wait"}}
-    used_up = {"x402Version": 1, "accepts": [entry()], "error": "used up"}
-    answers = [Reply(503, pending, {"Retry-After": "0"}), Reply(status, used_up), Reply(200, {"paid": "twice"})]
-    handed = ("--header", "X-Payment: abc", "--header", "x-credit-token: pur_1.abc")
-    with serving(lambda _request: answers.pop(0)) as server:
-        done = finished("pay", server.url, "--test-wallet", *handed)
-    assert (done.returncode, "paying" in done.stderr) == (int(status != 200), False), done.stderr
-    sent = [(one.headers["x-payment"], one.headers["x-credit-token"]) for one in server.received]
-    assert sent == [("abc", "pur_1.abc")] * 2
-
-
 def test_a_refusal_says_why_and_ends_with_1(stack: Stack, tmp_path: Path) -> None:
     poor = written(tmp_path / "poor.key", "0x" + "55" * 32)
     done = finished("pay", gate(stack), "--key-file", poor)
     assert done.returncode == 1
     assert "refused INSUFFICIENT_FUNDS" in done.stderr
+    assert "You were not charged." in done.stderr
     poor = written(tmp_path / "poor.json", str(Keypair.from_seed(b"\x55" * 32)))
     there = ("--network", SOLANA, "--rpc-url", stack.solana.rpc_url)
     done = finished("pay", gate(stack), "--key-file", poor, *there, is_forked=False)
     assert "refused INSUFFICIENT_FUNDS" in done.stderr
     assert [one["network"] for one in json.loads(done.stdout)["accepts"]] == [SOLANA], "what is asked where it was paid"
+
+
+def test_what_was_bought_is_kept_for_its_user_alone_and_spent_before_anything_is_paid_again(
+    stack: Stack, tmp_path: Path
+) -> None:
+    there = ("--test-wallet", "--network", SOLANA, "--rpc-url", stack.solana.rpc_url)
+    url, other = gate(stack, credits=2), gate(stack, credits=2)
+    before = stack.solana.balance_micro(stack.solana.buyer_address)
+    done = [finished("pay", one, *there, environ=user(tmp_path)) for one in (url, url, other, url)]
+    assert [one.returncode for one in done] == [0] * 4, [one.stderr for one in done]
+    assert ["paying 0.02 USDC" in one.stderr for one in done] == [True, False, True, True]
+    assert before - stack.solana.balance_micro(stack.solana.buyer_address) == 60_000
+    kept = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
+    assert len(kept) == 3  # one purchase of each link has a credit left; and what was spent today
+    assert {path.stat().st_mode & 0o777 for path in kept} == {0o600}
+    assert {path.parent.stat().st_mode & 0o777 for path in kept} == {0o700}
+    assert (tmp_path / "state" / "tollkeeper").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_wallet_logs_in_by_itself_where_the_gate_wants_it(stack: Stack, tmp_path: Path) -> None:
+    for terms in ({"requireAuth": True}, {"creditBinding": "wallet"}, {"creditBinding": "token"}):
+        url = gate(stack, credits=2, **terms)
+        for is_paid in (True, False):
+            done = finished("pay", url, "--test-wallet", environ=user(tmp_path))
+            assert (done.returncode, "paying" in done.stderr) == (0, is_paid), done.stderr
+
+
+def test_credits_of_a_payment_that_counts_no_more_are_found_by_a_login() -> None:
+    """Its answer was lost on the way: the payment was served once, and its token reached nobody."""
+    refusal = {"error": {"type": "authentication", "code": "CREDIT_TOKEN_REQUIRED", "message": "use the token"}}
+    receipt = base64.b64encode(b'{"success": true, "transaction": "0xabc"}').decode()
+    held = [
+        {"slug": "other", "remaining": 2, "creditToken": "pur_0.abc"},
+        {"slug": "weather", "remaining": 2, "creditToken": "pur_1.abc"},
+    ]
+
+    def answer(request: Request) -> Reply:
+        match request.path.partition("?")[0].rpartition("/")[2]:
+            case "message":
+                return Reply(200, {"message": message(server.url, derive_wallets().buyer.address)})
+            case "login":
+                return Reply(200, {"accessToken": "abc"})
+            case "credits":
+                return Reply(200, {"data": held if request.headers.get("authorization") == "Bearer abc" else []})
+        if request.headers.get("x-credit-token") == "pur_1.abc":
+            return Reply(200, {}, {"X-Payment-Response": receipt, "X-Credits-Remaining": "1"})
+        paid = "x-payment" in request.headers
+        return Reply(403, refusal) if paid else Reply(402, {"x402Version": 1, "accepts": [entry()]})
+
+    with serving(answer) as server:
+        done = finished("pay", f"{server.url}/weather?city=Oslo", "--test-wallet")
+    assert (done.returncode, "credits left 1" in done.stderr) == (0, True), done.stderr
+
+
+def test_a_day_s_limit_counts_what_was_charged_and_nothing_else(stack: Stack, tmp_path: Path) -> None:
+    poor = written(tmp_path / "poor.key", "0x" + "56" * 32)
+    limit = ("--max-per-day", "0.04")
+    refused = [finished("pay", gate(stack), "--key-file", poor, *limit, environ=user(tmp_path)) for _ in range(3)]
+    assert all("refused INSUFFICIENT_FUNDS" in one.stderr for one in refused), refused[-1].stderr
+    paid = [finished("pay", gate(stack), "--test-wallet", *limit, environ=user(tmp_path)) for _ in range(3)]
+    assert [one.returncode for one in paid] == [0, 0, 1]
+    assert "The wallet paid 0.04 on base-sepolia in the last 24 hours" in paid[2].stderr
+
+
+def test_one_line_of_json_tells_the_answer_and_its_cost(stack: Stack) -> None:
+    done = finished("pay", gate(stack), "--test-wallet", "--json")
+    told = json.loads(done.stdout)
+    assert (told["served"], told["charge"], told["paid"], told["creditsLeft"]) == (True, "payment", "0.02", 0)
+    assert json.loads(told["body"])["city"] == "Bergen"
+    with serving(lambda _request: Reply(500, {})) as server:
+        done = finished("pay", server.url, "--test-wallet", "--json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["served"], told["charge"]) == (1, False, "nothing")
+
+
+def test_nothing_is_signed_where_it_could_not_be_kept(stack: Stack, tmp_path: Path) -> None:
+    taken = written(tmp_path / "file", "")
+    done = finished("pay", gate(stack), "--test-wallet", environ={"XDG_STATE_HOME": str(taken)})
+    assert done.returncode == 1
+    assert "name another folder by XDG_STATE_HOME. You were not charged." in done.stderr.replace("\n", " ")
 
 
 def test_nothing_is_signed_for_longer_than_ten_minutes() -> None:

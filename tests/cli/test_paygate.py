@@ -1,4 +1,4 @@
-"""`tollkeeper paygate create` and `replace`: a URL or a file becomes a link that sells it, then another file does."""
+"""`tollkeeper paygate create` and `update`: a URL or a file becomes a link that sells it, then another file does."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_file_is_replaced_by_its_owner_and_the_link_stays(stack: Stack, tmp_pa
     where = ("--gateway", stack.gateway_url, "--key-file", key_file)
     link = finished("paygate", "create", "--file", first, "--price", "0.5", *where, is_forked=False).stdout.strip()
     for named in ((link,), (link.rpartition("/")[2], "--gateway", stack.gateway_url)):
-        done = finished("paygate", "replace", *named, "--file", second, "--key-file", key_file, is_forked=False)
+        done = finished("paygate", "update", *named, "--file", second, "--key-file", key_file, is_forked=False)
         assert done.returncode == 0, done.stderr
         digest = hashlib.sha256(second.read_bytes()).hexdigest()
         assert done.stdout == f"{link} sells second.bin, 3000000 bytes, sha256 {digest}\n"
@@ -77,7 +77,7 @@ def test_a_file_is_sold_under_its_own_name(stack: Stack, tmp_path: Path, key_fil
     where = ("--gateway", stack.gateway_url, "--key-file", key_file)
     made = finished("paygate", "create", "--file", file, "--price", "0.5", *where)
     assert made.returncode == 0, made.stderr
-    done = finished("paygate", "replace", made.stdout.strip(), "--file", file, *where[2:])
+    done = finished("paygate", "update", made.stdout.strip(), "--file", file, *where[2:])
     assert (done.returncode, done.stderr) == (0, "")
     assert f" sells {sold}, 7 bytes" in done.stdout
 
@@ -112,13 +112,12 @@ def test_only_a_file_of_ones_own_is_replaced(stack: Stack, tmp_path: Path, key_f
     link = finished("paygate", "create", "--file", file, "--price", "0.5", *where).stdout.strip()
     target = finished("paygate", "create", "--target", stack.target_url, "--price", "0.5", *where).stdout.strip()
     for arguments, code, said in (
-        ((link, "--key-file", other), 1, "has no PayGate"),
+        ((link, "--key-file", other), 1, "FORBIDDEN|there is no PayGate"),
         ((target, "--key-file", key_file), 1, "INVALID_PARAMETER"),
-        ((link.rpartition("/")[2], "--key-file", key_file), 2, "--gateway"),
     ):
-        refused = finished("paygate", "replace", *arguments, "--file", file)
+        refused = finished("paygate", "update", *arguments, "--file", file)
         assert (refused.returncode, "Traceback" in refused.stderr) == (code, False)
-        assert said in refused.stderr
+        assert any(one in refused.stderr for one in said.split("|")), refused.stderr
 
 
 def test_a_target_needs_no_wallet_where_the_gateway_asks_for_none(stack: Stack) -> None:

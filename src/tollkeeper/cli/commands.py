@@ -1,6 +1,7 @@
 """Every command of operators: reads its options, calls what carries it out, prints, turns refusals into exit codes.
 
-Exit codes: 0 done; 1 it failed; 2 the command line was wrong; 3 configuration, keys or database cannot be used.
+Exit codes: 0 done; 1 it failed; 2 the command line was wrong; 3 configuration, keys or database cannot be used; 4 and
+5 are told by `pay` alone (`tollkeeper.cli.output`).
 What this module does not do: compose or run anything itself (`tollkeeper.serving` and `tollkeeper.sandbox` do).
 """
 # ruff: noqa: PLC0415 - a command imports what it runs, so that the others start at once
@@ -14,11 +15,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tollkeeper import __version__
-from tollkeeper.cli.clients import create_command, pay_command, replace_command
+from tollkeeper.cli.accounts import login_command, logout_command, whoami_command
+from tollkeeper.cli.completion import completion_command
 from tollkeeper.cli.database import backup_command, database_app, restore_command
 from tollkeeper.cli.options import Config, ForRole
 from tollkeeper.cli.output import EXIT_CONFIGURATION, EXIT_FAILED, refuse, say, tell
+from tollkeeper.cli.pay import pay_command
+from tollkeeper.cli.paygates import paygate_app
+from tollkeeper.cli.records import credits_command, history_command, requests_command, stats_command
 from tollkeeper.cli.service import serve
+from tollkeeper.cli.wallets import wallet_app
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.settings import Role, load_settings, typed_command
 from tollkeeper.settings.loading import WORKERS_MAX
@@ -38,18 +44,28 @@ payments_app = typer.Typer(help="Payments.", no_args_is_help=True)
 config_app = typer.Typer(help="The configuration.", no_args_is_help=True)
 contracts_app = typer.Typer(help="Contracts of ours on a chain.", no_args_is_help=True)
 keys_app = typer.Typer(help="The keys that encrypt what is stored.", no_args_is_help=True)
-paygate_app = typer.Typer(help="PayGates, at a running gateway.", no_args_is_help=True)
 app.add_typer(database_app, name="db")
 app.add_typer(paygate_app, name="paygate")
+app.add_typer(wallet_app, name="wallet")
 app.add_typer(config_app, name="config")
 app.add_typer(keys_app, name="keys")
 app.add_typer(payments_app, name="payments")
 app.add_typer(contracts_app, name="contracts")
-paygate_app.command("create")(create_command)
-paygate_app.command("replace")(replace_command)
-app.command("pay")(pay_command)
-app.command("backup")(backup_command)
-app.command("restore")(restore_command)
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "pay": pay_command,
+    "login": login_command,
+    "logout": logout_command,
+    "whoami": whoami_command,
+    "stats": stats_command,
+    "requests": requests_command,
+    "history": history_command,
+    "credits": credits_command,
+    "completion": completion_command,
+    "backup": backup_command,
+    "restore": restore_command,
+}
+for name, command in _COMMANDS.items():
+    app.command(name)(command)
 
 Host = Annotated[str | None, typer.Option(help="The address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="The port to listen on.", min=0, max=65535)]

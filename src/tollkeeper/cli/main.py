@@ -8,6 +8,7 @@ goes to that library, which alone decides what is refused and how. Both ways end
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 _ROLES: Final = {"serve": Role.SERVE, "gateway": Role.GATEWAY, "hub": Role.HUB}
+COMPLETION: Final = "_TOLLKEEPER_COMPLETE"  # set by a shell that asks what could be typed (`completion`)
 _INTERRUPTED: Final = 128 + 2  # as shells tell a process that SIGINT ended
 _NUMBERS: Final = {"--port": range(65_536), "--workers": range(1, WORKERS_MAX + 1)}
 
@@ -37,7 +39,11 @@ def main() -> None:
         if plain is None:
             from tollkeeper.cli.commands import app
 
-            app()
+            if COMPLETION in os.environ:
+                from typer.completion import completion_init  # type: ignore[attr-defined]  # typer exports it nowhere
+
+                completion_init()
+            app(prog_name="tollkeeper" if COMPLETION in os.environ else None)
         else:
             from tollkeeper.cli.service import serve
 

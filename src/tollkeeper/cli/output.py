@@ -17,6 +17,8 @@ from tollkeeper.settings import wants_colours
 
 EXIT_FAILED: Final = 1
 EXIT_CONFIGURATION: Final = 3
+EXIT_CHARGED: Final = 4  # `pay`: it failed, and something was charged
+EXIT_UNKNOWN: Final = 5  # `pay`: it failed, and whether something was charged is not known
 
 
 def refuse(*problems: str, code: int = EXIT_CONFIGURATION) -> NoReturn:

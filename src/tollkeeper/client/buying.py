@@ -1,23 +1,32 @@
 """`tollkeeper pay`: one paid call, as a careful buyer makes it (specification 1.2, 2.3; contract 4.1 to 4.6, 10).
 
-It pays in x402 version 2 where the seller speaks that, else in version 1. Only USDC is paid, only up to a limit, and
-what is asked is told before it is signed. A payment whose outcome is not known is sent again and never signed anew;
-where that does not help, the caller gets it to send it later. Kept credits are the caller's to name: nothing is stored
-here.
+In this order, each step only where the one before did not serve the call:
+
+1. A payment of an earlier command whose outcome is not known is sent again. No other one is signed beside it.
+2. Credits that were bought before are spent by their token.
+3. The link is called without payment. The wallet logs in where the gate wants it.
+4. What the 402 asks is paid, in x402 version 2 where the seller speaks that, else in version 1: USDC only, up to the
+   limits of a call and of a day, and never on a 402 that carries a receipt.
+
+A payment is kept on the disk before it is sent, and dropped once its outcome is known and nothing is left of it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import os
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
+from yarl import URL
 
-from tollkeeper.client.offers import Offer, offers_of, read_object
+from tollkeeper.client.daily_limit import DailyLimit
+from tollkeeper.client.kept_purchases import KeptPurchase, PurchaseStore, gate_of
+from tollkeeper.client.logins import log_in
+from tollkeeper.client.offers import Offer, offers_of
+from tollkeeper.client.paid_answer import CREDITS_IN, Charge, PaidAnswer, Proof
 from tollkeeper.client.payments import (
     authorization_for,
     check_terms,
@@ -26,10 +35,9 @@ from tollkeeper.client.payments import (
     solana_payload_for,
     solana_terms,
 )
-from tollkeeper.client.requests import RefusedError, open_session, reason_of, require_unheard, why
+from tollkeeper.client.requests import RefusedError, ask, open_session, require_unheard, why
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.networks import Family, Network, normalise
-from tollkeeper.core.printable import printable
 from tollkeeper.core.usdc import format_usdc
 
 if TYPE_CHECKING:
@@ -42,12 +50,10 @@ _TARGET_SECONDS: Final = 630  # a gateway gives its target 600
 _PENDING_SECONDS: Final = 90
 _RETRY_SECONDS_MAX: Final = 10
 _NONCE_SIZE_BYTES: Final = 32
-_CREDITS_IN: Final = "x-credit-token"
-_RECEIPTS: Final = ("x-payment-response", "payment-response")
-_PAYMENTS: Final = {"payment-signature": "PAYMENT-SIGNATURE", "x-payment": "X-Payment"}
-_PROOF: Final = {**_PAYMENTS, _CREDITS_IN: "X-Credit-Token"}
-_KEPT: Final = (("credits left", "x-credits-remaining"), ("credit token", _CREDITS_IN))
 _MEMO_SIZE_BYTES: Final = 16
+_TOKEN_HEADER: Final = "X-Credit-Token"  # noqa: S105 - a header's name
+_PAGE: Final = 100
+PAYMENT_HEADERS: Final = frozenset({"payment-signature", "x-payment"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,7 @@ class WantedCall:
     url: str
     keys: tuple[WalletKey, ...]
     max_micro: int
+    day_max_micro: int
     network: Network | None = None
     rpc_url: str | None = None
     method: str = "GET"
@@ -65,141 +72,203 @@ class WantedCall:
     credit_token: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PaidAnswer:
-    """An answer. Header names are lower case. `token` is the credit token that an earlier answer told."""
+class PaidCall:
+    """A wanted call on its way. `charge` is what is known to be charged so far, also when `run` raises."""
 
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-    token: str | None = None
+    def __init__(self, wish: WantedCall, tell: Callable[[str], None]) -> None:
+        """`tell` is told what is paid and what it waits for. Raises: RefusedError for a folder that cannot be used."""
+        require_unheard(wish.url)
+        self.charge = Charge.NOTHING
+        self.amount_micro = 0
+        self._wish = wish
+        self._tell = tell
+        self._store = PurchaseStore()
+        self._limit = DailyLimit(wish.day_max_micro)
+        self._bearers: dict[str, str] = {}  # access tokens by wallet
+        self._bearer: str | None = None
 
-    @property
-    def is_pending(self) -> bool:
-        """Is the outcome of the payment not known, so that the same one is to be sent again?
+    async def run(self) -> PaidAnswer:
+        """Call, pay where payment is asked, and call again. Raises: RefusedError."""
+        wish = self._wish
+        wallets = {key.address for key in wish.keys}
+        async with open_session(_TARGET_SECONDS) as session:
+            if (unsettled := self._store.take_unsettled(wish.url, wallets)) is not None:
+                self._tell(f"sending a payment of {format_usdc(unsettled.amount_micro)} USDC again, signed before")
+                return await self._send_payment(session, unsettled)
+            answer = await self._spend(session, wallets) or await self._ask_unpaid(session)
+            if answer.status != 402:
+                return answer
+            if answer.has_receipt:
+                self._tell("the 402 carries a receipt: a payment was taken for it, and no other one is signed")
+                return answer
+            return await self._pay(session, answer)
 
-        An answer with a receipt is a target's, whatever it says: a credit was used, and would be each time.
-        """
-        return self.status == 503 and not self.receipt and self.reason.startswith(("SETTLEMENT_PENDING", "UNAVAILABLE"))
+    async def _spend(self, session: aiohttp.ClientSession, wallets: set[str]) -> PaidAnswer | None:
+        """Call by a credit token, the given one or a kept one. Return None if no token is good any more."""
+        if self._wish.credit_token is not None:
+            return await self._spend_token(session, self._wish.credit_token)
+        while (kept := self._store.credits_for(self._wish.url, wallets)) is not None:
+            assert kept.token is not None  # noqa: S101 - `credits_for`
+            answer = await self._spend_token(session, kept.token)
+            if answer is None:
+                self._store.forget(kept)
+                continue
+            if answer.credits_left is not None:
+                self._store.settle(kept, kept.token, answer.credits_left)
+            return answer
+        return None
 
-    @property
-    def reason(self) -> str:
-        """Why it was refused; empty where it does not say."""
-        return reason_of(read_object(self.body))
+    async def _spend_token(self, session: aiohttp.ClientSession, token: str) -> PaidAnswer | None:
+        """Call by a token. Return None if the gate says that it spends nothing."""
+        self.charge = Charge.UNKNOWN
+        answer = await self._call(session, {**self._chosen(), _TOKEN_HEADER: token})
+        if self._wants_login(answer):
+            await self._log_in(session, self._likely_key())
+            answer = await self._call(session, {**self._chosen(), _TOKEN_HEADER: token})
+        self.charge = answer.charge(Proof.CREDITS)
+        is_kept = self._wish.credit_token is None
+        is_spent = answer.status == 402 or (is_kept and answer.code == "CREDIT_TOKEN_REQUIRED")
+        return None if is_spent and not answer.has_receipt else answer
 
-    @property
-    def receipt(self) -> dict[str, Any]:
-        """The decoded `X-Payment-Response`, else version 2's of a success; empty where there is none."""
-        told = self._decoded("payment-response")
-        return self._decoded("x-payment-response") or (told if told.get("success") is True else {})
+    async def _ask_unpaid(self, session: aiohttp.ClientSession) -> PaidAnswer:
+        """Call without payment; by a login, where the gate wants one. Raises: RefusedError."""
+        answer = await self._call(session, self._chosen())
+        is_bound = answer.status == 402 and answer.is_bound_to_wallet and self._may_log_in
+        if self._wants_login(answer) or is_bound:
+            await self._log_in(session, self._likely_key())
+            self.charge = Charge.UNKNOWN  # under a wallet's binding the login alone spends a credit
+            answer = await self._call(session, self._chosen())
+        self.charge = answer.charge(Proof.NOTHING if self._bearer is None else Proof.CREDITS)
+        return answer
 
-    def _decoded(self, name: str) -> dict[str, Any]:
+    async def _pay(self, session: aiohttp.ClientSession, unpaid: PaidAnswer) -> PaidAnswer:
+        """Sign what the 402 asks, keep it, and send it. Raises: RefusedError."""
+        offer, key = choose(offers_of(unpaid.headers, unpaid.body), self._wish)
+        asked = offer.requirements
+        network, amount_micro = normalise(asked["network"]), int(asked["maxAmountRequired"])
+        if self._bearer is not None:  # of the wallet that pays, for a gate may bind its credits to it
+            await self._log_in(session, key)
+        counted = self._limit.count(key.address, network.name, amount_micro)
         try:
-            return read_object(base64.b64decode(self.headers.get(name, ""), validate=True))
-        except ValueError:
-            return {}
+            payload = await _sign(session, asked, key, self._wish)
+            sent = self._store.keep_sent(
+                gate=gate_of(self._wish.url, (offer.resource or {}).get("url") or asked.get("resource")),
+                wallet=key.address,
+                network=network.name,
+                amount_micro=amount_micro,
+                counted=counted,
+                headers=offer.shown(payload),
+            )
+        except BaseException:
+            self._limit.take_back(counted)
+            raise
+        self._tell(f"paying {format_usdc(amount_micro)} USDC on {asked['network']} to {asked['payTo']}")
+        return await self._send_payment(session, sent)
+
+    async def _send_payment(self, session: aiohttp.ClientSession, sent: KeptPurchase) -> PaidAnswer:
+        """Send a kept payment until its outcome is known, and keep what it bought. Raises: RefusedError."""
+        self.charge, self.amount_micro = Charge.UNKNOWN, sent.amount_micro
+        sent, answer = await self._send_until_known(session, sent)
+        self.charge = answer.charge(Proof.PAYMENT)
+        if answer.code == "CREDIT_TOKEN_REQUIRED" and not answer.receipt:
+            return await self._find_token(session, sent)
+        if self.charge in {Charge.PAYMENT, Charge.CREDIT}:
+            # Under a wallet's binding there is no use for a token, and a proof's purchase is kept already.
+            self._store.settle(sent, answer.credit_token, answer.credits_left)
+        elif self.charge in {Charge.NOTHING, Charge.ELSEWHERE}:
+            self._store.forget(sent)
+        if self.charge in {Charge.NOTHING, Charge.CREDIT}:
+            self._limit.take_back(sent.counted)
+        # Of a payment that was refused a token holds nothing.
+        return replace(answer, token=None) if self.charge in {Charge.NOTHING, Charge.ELSEWHERE} else answer
+
+    async def _send_until_known(
+        self, session: aiohttp.ClientSession, sent: KeptPurchase
+    ) -> tuple[KeptPurchase, PaidAnswer]:
+        """Send until the outcome is known. A credit token that an answer tells on the way is kept with the payment.
+
+        No later answer tells it again, and where the token counts the payment alone is not served any more.
+        """
+        deadline, told = time.monotonic() + _PENDING_SECONDS, ""
+        while True:
+            proof = {**sent.headers, **({} if sent.token is None else {_TOKEN_HEADER: sent.token})}
+            answer = await self._call(session, {**self._chosen(), **proof})
+            if self._wants_login(answer):
+                await self._log_in(session, next(key for key in self._wish.keys if key.address == sent.wallet))
+                continue
+            if not answer.is_pending:
+                return sent, replace(answer, token=sent.token)
+            if CREDITS_IN in answer.headers:
+                sent = replace(sent, token=answer.headers[CREDITS_IN])
+                self._store.write(sent)
+            if time.monotonic() >= deadline:
+                raise RefusedError(f"the gateway says {answer.reason}")
+            if answer.reason != told:
+                told = answer.reason
+                self._tell(f"{told}; sending the same payment again")
+            after = answer.headers.get("retry-after", "")
+            await asyncio.sleep(min(int(after), _RETRY_SECONDS_MAX) if after.isdecimal() else 1)
+
+    async def _find_token(self, session: aiohttp.ClientSession, sent: KeptPurchase) -> PaidAnswer:
+        """Spend a credit of a payment that was carried out and counts no more itself: its payer is told the token.
+
+        Raises: RefusedError.
+        """
+        self.charge = Charge.PAYMENT
+        key = next(key for key in self._wish.keys if key.address == sent.wallet)
+        bearer = await self._log_in(session, key)
+        slug = URL(sent.gate).path.strip("/")
+        url = f"{URL(self._wish.url).origin()}/api/v1/credits?limit={_PAGE}"
+        held = await ask(session, "GET", url, has="data", headers={"Authorization": f"Bearer {bearer}"})
+        for purchase in held["data"]:
+            if purchase["slug"] == slug and purchase["remaining"] > 0:
+                found = replace(sent, headers={}, token=purchase["creditToken"], left=purchase["remaining"])
+                self._store.write(found)
+                spent = await self._spend(session, {sent.wallet})
+                if spent is not None:
+                    return spent
+        self._store.forget(sent)
+        raise RefusedError(
+            "the payment was carried out, and no credits are left of it. Run the command again to buy anew"
+        )
+
+    async def _log_in(self, session: aiohttp.ClientSession, key: WalletKey) -> str:
+        """Log a wallet in at the link's gateway, once. Raises: RefusedError."""
+        if key.address not in self._bearers:
+            self._bearers[key.address] = await log_in(session, str(URL(self._wish.url).origin()), key)
+            self._tell(f"logged in as {key.address}")
+        self._bearer = self._bearers[key.address]
+        return self._bearer
+
+    def _likely_key(self) -> WalletKey:
+        """Return the key that will pay, as far as that is known before the gate told its terms."""
+        wish = self._wish
+        return next((key for key in wish.keys if wish.network and key.family is wish.network.family), wish.keys[0])
+
+    def _wants_login(self, answer: PaidAnswer) -> bool:
+        return self._may_log_in and answer.status == 401 and answer.code in {"AUTH_REQUIRED", "INVALID_TOKEN"}
 
     @property
-    def told(self) -> list[tuple[str, str]]:
-        """Facts for the buyer beside the body: what was paid, what is left, how to spend it."""
-        receipt = self.receipt
-        paid = [(name, str(receipt[name])) for name in ("transaction", "network", "payer") if receipt.get(name)]
-        if paid and self._decoded("payment-response").get("amount") == "0":
-            paid.append(("paid now", "nothing: it used a credit that the wallet holds"))
-        headers = {**({} if self.token is None else {_CREDITS_IN: self.token}), **self.headers}
-        kept = [(name, headers[key]) for name, key in _KEPT if key in headers]
-        said = [*paid, *kept, *([("refused", self.reason)] if self.reason else [])]
-        return [(name, printable(value)) for name, value in said]
+    def _may_log_in(self) -> bool:
+        """Is there no bearer yet, neither the buyer's own nor one of ours?"""
+        return self._bearer is None and all(name.lower() != "authorization" for name in self._wish.headers)
 
+    def _chosen(self) -> dict[str, str]:
+        """Return on which network it is paid, for what is asked there, and also beside a refusal."""
+        return {} if self._wish.network is None else {"X-Payment-Network": self._wish.network.name}
 
-async def pay(wish: WantedCall, tell: Callable[[str], None]) -> PaidAnswer:
-    """Calls, pays where payment is asked, and calls again. Raises: RefusedError.
-
-    `tell` is told what is paid, what it waits for, and how to go on where the outcome is not known.
-    """
-    require_unheard(wish.url)
-    async with open_session(_TARGET_SECONDS) as session:
-        if handed := _handed(wish):
-            others = {name: value for name, value in wish.headers.items() if name.lower() not in _PROOF}
-            return await _until_known(session, replace(wish, headers=others), handed, tell)
-        asking = {**wish.headers, **_chosen(wish)}
-        if wish.credit_token is not None:
-            asking["X-Credit-Token"] = wish.credit_token
-        unpaid = await _call(session, wish, asking)
-        if unpaid.status != 402:
-            return unpaid
-        if any(name in unpaid.headers for name in _RECEIPTS):
-            tell("the 402 carries a receipt: a payment was taken for it, and no other one is signed")
-            return unpaid
-        offer, key = choose(offers_of(unpaid.headers, unpaid.body), wish)
-        payload, asked = await _sign(session, offer.requirements, key, wish), offer.requirements
-        cost = format_usdc(int(asked["maxAmountRequired"]))
-        tell(f"paying {cost} USDC on {asked['network']} to {asked['payTo']}")
-        return await _until_known(session, wish, offer.shown(payload), tell)
-
-
-def _handed(wish: WantedCall) -> dict[str, str]:
-    """A payment that was signed before, with its credit token: it is sent again, and none is signed beside it."""
-    given = {name.lower(): value for name, value in wish.headers.items()}
-    if given.keys().isdisjoint(_PAYMENTS):
-        return {}
-    if wish.credit_token is not None:
-        given[_CREDITS_IN] = wish.credit_token
-    return {_PROOF[name]: given[name] for name in _PROOF if name in given}
-
-
-async def _until_known(
-    session: aiohttp.ClientSession, wish: WantedCall, proof: dict[str, str], tell: Callable[[str], None]
-) -> PaidAnswer:
-    """Call as `_call_paid` does. If the payment's outcome is not known then, tell the buyer how to go on.
-
-    Raises: RefusedError.
-    """
-    try:
-        called = await _call_paid(session, wish, proof, tell)
-    except RefusedError as error:
-        raise RefusedError(f"{error}. {_to_send_again(proof)}") from error
-    except asyncio.CancelledError:  # its buyer waits no longer
-        tell(_to_send_again(proof))
-        raise
-    if called.status >= 500 and not called.receipt:  # a proxy's answer, or a fault's
-        tell(_to_send_again(proof))
-    return called
-
-
-def _to_send_again(proof: Mapping[str, str]) -> str:
-    """Return advice for the buyer of a payment of unknown outcome, with all that proves the payment is his."""
-    shown = "\n".join(f"{name}: {value}" for name, value in proof.items())
-    return f"Whether it was paid is not known: send this same payment again, do not sign a new one\n{shown}"
-
-
-async def _call_paid(
-    session: aiohttp.ClientSession, wish: WantedCall, proof: dict[str, str], tell: Callable[[str], None]
-) -> PaidAnswer:
-    """Calls until the outcome is known. A credit token that an answer tells on the way is put into `proof`.
-
-    No later answer tells it again, and where the token counts the payment alone is not served any more.
-    """
-    deadline, told = time.monotonic() + _PENDING_SECONDS, ""
-    while True:
-        called = await _call(session, wish, {**wish.headers, **_chosen(wish), **proof})
-        if not called.is_pending:
-            # Of a payment that was refused it holds nothing; where its next try needs it, the refusal tells it.
-            return called if called.status == 402 else replace(called, token=proof.get(_PROOF[_CREDITS_IN]))
-        if _CREDITS_IN in called.headers:
-            proof[_PROOF[_CREDITS_IN]] = called.headers[_CREDITS_IN]
-        if time.monotonic() >= deadline:
-            raise RefusedError(f"the gateway says {called.reason}")
-        if called.reason != told:
-            told = called.reason
-            tell(f"{told}; sending the same payment again")
-        after = called.headers.get("retry-after", "")
-        await asyncio.sleep(min(int(after), _RETRY_SECONDS_MAX) if after.isdecimal() else 1)
-
-
-def _chosen(wish: WantedCall) -> dict[str, str]:
-    """On which network it is paid, for what is asked there, and also beside a refusal."""
-    return {} if wish.network is None else {"X-Payment-Network": wish.network.name}
+    async def _call(self, session: aiohttp.ClientSession, headers: Mapping[str, str]) -> PaidAnswer:
+        wish = self._wish
+        bearer = {} if self._bearer is None else {"Authorization": f"Bearer {self._bearer}"}
+        every = {**wish.headers, **bearer, **headers}
+        try:
+            async with session.request(
+                wish.method, wish.url, data=wish.body, headers=every, allow_redirects=False
+            ) as answer:
+                names = {name.lower(): value for name, value in answer.headers.items()}
+                return PaidAnswer(answer.status, names, await answer.read())
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise RefusedError(f"no answer from {wish.url}: {why(error)}") from error
 
 
 def choose(offers: Sequence[Offer], wish: WantedCall) -> tuple[Offer, WalletKey]:
@@ -271,14 +340,3 @@ async def _sign_on_solana(
 
 
 _SIGNERS: Final = {Family.EVM: _sign_on_evm, Family.SOLANA: _sign_on_solana}
-
-
-async def _call(session: aiohttp.ClientSession, wish: WantedCall, headers: Mapping[str, str]) -> PaidAnswer:
-    try:
-        async with session.request(
-            wish.method, wish.url, data=wish.body, headers=headers, allow_redirects=False
-        ) as answer:
-            names = {name.lower(): value for name, value in answer.headers.items()}
-            return PaidAnswer(answer.status, names, await answer.read())
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise RefusedError(f"no answer from {wish.url}: {why(error)}") from error

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiohttp
 
+from tollkeeper.client.logins import log_in
 from tollkeeper.client.offers import offers_of
-from tollkeeper.client.owner import log_in
 from tollkeeper.client.payments import authorization_for, payload_for, payment_for
 from tollkeeper.core.evm.encoding import balance_of_calldata
 
