@@ -45,7 +45,7 @@ def at_a_terminal(*arguments: str | Path) -> tuple[int, str, str]:
     return process.returncode, said.decode(), b"".join(shown).decode()
 
 
-@pytest.mark.parametrize("what", ["create", "replace"])
+@pytest.mark.parametrize("what", ["create", "update"])
 def test_an_upload_shows_its_progress_on_a_terminal_and_its_link_alone_in_a_pipe(tmp_path: Path, what: str) -> None:
     file, key = tmp_path / "large [final].bin", tmp_path / "wallet.key"
     with file.open("wb") as content:
@@ -55,12 +55,12 @@ def test_an_upload_shows_its_progress_on_a_terminal_and_its_link_alone_in_a_pipe
     with sandbox(tmp_path / "log.txt", "--data-dir", str(tmp_path / "data")) as stack:
         where = ("--gateway", stack.gateway_url, "--key-file", key)
         arguments: tuple[str | Path, ...] = ("create", "--price", "0.5", "--file", file)
-        if what == "replace":
+        if what == "update":
             small = tmp_path / "small.bin"
             small.write_text("small")
             made = finished("paygate", "create", "--price", "0.5", "--file", small, *where)
             assert (made.returncode, ESCAPE.search(made.stderr), "%" in made.stderr) == (0, None, False)
-            arguments = ("replace", made.stdout.strip().rpartition("/")[2], "--file", file)
+            arguments = ("update", made.stdout.strip().rpartition("/")[2], "--file", file)
         code, said, shown = at_a_terminal("paygate", *arguments, *where)
         assert code == 0, shown
         link = said.split(" ")[0].strip()
