@@ -9,6 +9,8 @@ from typing import Final
 
 import pytest
 
+from tollkeeper.core.settlement.states import TRANSITIONS, State, public_status
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
 DECISIONS_MAX: Final = 25
@@ -75,3 +77,12 @@ def sentences(text: str) -> Iterator[str]:
 def test_sentences_of_guides_are_short(path: Path) -> None:
     long = [sentence for sentence in sentences(path.read_text()) if len(sentence.split()) > SENTENCE_WORDS_MAX]
     assert long == []
+
+
+def test_the_life_of_a_settlement_is_drawn_from_its_table() -> None:
+    row = re.compile(r"^\| ([A-Z]+) \| (\w+) \| [^|]+ \| ([A-Z, ]+) \|$", re.MULTILINE)
+    wanted = [
+        (state.value, public_status(state).value, ", ".join(new for new in State if new in TRANSITIONS[state]))
+        for state in State
+    ]
+    assert row.findall((DOCS / "architecture.md").read_text()) == wanted

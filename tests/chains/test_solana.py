@@ -17,9 +17,8 @@ from solders.token.state import Mint
 
 from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_BUYER, WALLETS, drafted, paying
 from tests.core.solana_payments import account_of, compute_limit, compute_price, transfer
-from tollkeeper.chains.evm.chain import Submission
-from tollkeeper.chains.evm.receipts import Expected, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.sightings import Expected, Submission, Verdict
 from tollkeeper.chains.solana import LAG_BLOCKS, Lifetime, SolanaChain, SolanaConfig, has_expired
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.settlement.proof import LIFETIME_DOUBTED_SECONDS
@@ -127,18 +126,18 @@ async def test_expiry_is_proven_by_finalized_height_and_never_by_absence(node: S
     assert await solana.submit(raw, signature) is Submission.TAKEN
     assert (await solana.wait(expected(signature), deadline(0.05))).verdict is Verdict.ABSENT
     node.chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + 1)  # expired, and a fork could still show it
-    assert not await has_expired(solana, signature, str(Hash(draft.blockhash)), lifetime, None)
+    assert not await has_expired(solana.quorum, signature, str(Hash(draft.blockhash)), lifetime, None)
     node.chain.next_slot(FINAL_SLOTS)
     node.chain.first_slot = lifetime.first_slot + 1  # a node that has thrown away where it could be
-    assert not await has_expired(solana, signature, str(Hash(draft.blockhash)), lifetime, None)
+    assert not await has_expired(solana.quorum, signature, str(Hash(draft.blockhash)), lifetime, None)
     node.chain.first_slot = lifetime.first_slot
     node.chain.lacks = range(lifetime.last_height - 1, lifetime.last_height)  # a node that was away meanwhile
-    assert not await has_expired(solana, signature, str(Hash(draft.blockhash)), lifetime, None)
+    assert not await has_expired(solana.quorum, signature, str(Hash(draft.blockhash)), lifetime, None)
     node.chain.lacks = range(lifetime.last_height + 2, lifetime.last_height + 3)  # where it cannot be any more
     node.chain.next_slot(FINAL_SLOTS)
-    assert not await has_expired(solana, signature, str(Hash(draft.blockhash)), lifetime, None)
+    assert not await has_expired(solana.quorum, signature, str(Hash(draft.blockhash)), lifetime, None)
     node.chain.lacks = range(0)
-    assert await has_expired(solana, signature, str(Hash(draft.blockhash)), lifetime, None)
+    assert await has_expired(solana.quorum, signature, str(Hash(draft.blockhash)), lifetime, None)
     node.chain.release()
     assert (await solana.see([signature]))[0].verdict is Verdict.ABSENT
 
@@ -149,7 +148,7 @@ async def test_what_was_executed_has_not_expired(node: SolanaNode, solana: Solan
     raw, signature = signed(solana, draft)
     await solana.submit(raw, signature)
     node.chain.next_slot(RECENT_SLOTS + LAG_BLOCKS + FINAL_SLOTS + 1)
-    assert not await has_expired(solana, signature, str(Hash(draft.blockhash)), lifetime, None)
+    assert not await has_expired(solana.quorum, signature, str(Hash(draft.blockhash)), lifetime, None)
 
 
 async def test_a_life_that_was_counted_too_long_ends_by_the_blocks_own_times(
@@ -164,7 +163,7 @@ async def test_a_life_that_was_counted_too_long_ends_by_the_blocks_own_times(
     told = Lifetime(node.chain.slot, 10**9)
 
     async def is_over(doubted_since: int | None) -> bool:
-        return await has_expired(solana, signature, str(Hash(draft.blockhash)), told, doubted_since)
+        return await has_expired(solana.quorum, signature, str(Hash(draft.blockhash)), told, doubted_since)
 
     node.chain.ahead_seconds = LIFETIME_DOUBTED_SECONDS + 5
     node.chain.next_slot(FINAL_SLOTS + 1)
@@ -180,9 +179,9 @@ async def test_a_life_that_was_counted_too_long_ends_by_the_blocks_own_times(
     assert not await is_over(now)
     assert not await is_over(now + LIFETIME_DOUBTED_SECONDS)
     began_late = Lifetime(10**9, 0)  # by which it has every block, and all are over
-    assert not await has_expired(solana, signature, str(Hash(draft.blockhash)), began_late, now)
+    assert not await has_expired(solana.quorum, signature, str(Hash(draft.blockhash)), began_late, now)
     node.chain.first_slot = 0
-    assert await has_expired(solana, signature, str(Hash(draft.blockhash)), began_late, now)
+    assert await has_expired(solana.quorum, signature, str(Hash(draft.blockhash)), began_late, now)
     node.chain.release()
     node.chain.next_slot(1)
     assert await is_over(now)
@@ -194,7 +193,9 @@ async def test_what_was_executed_long_ago_has_not_expired(node: SolanaNode, sola
     await solana.submit(raw, signature)
     node.chain.ahead_seconds = 2 * LIFETIME_DOUBTED_SECONDS
     node.chain.next_slot(RECENT_SLOTS + FINAL_SLOTS + 1)
-    assert not await has_expired(solana, signature, str(Hash(draft.blockhash)), Lifetime(0, 10**9), int(time.time()))
+    assert not await has_expired(
+        solana.quorum, signature, str(Hash(draft.blockhash)), Lifetime(0, 10**9), int(time.time())
+    )
 
 
 async def test_a_refused_transaction_is_unclear_until_it_is_seen(node: SolanaNode, solana: SolanaChain) -> None:
@@ -393,8 +394,8 @@ async def test_an_unclear_answer_is_no_answer(node: SolanaNode, method: str, lie
 
     async def ask_all() -> None:
         await chain.see(["1" * 64])
-        await has_expired(chain, "1" * 64, "1" * 32, Lifetime(3, 10_000), 700)
-        await chain.see_final(["1" * 64])
+        await has_expired(chain.quorum, "1" * 64, "1" * 32, Lifetime(3, 10_000), 700)
+        await chain.reader.see_final(["1" * 64])
         await chain.simulate(moved)
         await chain.state(moved)
 

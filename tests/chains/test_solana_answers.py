@@ -106,14 +106,14 @@ async def put_everywhere(node: SolanaNode, solana: SolanaChain, *, every: int) -
     readers: tuple[Callable[[], Awaitable[object]], ...] = (
         solana.open,
         solana.head,
-        lambda: solana.see_final([name]),
+        lambda: solana.reader.see_final([name]),
         lambda: solana.balances([owner]),
         lambda: solana.recipient(owner, str(account_of(owner))),
         lambda: read_use(solana, name),
-        lambda: is_listed(solana, key.payer, name),
-        lambda: holding(solana, str(account_of(owner)), owner, [name]),
-        lambda: has_expired(solana, NEVER, blockhash, lifetime, None),
-        lambda: has_expired(solana, NEVER, blockhash, lifetime, since),
+        lambda: is_listed(solana.reader, key.payer, name),
+        lambda: holding(solana.reader, str(account_of(owner)), owner, [name]),
+        lambda: has_expired(solana.quorum, NEVER, blockhash, lifetime, None),
+        lambda: has_expired(solana.quorum, NEVER, blockhash, lifetime, since),
         lambda: read_payments(solana, [str(FEE_PAYER.pubkey())], [], [], range(10**6)),
         lambda: payments_of(solana, name),
     )
@@ -138,7 +138,7 @@ async def put_everywhere(node: SolanaNode, solana: SolanaChain, *, every: int) -
                 node.rpc = Puts(node.chain, method, place, shown)
                 for read in readers:
                     await said(read())
-                has_gone = await said(has_expired(solana, name, blockhash, lifetime, None))
+                has_gone = await said(has_expired(solana.quorum, name, blockhash, lifetime, None))
                 is_denied = method == "getSignatureStatuses" and shown in DENIED
                 assert is_denied or has_gone is not True, (method, place, shown)
                 node.rpc = honest

@@ -14,8 +14,8 @@ from solders.transaction import VersionedTransaction
 from tests.chains.solana_node import BUYER, FEE_PAYER, WALLETS, drafted, paying
 from tests.core.solana_payments import account_of
 from tests.hub.chaos import run_chaos
-from tollkeeper.chains.evm.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.sightings import Verdict
 from tollkeeper.chains.solana import SolanaChain, SolanaConfig
 from tollkeeper.chains.solana.payment_lookup import is_listed, read_use
 from tollkeeper.chains.solana.payments import payments_of, read_payments
@@ -209,4 +209,4 @@ async def test_a_node_that_lists_the_same_page_again_and_again_is_not_listened_t
     key = payment_key(ASSET, read_transfer(paying(node, 1_000).payload()))
     async with asyncio.timeout(60):
         with pytest.raises(RpcUnavailable, match="the same transactions again"):
-            await is_listed(solana, key.payer, "5" * 87)
+            await is_listed(solana.reader, key.payer, "5" * 87)

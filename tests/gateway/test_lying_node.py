@@ -23,7 +23,7 @@ from tests.gateway.foreign_on_solana import site_on_solana
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.chaos import ChaosNode, run_chaos
 from tests.hub.test_lying_nodes import listing
-from tollkeeper.chains.evm import quorum
+from tollkeeper.chains import quorum
 from tollkeeper.core.evm.encoding import (
     AUTHORIZATION_USED_TOPIC,
     SELECTOR_AUTHORIZATION_STATE,

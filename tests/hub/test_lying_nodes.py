@@ -17,8 +17,8 @@ from tests.hub.test_completer import change
 from tests.hub.test_restored_backup import carry_out
 from tests.hub.test_several_nodes import always, chain_of
 from tollkeeper.api import clock_ms
-from tollkeeper.chains.evm import quorum
-from tollkeeper.chains.evm.quorum import OVERDUE_SECONDS
+from tollkeeper.chains import quorum
+from tollkeeper.chains.quorum import OVERDUE_SECONDS
 from tollkeeper.core.evm.encoding import AUTHORIZATION_USED_TOPIC, SELECTOR_AUTHORIZATION_STATE, TRANSFER_TOPIC
 from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.storage.engine.database import Statement

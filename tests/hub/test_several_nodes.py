@@ -16,7 +16,7 @@ from tests.hub.hub_under_test import NETWORK, HubUnderTest, in_the_pool, new_pay
 from tests.hub.test_restored_backup import carry_out
 from tests.hub.test_unknown_outcomes import SEND, drain
 from tollkeeper.chains import nodes as chains_nodes
-from tollkeeper.chains.evm import rebroadcast
+from tollkeeper.chains import rebroadcast
 from tollkeeper.chains.evm.chain import EvmChain
 from tollkeeper.core.evm.encoding import keccak256
 

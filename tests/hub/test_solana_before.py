@@ -16,10 +16,9 @@ from structlog.testing import capture_logs
 from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_BUYER, WALLETS, drafted, paying
 from tests.core.solana_payments import compute_limit, compute_price, encoded, memo
 from tests.hub.chaos import Act, ChaosNode, run_chaos
-from tests.hub.solana_hub import NETWORK, SolanaHub, body_of, hub_of, run_solana_hub
+from tests.hub.solana_hub import SolanaHub, body_of, hub_of, run_solana_hub
 from tests.hub.test_solana_nodes import saying, unseen
 from tollkeeper.api import clock_ms
-from tollkeeper.chains.solana.history import MissingBlocks
 from tollkeeper.core.solana.base58 import encode
 from tollkeeper.core.solana.message import read_transaction
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
@@ -239,13 +238,13 @@ async def test_what_we_carried_out_is_not_refused_by_a_node_that_lacks_its_block
             assert [(one.status, one.code) for one in told] == [(503, "UNAVAILABLE")] * len(told)
             assert [line["node"] for line in logs if line["event"] == "blocks_missing"] == [1]
             node.chain.lacks = range(0)
-            world.account.chain.missing = MissingBlocks(NETWORK)  # a moment later
+            world.account.chain.reader.missing._recent.clear()  # noqa: SLF001 - a moment later
             settled = await world.settle(body)
             assert (settled.body["success"], settled.body["transaction"]) == (True, paid.body["transaction"])
             if is_too_old:
                 assert (await world.settle(never)).reason == EXPIRED
                 node.chain.lacks = range(3, 20)
-                world.account.chain.missing = MissingBlocks(NETWORK)
+                world.account.chain.reader.missing._recent.clear()  # noqa: SLF001 - again
                 assert (await world.settle(never)).code == "UNAVAILABLE"
                 now_ms += 3_600_000  # what it forgot was made before it began
                 assert (await world.settle(never)).reason == EXPIRED
@@ -271,7 +270,7 @@ async def test_accounts_with_many_transactions_are_looked_through_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Anybody can have it done for nothing, by payments of theirs that are too old; nobody else waits for it."""
-    monkeypatch.setattr("tollkeeper.chains.solana.payment_lookup._TURN_SECONDS", 0)
+    monkeypatch.setattr("tollkeeper.chains.solana.searches._TURN_SECONDS", 0)
     async with (
         SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
         hub_of(tmp_path, node) as world,
@@ -296,7 +295,7 @@ async def test_accounts_with_many_transactions_are_looked_through_few_at_a_time(
 async def test_who_has_many_searches_made_holds_one_place_and_keeps_no_other_account_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tollkeeper.chains.solana.payment_lookup._TURN_SECONDS", 0)
+    monkeypatch.setattr("tollkeeper.chains.solana.searches._TURN_SECONDS", 0)
     async with (
         SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
         hub_of(tmp_path, node) as world,

@@ -355,12 +355,12 @@ def _is_same(error: RpcError, answer: Answer) -> bool:
     return isinstance(answer, RpcError) and (answer.code, answer.message) == (error.code, error.message)
 
 
-def _give_up(waiting: asyncio.Future[Any]) -> None:
+def _give_up(waiting: asyncio.Future[T]) -> None:
     if not waiting.done():
         waiting.set_exception(RpcUnavailable("no node answered in the time that a question has"))
 
 
-def _leave_none_waiting(waiting: Sequence[asyncio.Future[Any]], _ended: asyncio.Task[None]) -> None:
+def _leave_none_waiting(waiting: Sequence[asyncio.Future[T]], _ended: asyncio.Task[None]) -> None:
     """Whoever has no answer when an exchange has ended, perhaps before it began, gets none."""
     for answer in waiting:
         if not answer.done():

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-from litestar import Request, Response
+from litestar import Response
 
 from tollkeeper.api import Shell, clock_ms, ok, refused
 from tollkeeper.auth import auth_routes
@@ -23,7 +23,7 @@ from tollkeeper.describing import Handlers, description_routes, route
 from tollkeeper.hub.api import operations
 from tollkeeper.hub.api.facilitator import Facilitator
 from tollkeeper.hub.api.gateway_signature import TrustedKeys, local_path
-from tollkeeper.hub.api.history import history_routes, status_routes
+from tollkeeper.hub.api.history import AnyRequest, history_routes, status_routes
 from tollkeeper.hub.api.standing import Standings
 from tollkeeper.hub.api.tenants import Askers
 from tollkeeper.hub.api.transfer import Transfers
@@ -192,7 +192,7 @@ def _litestar(hub: Hub) -> ASGIApp:
             raise ApiError(Code.UNAVAILABLE, "the hub is not ready", details={"problems": problems})
         return ok({"status": "ready", "problems": hub.shortages()})
 
-    def unhandled(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    def unhandled(request: AnyRequest, error: Exception) -> Response[bytes]:
         return refused(request, error)
 
     handlers = [

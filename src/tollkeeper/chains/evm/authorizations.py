@@ -167,7 +167,7 @@ class AuthorizationReader:
                 return None
         raise TooFarBack(self._logs.limit)
 
-    async def _use(self, log: dict[str, Any], latest: int) -> AuthorizationUse | None:
+    async def _use(self, log: dict[str, object], latest: int) -> AuthorizationUse | None:
         """Return the use that this log shows; None if its block is not the canonical one. Raises: RpcUnavailable."""
         found, block_hash, topics = (log.get(name) for name in ("transactionHash", "blockHash", "topics"))
         if not isinstance(found, str) or not isinstance(block_hash, str) or not isinstance(topics, list) or not topics:

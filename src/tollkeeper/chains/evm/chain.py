@@ -10,29 +10,22 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from tollkeeper.chains.evm.authorizations import AuthorizationReader
 from tollkeeper.chains.evm.blocks import Block, data_of, read_block, word_of
 from tollkeeper.chains.evm.calls import accepts_once_deployed, accepts_signature, revert_of, text_of
 from tollkeeper.chains.evm.logs import LogRange
 from tollkeeper.chains.evm.market import Market
-from tollkeeper.chains.evm.quorum import EvmWitnesses, View, VouchedReader
-from tollkeeper.chains.evm.rebroadcast import Rebroadcast
-from tollkeeper.chains.evm.receipts import (
-    Expected,
-    ReceiptReader,
-    ReceiptWatcher,
-    Sighting,
-    Verdict,
-    counted,
-    hash_of_block,
-    quantity,
-)
+from tollkeeper.chains.evm.reader import EvmReader
+from tollkeeper.chains.evm.receipts import counted, hash_of_block, quantity
+from tollkeeper.chains.quorum import NodeQuorum, QuorumReader
+from tollkeeper.chains.rebroadcast import Rebroadcast
 from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
+from tollkeeper.chains.sightings import Expected, Sighting, Submission, Verdict
+from tollkeeper.chains.watcher import SightingWatcher
 from tollkeeper.core.evm import encoding as evm
 from tollkeeper.core.evm.counterfactual import (
     acceptance_question,
@@ -51,8 +44,6 @@ if TYPE_CHECKING:
     from tollkeeper.chains.nodes import Node
     from tollkeeper.core.networks import Network
     from tollkeeper.core.x402.version1 import EvmPayload
-
-T = TypeVar("T")
 
 _LOG = structlog.get_logger("tollkeeper.chains.evm.chain")
 
@@ -128,13 +119,6 @@ class GasTooDear(RpcUnavailable):
     """The next block asks for more than the configured cap: nothing can be sent now."""
 
 
-class Submission(Enum):
-    """Answers of a node to a transaction."""
-
-    TAKEN = auto()
-    UNCLEAR = auto()  # it may or may not have it: never a failure
-
-
 class EvmChain:
     """One network. `asset` is None until `open` succeeded; then `problem` says why not."""
 
@@ -147,16 +131,16 @@ class EvmChain:
         self.rpc = rpc or Rpc(config.rpc_urls, timeout_seconds=config.timeout_seconds)
         self._address = config.asset.lower() or config.network.usdc.address
         self.logs = LogRange(config.network.name)
-        self.authorizations = AuthorizationReader(self.rpc.ask, self._address, self.logs)
-        self._view = View(self.authorizations, ReceiptReader(self.rpc.ask))
-        is_one_enough = config.confirm_nodes == 1 or (config.confirm_nodes == 0 and len(config.rpc_urls) == 1)
-        self._witnesses = (
-            None if is_one_enough else EvmWitnesses(self.rpc, self._address, config.confirm_nodes, self.logs)
-        )
-        self._reader = self._view.receipts if self._witnesses is None else VouchedReader(self._witnesses)
-        self._watcher: ReceiptWatcher[Expected] = ReceiptWatcher(self._reader)
+        any_node = EvmReader(self.rpc.ask, self._address, self.logs)
+        self.authorizations = any_node.authorizations
+        self.quorum = NodeQuorum(self.rpc, config.confirm_nodes, any_node, self._reader_of)
+        self._reader: QuorumReader[Expected] = QuorumReader(self.quorum)
+        self._watcher: SightingWatcher[Expected] = SightingWatcher(self._reader)
         self._market = Market(self.rpc.ask)
         self._rebroadcast = Rebroadcast(config.network.name, self._shows, self._submit_to_all)
+
+    def _reader_of(self, node: Node) -> EvmReader:
+        return EvmReader(partial(self.rpc.ask_of, node), self._address, self.logs)
 
     @property
     def limits(self) -> list[str]:
@@ -164,9 +148,9 @@ class EvmChain:
         return [*self.rpc.nodes.limits, *([self.logs.limit] if self.logs.limit else [])]
 
     @property
-    def missing_nodes(self) -> int:
-        """So many nodes fewer answer than outcomes need, or than they would need where none is out of reach."""
-        return 0 if self._witnesses is None else self.rpc.nodes.missing(self._witnesses.needed)
+    def obstacles(self) -> list[str]:
+        """Obstacles that the nodes put in the way of outcomes, for the operator."""
+        return [*self.quorum.shortage, *self.limits]
 
     async def open(self, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
         """Asks every node who it is, and enables the network or disables it and says why in `problem`.
@@ -381,7 +365,9 @@ class EvmChain:
 
         Raises: RpcUnavailable.
         """
-        return await self.agreed(lambda view: view.authorizations.nonce_of(signer, tag), lambda _nonce: False)
+        return await self.quorum.agreed(
+            lambda reader: reader.authorizations.nonce_of(signer, tag), lambda _nonce: False
+        )
 
     async def submit(self, raw: bytes, transaction_hash: str) -> Submission:
         """Hands a signed transaction to the node.
@@ -471,15 +457,6 @@ class EvmChain:
     async def look(self, wanted: Sequence[Expected]) -> list[Sighting]:
         """Return what the chain shows now of many transactions. Raises: RpcUnavailable."""
         return await self._reader.look(wanted)
-
-    async def agreed(self, judge: Callable[[View], Awaitable[T]], is_open: Callable[[T], bool]) -> T | None:
-        """Return the conclusion that enough nodes' views agree on; None if they do not agree (`Witnesses`).
-
-        Raises: RpcUnavailable.
-        """
-        if self._witnesses is None:
-            return await judge(self._view)
-        return await self._witnesses.agreed(judge, is_open)
 
     async def close(self) -> None:
         """Ends what waits, the watcher and the connections."""

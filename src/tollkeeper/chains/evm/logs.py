@@ -8,7 +8,7 @@ refuses one block shows nothing, which never means that there is nothing.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -36,7 +36,7 @@ class LogRange:
 
     async def shown(
         self, ask: Callable[[int], Awaitable[Answer]], most: int = RANGE_BLOCKS
-    ) -> tuple[int, list[dict[str, Any]]]:
+    ) -> tuple[int, list[dict[str, object]]]:
         """Ask for the logs of so many blocks as are shown at once, `most` at most: how many they are, and the logs.
 
         Raises: RpcUnavailable where the node shows none, also not of one block.

@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.chains.evm.receipts import Expected, Verdict, counted, require_agreement
+from tollkeeper.chains.evm.receipts import counted
 from tollkeeper.chains.replies import RefusedByStatus
 from tollkeeper.chains.rpc import RpcUnavailable, is_limit
+from tollkeeper.chains.sightings import Expected, Verdict, require_agreement
 from tollkeeper.core.evm.encoding import AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC
 from tollkeeper.core.evm.receipt_logs import Log, Transfer, shows_transfer, topic_of
 from tollkeeper.core.settlement.reconciliation import ChainPayment
 from tollkeeper.core.x402.version1 import PaymentKey
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tollkeeper.chains.evm.chain import EvmChain
     from tollkeeper.chains.rpc import Answer
@@ -83,9 +84,9 @@ def asset_of(chain: EvmChain) -> str:
     return chain.asset.address
 
 
-async def _transfers(chain: EvmChain, recipients: list[str], blocks: range) -> list[Any]:
+async def _transfers(chain: EvmChain, recipients: list[str], blocks: range) -> list[object]:
     """The transfers to these addresses, asked for in ranges as large as the nodes show at once."""
-    found: list[Any] = []
+    found: list[object] = []
     first = blocks.start
 
     async def ask(count: int) -> Answer:
@@ -105,7 +106,7 @@ async def _transfers(chain: EvmChain, recipients: list[str], blocks: range) -> l
     return found
 
 
-async def _listed(chain: EvmChain, wanted: dict[str, Any], last: int) -> Answer:
+async def _listed(chain: EvmChain, wanted: Mapping[str, object], last: int) -> Answer:
     """Return the answer of a node that has come to the block `last`. Waits for a node that lags a little."""
     for tries_left in reversed(range(_TRIES)):
         try:

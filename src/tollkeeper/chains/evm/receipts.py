@@ -1,35 +1,28 @@
 """Receipts of our transactions, each judged against the transfer that it should have made.
 
 A sighting counts only if the block that the receipt names is the canonical one at its number and lists the transaction.
-It is `deep` once that block has the configured number of confirmations (contract 5.2; security A-14, A-15). One watcher
-task per network asks for all awaited transactions in one batch: soon after they were sent, then ever more rarely, and
-whenever a block is due. What a settlement becomes is not decided here. Of very many at once only some are asked for by
-their receipts; the logs of the blocks that those name show the others (decision 0022).
+It is `deep` once that block has the configured number of confirmations (contract 5.2; security A-14, A-15). Of very
+many at once only some are asked for by their receipts; the logs of the blocks that those name show the others (decision
+0022).
 """
 
 from __future__ import annotations
 
-import asyncio
-import math
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
 
-from tollkeeper.chains.evm.block_interval import BlockBeat
 from tollkeeper.chains.evm.block_logs import BlockLogs, read_log
 from tollkeeper.chains.rpc import Answer, Call, RpcError, RpcUnavailable
-from tollkeeper.core.evm.receipt_logs import Transfer, shows_transfer
+from tollkeeper.chains.sightings import NOTHING_SEEN, Expected, Sighting, Verdict
+from tollkeeper.core.evm.receipt_logs import shows_transfer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
 _LOG = structlog.get_logger("tollkeeper.chains")
-_FIRST_POLL_SECONDS: Final = 0.002
-_LAST_POLL_SECONDS: Final = 0.5
 # More than so many are looked for by blocks: the receipts of the first name blocks, which show many of the others.
 _FEW: Final = 100
 _PROBED: Final = 16
@@ -38,62 +31,8 @@ _QUANTITIES_END: Final = 2**256
 _COUNTED_END: Final = 2**63
 
 
-class Verdict(Enum):
-    """Verdicts of a receipt on the transfer that its transaction was to make."""
-
-    TRANSFERRED = auto()  # status 1, and the two events of this transfer
-    REVERTED = auto()  # status 0
-    MISMATCH = auto()  # status 1 without those events
-    ABSENT = auto()  # no canonical receipt: nothing is known
-    DOUBTED = auto()  # a node shows something, and too few others do: no more is known
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """A transaction of ours and the transfer in it. Addresses, nonce and hash are lower-case hex, value base units.
-
-    `depth_blocks`: confirmations that make a sighting of it deep; 1 is the block itself.
-    """
-
-    transaction_hash: str
-    asset: str
-    payer: str
-    pay_to: str
-    value: int
-    nonce: str
-    depth_blocks: int = 1
-
-    @property
-    def transfer(self) -> Transfer:
-        """The transfer alone."""
-        return Transfer(self.asset, self.payer, self.pay_to, self.value, self.nonce)
-
-
-@dataclass(frozen=True, slots=True)
-class Sighting:
-    """A verdict, whether it lies deep enough to stand, and in which block (None while absent).
-
-    `shows_failure`: it is doubted, and a node shows that the transaction moved nothing.
-    """
-
-    verdict: Verdict
-    deep: bool = False
-    block_number: int | None = None
-    block_hash: str | None = None
-    shows_failure: bool = False
-
-
-NOTHING_SEEN: Final = Sighting(Verdict.ABSENT)
-FAILURES: Final = frozenset({Verdict.REVERTED, Verdict.MISMATCH})
 # A verdict and the block that it was seen in, by number and hash: not yet known to be canonical.
 _Shown: TypeAlias = "tuple[Verdict, int, str]"
-
-
-def require_agreement(sightings: Sequence[Sighting]) -> None:
-    """Raises: RpcUnavailable where nodes do not show the same, so that nothing can be said of the chain."""
-    if any(sighting.verdict is Verdict.DOUBTED for sighting in sightings):
-        msg = "the nodes do not show the same"
-        raise RpcUnavailable(msg)
 
 
 def quantity(value: object) -> int:
@@ -250,7 +189,7 @@ def _sightings(
     return sightings
 
 
-def _block_of(receipt: dict[str, Any]) -> tuple[int, str]:
+def _block_of(receipt: dict[str, object]) -> tuple[int, str]:
     block_hash = receipt.get("blockHash")
     if not isinstance(block_hash, str):  # null while some nodes still build the block
         msg = "the receipt names no block"
@@ -268,125 +207,3 @@ def transactions_of_block(block: object) -> frozenset[str]:
     """The hashes that a block object lists, in lower case; none where there is no such block."""
     listed = block.get("transactions") if isinstance(block, dict) else None
     return frozenset(one.lower() for one in listed if isinstance(one, str)) if isinstance(listed, list) else frozenset()
-
-
-T = TypeVar("T")
-T_contra = TypeVar("T_contra", contravariant=True)
-
-
-class Reader(Protocol[T_contra]):
-    """Reader of transactions of one family. A `T` names a transaction and what it must show."""
-
-    async def look(self, wanted: Sequence[T_contra]) -> list[Sighting]:
-        """Return what the chain shows now, in the order asked. Raises: RpcUnavailable."""
-
-
-class _Waiter(Generic[T]):
-    """One awaited transaction. `last` is the newest sighting, deep or not.
-
-    `absent_at` is when it was last looked for in vain; event loop time, as `next_poll` is.
-    """
-
-    __slots__ = ("absent_at", "done", "expected", "last", "next_poll", "pause")
-
-    def __init__(self, expected: T, done: asyncio.Future[None], now: float) -> None:
-        self.expected = expected
-        self.done = done
-        self.last = NOTHING_SEEN
-        self.absent_at: float | None = None
-        self.pause = _FIRST_POLL_SECONDS
-        self.next_poll = now
-
-
-class ReceiptWatcher(Generic[T]):
-    """The one task that asks for the sightings of everything awaited on a network. It ends when nothing is awaited."""
-
-    def __init__(self, reader: Reader[T]) -> None:
-        self._reader = reader
-        self._beat = BlockBeat()
-        self._block_due = math.inf
-        self._waiters: list[_Waiter[T]] = []
-        self._wake: asyncio.Future[None] | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    async def wait(self, expected: T, deadline: float) -> Sighting:
-        """The first deep sighting, or at `deadline` (event loop time) whatever was seen last."""
-        loop = asyncio.get_running_loop()
-        waiter = _Waiter(expected, loop.create_future(), loop.time())
-        self._waiters.append(waiter)
-        if self._task is None:
-            self._task = loop.create_task(self._watch())
-        elif self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(deadline):
-                    await waiter.done
-        finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-        return waiter.last
-
-    async def close(self) -> None:
-        """Ends the task; those who wait get what was seen last, at their deadline."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _watch(self) -> None:
-        try:
-            while self._waiters:
-                due = await self._due()
-                if due:
-                    await self._poll(due)
-        finally:
-            self._task = None
-
-    async def _due(self) -> list[_Waiter[T]]:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        due = [waiter for waiter in self._waiters if min(waiter.next_poll, self._block_due) <= now]
-        if not due:
-            self._wake = loop.create_future()
-            next_poll = min(waiter.next_poll for waiter in self._waiters)
-            timer = loop.call_at(min(next_poll, self._block_due), _set, self._wake)
-            await self._wake
-            timer.cancel()
-            self._wake = None
-        return due
-
-    async def _poll(self, due: list[_Waiter[T]]) -> None:
-        sightings: list[Sighting | None]
-        asked_at = asyncio.get_running_loop().time()
-        try:
-            sightings = list(await self._reader.look([waiter.expected for waiter in due]))
-        except RpcUnavailable:
-            sightings = [None] * len(due)
-        except Exception:  # noqa: BLE001 - whatever a node may have shown: who waits for the next look is not left alone
-            _LOG.exception("receipts_not_understood")
-            sightings = [None] * len(due)
-        now = asyncio.get_running_loop().time()
-        for waiter, sighting in zip(due, sightings, strict=True):
-            if sighting is not None:
-                self._note(waiter, sighting, asked_at, now)
-                waiter.last = sighting
-                if sighting.deep:
-                    if not waiter.done.done():
-                        waiter.done.set_result(None)
-                    if waiter in self._waiters:
-                        self._waiters.remove(waiter)
-            waiter.next_poll = now + waiter.pause
-            waiter.pause = min(waiter.pause * 2, _LAST_POLL_SECONDS)
-        self._block_due = self._beat.next_look(now) or math.inf
-
-    def _note(self, waiter: _Waiter[T], sighting: Sighting, asked_at: float, now: float) -> None:
-        """Note what a look, asked at `asked_at` and answered `now`, tells of when the transaction's block came."""
-        if sighting.block_number is None:
-            waiter.absent_at = asked_at
-        elif waiter.last.block_number is None and waiter.absent_at is not None:
-            self._beat.found(sighting.block_number, waiter.absent_at, now)
-
-
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

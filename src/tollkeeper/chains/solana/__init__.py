@@ -1,29 +1,27 @@
-"""One Solana network behind its nodes (specification 2.3, 2.4, 4.4).
+"""One Solana network behind its nodes (specification 2.3, 2.4, 4.4; security A-15).
 
-Read `chain` first: open it, read the facts of a payment, simulate, send, wait. `expiry_proof` proves that a transaction
-can be executed no longer; the names of both are this package's. `blockhashes` says how long one is taken still,
-`payment_lookup` which transaction carried a payment out, `payments` which payments a range of slots holds, `history`
-whether a node lacks blocks, `answers` reads what nodes say. Whether a payment is good is decided in `core.solana`.
+It promises that a transaction is called expired only by nodes that have every block which could hold it, and that our
+signature of one is shown to no node before the node has named it.
+
+Begin with `chain`, as `chains.evm.chain`: `open` enables a network or says in `problem` why not. `reader` has the facts
+of one node. `expiry_proof` proves that a transaction can be executed no longer, with `history` (whether a node lacks
+blocks) and `lifetime`. `payment_lookup` says which transaction carried a payment out, `payments` which payments a range
+of slots holds, `blockhashes` how long one is taken still, `sender` hands transactions over, `answers` reads what nodes
+say. The names below are this package's.
 """
 
 from __future__ import annotations
 
-from tollkeeper.chains.solana.chain import (
-    BLOCKHASH_UNKNOWN,
+from tollkeeper.chains.solana.chain import SolanaChain
+from tollkeeper.chains.solana.config import (
     LAMPORTS_PER_SIGNATURE,
     RENT_EXEMPT_LAMPORTS,
-    STATUSES_MAX,
-    Simulation,
-    SolanaChain,
     SolanaConfig,
     fee_lamports,
 )
-from tollkeeper.chains.solana.expiry_proof import (
-    BLOCKHASH_LIFETIME_BLOCKS,
-    LAG_BLOCKS,
-    Lifetime,
-    has_expired,
-)
+from tollkeeper.chains.solana.expiry_proof import has_expired
+from tollkeeper.chains.solana.lifetime import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
+from tollkeeper.chains.solana.reader import BLOCKHASH_UNKNOWN, STATUSES_MAX, Simulation
 
 __all__ = [
     "BLOCKHASH_LIFETIME_BLOCKS",

@@ -10,8 +10,8 @@ import binascii
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.chains.evm.receipts import NOTHING_SEEN, Sighting, Verdict
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.chains.sightings import NOTHING_SEEN, Sighting, Verdict
 from tollkeeper.core.solana.base58 import decode_key, encode_key
 from tollkeeper.core.solana.programs import TokenAccount, read_token_account
 
@@ -64,7 +64,7 @@ def read_slot(answer: Answer) -> int:
         raise RpcUnavailable(msg) from error
 
 
-def read_list(answer: Answer, asked: Sequence[str]) -> list[Any]:
+def read_list(answer: Answer, asked: Sequence[str]) -> list[object]:
     """Return the answer about each of those that were asked about. Raises: RpcUnavailable."""
     found = read_value(answer)
     if not isinstance(found, list) or len(found) != len(asked):
@@ -118,7 +118,7 @@ def read_token(account: Any, program: str) -> TokenAccount | None:  # noqa: ANN4
     return None if data is None or account["owner"] != program else read_token_account(data)
 
 
-def read_accounts(answer: Answer, asked: int) -> list[Any]:
+def read_accounts(answer: Answer, asked: int) -> list[object]:
     """Return as many accounts as were asked for, each as `read_account` takes it. Raises: RpcUnavailable."""
     found = read_value(answer)
     if not isinstance(found, list) or len(found) != asked:

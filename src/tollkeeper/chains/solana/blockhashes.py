@@ -17,7 +17,7 @@ import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana.answers import read_account, read_height, read_slot, read_value
-from tollkeeper.chains.solana.expiry_proof import BLOCKHASH_LIFETIME_BLOCKS
+from tollkeeper.chains.solana.lifetime import BLOCKHASH_LIFETIME_BLOCKS
 from tollkeeper.core.solana import BLOCKS_LEFT_MIN
 from tollkeeper.core.solana.base58 import encode_key
 from tollkeeper.core.solana.programs import RECENT_BLOCKHASHES_SYSVAR, read_recent_blockhashes

@@ -11,23 +11,21 @@ it must have all of them, and not only an old one (`history`).
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.chains.solana.answers import read_height, read_number, read_slot, read_value
 from tollkeeper.chains.solana.history import FinalizedBlock, Unseen, has_every_block, no_status_of
+from tollkeeper.chains.solana.lifetime import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
 from tollkeeper.core.settlement.proof import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.x402.payer_proof import AuthorizationStanding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tollkeeper.chains.quorum import NodeQuorum
     from tollkeeper.chains.rpc import Answer, Call
-    from tollkeeper.chains.solana.chain import SolanaChain
+    from tollkeeper.chains.solana.reader import SolanaReader
 
-BLOCKHASH_LIFETIME_BLOCKS: Final = 150
-# By so much a node that names the height may lag behind the one that simulated: providers spread calls over several.
-LAG_BLOCKS: Final = 32
 # Twice as many as a cluster has: what is looked for in too many slots is found all the same.
 SLOTS_PER_SECOND_MAX: Final = 5
 # So long, two slots, a node may be behind another one.
@@ -37,21 +35,13 @@ _FINALIZED: Final = {"commitment": "finalized"}
 _ENDS: Final[list[Call]] = [("getEpochInfo", [_FINALIZED]), ("getFirstAvailableBlock", [])]
 
 
-@dataclass(frozen=True, slots=True)
-class Lifetime:
-    """Bounds of where the chain can hold a transaction that is sent from now on: a first slot and a last height."""
-
-    first_slot: int
-    last_height: int
-
-
-async def standing_of(chain: SolanaChain, blockhash: str) -> AuthorizationStanding:
+async def standing_of(reader: SolanaReader, blockhash: str) -> AuthorizationStanding:
     """Ask whether a transaction of this blockhash may be executed yet, and until which height. Raises: RpcUnavailable.
 
     A blockhash that the node does not know may be newer than the node: it is asked again for a moment.
     """
     for seconds in _ASKED_AGAIN_SECONDS:
-        recent, height, final = await chain.rpc.ask(
+        recent, height, final = await reader.ask(
             [
                 ("isBlockhashValid", [blockhash, _CONFIRMED]),
                 ("getEpochInfo", [_CONFIRMED]),
@@ -67,7 +57,7 @@ async def standing_of(chain: SolanaChain, blockhash: str) -> AuthorizationStandi
 
 
 async def has_expired(
-    chain: SolanaChain, signature: str, blockhash: str, lifetime: Lifetime, doubted_since: int | None
+    quorum: NodeQuorum[SolanaReader], signature: str, blockhash: str, lifetime: Lifetime, doubted_since: int | None
 ) -> bool:
     """Is it proven that the transaction, which holds this blockhash, was not executed and never will be?
 
@@ -80,8 +70,8 @@ async def has_expired(
     which the end was told.
     """
 
-    async def judge(chain: SolanaChain) -> bool:
-        final_slot, recent, *ends = await chain.rpc.ask(
+    async def judge(reader: SolanaReader) -> bool:
+        final_slot, recent, *ends = await reader.ask(
             [("getSlot", [_FINALIZED]), ("isBlockhashValid", [blockhash, _CONFIRMED]), *_ENDS]
         )
         if read_value(recent) is not False:
@@ -92,19 +82,21 @@ async def has_expired(
         else:
             height, first_slot = _read_ends(ends)
             is_known = read_slot(recent) >= newest  # said by who knows of that block
-            times = await _times(chain, first_slot, newest)
+            times = await _times(reader, first_slot, newest)
             is_over = is_known and _is_long_over(times, doubted_since, has_passed=height > lifetime.last_height)
-        if not is_over or not await chain.shows_nothing(signature, max(newest, read_slot(recent))):
+        if not is_over or not await reader.shows_nothing(signature, max(newest, read_slot(recent))):
             return False
         if doubted_since is None:
             slots = range(lifetime.first_slot, newest + 1)
             unseen = no_status_of([signature])
-            return await has_every_block(chain, slots, lambda block: block.height > lifetime.last_height, unseen=unseen)
+            return await has_every_block(
+                reader, slots, lambda block: block.height > lifetime.last_height, unseen=unseen
+            )
         slots = range(first_slot, newest + 1)
         unseen = no_status_of([signature])
-        return await _has_all_since(chain, lifetime.first_slot, slots, times[1], doubted_since, unseen=unseen)
+        return await _has_all_since(reader, lifetime.first_slot, slots, times[1], doubted_since, unseen=unseen)
 
-    return bool(await chain.agreed(judge, lambda has_expired: not has_expired and doubted_since is None))
+    return bool(await quorum.agreed(judge, lambda has_expired: not has_expired and doubted_since is None))
 
 
 def _has_ended(ends: Sequence[Answer], lifetime: Lifetime) -> bool:
@@ -119,7 +111,7 @@ def _read_ends(ends: Sequence[Answer]) -> tuple[int, int]:
 
 
 async def _has_all_since(
-    chain: SolanaChain, began: int, slots: range, seconds: int, signed: int, *, unseen: Unseen
+    reader: SolanaReader, began: int, slots: range, seconds: int, signed: int, *, unseen: Unseen
 ) -> bool:
     """Does the node have every block in which what was signed then may be, and show nothing of it?
 
@@ -133,7 +125,7 @@ async def _has_all_since(
     near = max(far, min(began, newest) - LIFETIME_DOUBTED_SECONDS * SLOTS_PER_SECOND_MAX)
     for start in dict.fromkeys((near, far)):
         since, some = early if start > oldest else None, range(start, newest + 1)
-        if await has_every_block(chain, some, _well_behind(signed), since=since, unseen=unseen):
+        if await has_every_block(reader, some, _well_behind(signed), since=since, unseen=unseen):
             return True
     return False
 
@@ -151,10 +143,10 @@ def _well_behind(signed: int) -> Callable[[FinalizedBlock], bool]:
     return is_behind
 
 
-async def _times(chain: SolanaChain, first_slot: int, final_slot: int) -> tuple[int, int]:
+async def _times(reader: SolanaReader, first_slot: int, final_slot: int) -> tuple[int, int]:
     """The Unix times of the first block that the node has, and of a later one. Who has slot 0 has every block."""
     slots = [final_slot, *([first_slot] if first_slot else [])]
-    newest, *oldest = map(read_number, await chain.rpc.ask([("getBlockTime", [slot]) for slot in slots]))
+    newest, *oldest = map(read_number, await reader.ask([("getBlockTime", [slot]) for slot in slots]))
     return min(oldest, default=0), newest
 
 

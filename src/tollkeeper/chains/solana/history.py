@@ -8,33 +8,24 @@ heights tell how many blocks there must be, while not every slot has a block.
 
 from __future__ import annotations
 
-import asyncio
-import math
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import structlog
-
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.chains.solana.answers import FINAL, number_or_none, read_list, read_number
-from tollkeeper.chains.solana.quorum import node_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tollkeeper.chains.nodes import Node
     from tollkeeper.chains.rpc import Answer, Call
-    from tollkeeper.chains.solana.chain import SolanaChain
-
-_LOG = structlog.get_logger("tollkeeper.chains.solana")
+    from tollkeeper.chains.solana.reader import SolanaReader
 
 _SLOTS_AT_ONCE: Final = 5_000
 _SLOTS_AT_ONCE_MAX: Final = 100_000  # a megabyte
 _SLOTS_MAX: Final = 2_000_000  # some nine days; only a node that lies makes us want more
 _RECENT_SLOTS: Final = 9_000  # some hour
 _UNLISTED_SLOTS: Final = 64  # who lags so much lacks nothing for that
-_TOLD_SECONDS: Final = 60.0
-_AGAIN_SECONDS: Final = 5.0
 _FINALIZED: Final = {"commitment": FINAL}
 _HEAD_ALONE: Final = {"transactionDetails": "none", "rewards": False, "maxSupportedTransactionVersion": 0, **_FINALIZED}
 
@@ -55,49 +46,24 @@ class FinalizedBlock(NamedTuple):
     seconds: int | None
 
 
-class MissingBlocks:
-    """Record of the nodes of one network that lack blocks.
-
-    It tells the operator once a minute, and asks nodes seldom.
-    """
-
-    def __init__(self, network: str) -> None:
-        self._network = network
-        self._told: dict[Node, float] = {}  # when (event loop time) it may be told of again
-        self._recent: dict[Node, tuple[float, bool]] = {}  # until when it is as it was
-        self._asking = asyncio.Lock()
-
-    def tell(self, chain: SolanaChain, reason: str = "it lists fewer blocks than there are") -> None:
-        """The node lacks blocks by which something was to be proven."""
-        node, now = node_of(chain.rpc), asyncio.get_running_loop().time()
-        if now >= self._told.get(node, -math.inf):
-            self._told[node] = now + _TOLD_SECONDS
-            _LOG.error("blocks_missing", network=self._network, node=node.position, reason=reason)
-
-    async def require_recent(self, chain: SolanaChain) -> None:
-        """Raises: RpcUnavailable where the node does not show that it has all blocks of some hour."""
-        node, now = node_of(chain.rpc), asyncio.get_running_loop().time
-        async with self._asking:
-            until, has_all = self._recent.get(node, (-math.inf, False))
-            if now() >= until:
-                has_all = await _has_recent(chain)
-                self._recent[node] = now() + (_TOLD_SECONDS if has_all else _AGAIN_SECONDS), has_all
-        if not has_all:
-            msg = "the node does not show every block of the last hour, and what it does not show may be there"
-            raise RpcUnavailable(msg)
+async def require_recent(reader: SolanaReader) -> None:
+    """Raises: RpcUnavailable where the node does not show that it has all blocks of some hour."""
+    if not await reader.missing.has_recent(reader.node, partial(_has_recent, reader)):
+        msg = "the node does not show every block of the last hour, and what it does not show may be there"
+        raise RpcUnavailable(msg)
 
 
-async def _has_recent(chain: SolanaChain) -> bool:
+async def _has_recent(reader: SolanaReader) -> bool:
     try:
-        newest = await chain.final_slot()
+        newest = await reader.final_slot()
         slots = range(max(0, newest + 1 - _RECENT_SLOTS), newest + 1)
-        return await has_every_block(chain, slots, lambda block: block.slot > newest - _UNLISTED_SLOTS)
+        return await has_every_block(reader, slots, lambda block: block.slot > newest - _UNLISTED_SLOTS)
     except RpcUnavailable:
         return False
 
 
 async def has_every_block(
-    chain: SolanaChain,
+    reader: SolanaReader,
     slots: range,
     is_behind: Callable[[FinalizedBlock], bool] | None = None,
     *,
@@ -116,21 +82,21 @@ async def has_every_block(
         if start - slots.start > _SLOTS_MAX:
             msg = "a transaction would have to be looked for in too many blocks"
             raise RpcUnavailable(msg)
-        listed = await _listed(chain, range(start, min(start + at_once, slots.stop)))
+        listed = await _listed(reader, range(start, min(start + at_once, slots.stop)))
         if not listed:
             continue
-        ends = [await _block(chain, slot) for slot in ((listed[0], listed[-1]) if first is None else (listed[-1],))]
+        ends = [await _block(reader, slot) for slot in ((listed[0], listed[-1]) if first is None else (listed[-1],))]
         first, newest = first or ends[0], ends[-1]
         count += len(listed)
         begins = first.slot == slots.start or first.parent_slot < slots.start
         if not begins or newest.height - first.height + 1 != count:
-            chain.missing.tell(chain)
+            reader.missing.tell(reader.node)
             return False
         if since is not None and (first.seconds is None or first.seconds > since):
             return False
         if newest.slot == slots.stop - 1 or (is_behind is not None and is_behind(newest)):
             every = range(slots.start, newest.slot + 1)
-            return unseen is None or await _lists_all_and_shows_nothing(chain, every, count, unseen)
+            return unseen is None or await _lists_all_and_shows_nothing(reader, every, count, unseen)
     return False
 
 
@@ -141,7 +107,7 @@ def no_status_of(signatures: Sequence[str]) -> Unseen:
     return Unseen([statuses], lambda answers: read_list(answers[0], signatures) == nothing)
 
 
-async def _lists_all_and_shows_nothing(chain: SolanaChain, slots: range, count: int, unseen: Unseen) -> bool:
+async def _lists_all_and_shows_nothing(reader: SolanaReader, slots: range, count: int, unseen: Unseen) -> bool:
     """Does who shows nothing of it list as many blocks? Raises: RpcUnavailable.
 
     Asked together, because behind one address there may be several nodes, of which one lacks blocks. Of more slots than
@@ -150,38 +116,38 @@ async def _lists_all_and_shows_nothing(chain: SolanaChain, slots: range, count: 
     if len(slots) > _SLOTS_AT_ONCE_MAX:
         return True
     blocks: Call = ("getBlocks", [slots.start, slots.stop - 1, _FINALIZED])
-    *shown, listed = await chain.rpc.ask([*unseen.calls, blocks])
+    *shown, listed = await reader.ask([*unseen.calls, blocks])
     if not unseen.is_so(shown):
         return False
     has_all = isinstance(listed, list) and len(listed) == count
     if not has_all:
-        chain.missing.tell(chain)
+        reader.missing.tell(reader.node)
     return has_all
 
 
-async def _listed(chain: SolanaChain, slots: range) -> list[int]:
+async def _listed(reader: SolanaReader, slots: range) -> list[int]:
     """Those of them that have a block, in order. Raises: RpcUnavailable."""
-    (answer,) = await chain.rpc.ask([("getBlocks", [slots.start, slots.stop - 1, _FINALIZED])])
+    (answer,) = await reader.ask([("getBlocks", [slots.start, slots.stop - 1, _FINALIZED])])
     if isinstance(answer, list):
         listed = [read_number(slot) for slot in answer]
         if all(slot in slots for slot in listed) and all(one < other for one, other in pairwise(listed)):
             return listed
-    raise _not_shown(chain, "list the blocks that it has", answer)
+    raise _not_shown(reader, "list the blocks that it has", answer)
 
 
-async def _block(chain: SolanaChain, slot: int) -> FinalizedBlock:
+async def _block(reader: SolanaReader, slot: int) -> FinalizedBlock:
     """Raises: RpcUnavailable, also for one whose parent the node lacks."""
-    (answer,) = await chain.rpc.ask([("getBlock", [slot, _HEAD_ALONE])])
+    (answer,) = await reader.ask([("getBlock", [slot, _HEAD_ALONE])])
     try:
         shown: Any = answer
         parent_slot, height = read_number(shown["parentSlot"]), read_number(shown["blockHeight"])
         return FinalizedBlock(slot, parent_slot, height, number_or_none(shown.get("blockTime")))
     except (AttributeError, KeyError, TypeError) as error:
-        raise _not_shown(chain, "show a block that it lists", answer) from error
+        raise _not_shown(reader, "show a block that it lists", answer) from error
 
 
-def _not_shown(chain: SolanaChain, what: str, answer: Answer) -> RpcUnavailable:
+def _not_shown(reader: SolanaReader, what: str, answer: Answer) -> RpcUnavailable:
     said = f": {answer.message}" if isinstance(answer, RpcError) else ""
     reason = f"the node does not {what}{said}"
-    chain.missing.tell(chain, reason)
+    reader.missing.tell(reader.node, reason)
     return RpcUnavailable(reason)

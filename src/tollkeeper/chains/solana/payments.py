@@ -11,8 +11,8 @@ import asyncio
 import base64
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tollkeeper.chains.evm.receipts import Verdict, require_agreement
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.chains.sightings import Verdict, require_agreement
 from tollkeeper.chains.solana.answers import read_number
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.settlement.reconciliation import ChainPayment
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
     from tollkeeper.chains.solana.chain import SolanaChain
+    from tollkeeper.chains.solana.reader import SolanaReader
     from tollkeeper.core.solana import SolanaAsset
     from tollkeeper.core.solana.message import SolanaTransaction
 
@@ -77,10 +78,13 @@ async def _listed(chain: SolanaChain, address: str, slots: range) -> list[Listed
     last = max(0, slots.stop - 1)
     for _ in range(_LISTED_TRIES):
         try:
-            return [one async for one in signatures_of(chain, address, slots, commitment="finalized", known_slot=last)]
+            return [
+                one
+                async for one in signatures_of(chain.reader, address, slots, commitment="finalized", known_slot=last)
+            ]
         except RpcUnavailable:
             await asyncio.sleep(_SLOT_SECONDS)
-    return [one async for one in signatures_of(chain, address, slots, commitment="finalized", known_slot=last)]
+    return [one async for one in signatures_of(chain.reader, address, slots, commitment="finalized", known_slot=last)]
 
 
 async def payments_of(chain: SolanaChain, signature: str) -> list[ChainPayment]:
@@ -113,7 +117,7 @@ class ListedTransaction(NamedTuple):
 
 
 async def signatures_of(
-    chain: SolanaChain, address: str, slots: range, *, commitment: str, first: int = _PAGE, known_slot: int = 0
+    reader: SolanaReader, address: str, slots: range, *, commitment: str, first: int = _PAGE, known_slot: int = 0
 ) -> AsyncIterator[ListedTransaction]:
     """Yield what was executed with this account in these slots, the newest first. Raises: RpcUnavailable.
 
@@ -124,7 +128,7 @@ async def signatures_of(
     size = first
     while True:
         options = {"limit": size, **before, **where}
-        (page,) = await chain.rpc.ask([("getSignaturesForAddress", [address, options])])
+        (page,) = await reader.ask([("getSignaturesForAddress", [address, options])])
         entries = _entries(page)
         if before and entries and entries[-1].signature == before["before"]:  # else it would have no end
             msg = "the node lists the same transactions again"
@@ -137,7 +141,7 @@ async def signatures_of(
         size, before = _PAGE, {"before": entries[-1].signature}
 
 
-def _where(commitment: str, known_slot: int) -> dict[str, Any]:
+def _where(commitment: str, known_slot: int) -> dict[str, object]:
     return {"commitment": commitment, **({"minContextSlot": known_slot} if known_slot else {})}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.chains.evm.receipts import Expected, Verdict
+from tollkeeper.chains.sightings import Expected, Verdict
 from tollkeeper.core.settlement.proof import EXPIRY_MARGIN_SECONDS
 from tollkeeper.core.x402.verification import Reason
 from tollkeeper.gateway.evidence.port import EvidenceOutcome, PaymentFinding, alike, require_asset
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.chains.evm.blocks import Block
     from tollkeeper.chains.evm.chain import EvmChain
-    from tollkeeper.chains.evm.quorum import View
+    from tollkeeper.chains.evm.reader import EvmReader
     from tollkeeper.core.x402.payer_proof import AuthorizationStanding
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.evidence.port import ExpectedTransfer
@@ -42,8 +42,8 @@ class EvmEvidence:
         require_asset(self._chain, expected)
         depth_blocks = self._chain.config.depths.of(expected.value)
         return alike(
-            await self._chain.agreed(
-                lambda view: _found(view, expected, depth_blocks), lambda finding: finding == _UNUSED
+            await self._chain.quorum.agreed(
+                lambda reader: _found(reader, expected, depth_blocks), lambda finding: finding == _UNUSED
             )
         )
 
@@ -61,18 +61,18 @@ class EvmEvidence:
         return asset is not None and await self._chain.wallet_accepts(payment.authorized, asset) is True
 
 
-async def _found(view: View, expected: ExpectedTransfer, depth_blocks: int) -> PaymentFinding:
+async def _found(reader: EvmReader, expected: ExpectedTransfer, depth_blocks: int) -> PaymentFinding:
     """Return what these nodes show. Raises: RpcUnavailable."""
     # Of the latest block, because many nodes know no older state: what is unused there was unused before.
-    key, reader = expected.key, view.authorizations
-    standing = await reader.standing(key.payer, key.nonce, (), depth_blocks=1)
+    key, authorizations = expected.key, reader.authorizations
+    standing = await authorizations.standing(key.payer, key.nonce, (), depth_blocks=1)
     is_over = _is_after(standing.block, expected)
     if is_over and depth_blocks > 1:  # after so deep a block it cannot be used on any branch
-        is_over = _is_after(await reader.block(depth_blocks), expected)
+        is_over = _is_after(await authorizations.block(depth_blocks), expected)
     if not standing.is_used:
         return PaymentFinding(EvidenceOutcome.FAILED, reason=Reason.VALID_BEFORE) if is_over else _UNUSED
     now_seconds = standing.block.timestamp_seconds
-    use = await reader.find_use(
+    use = await authorizations.find_use(
         key.payer, key.nonce, min(expected.asked_ms // 1000, now_seconds) - _BEFORE_ASKED_SECONDS
     )
     if use is None:
@@ -80,12 +80,12 @@ async def _found(view: View, expected: ExpectedTransfer, depth_blocks: int) -> P
         return PaymentFinding(EvidenceOutcome.UNKNOWN, reason=Reason.NONCE_USED, may_change=is_new)
     transaction = use.transaction_hash
     receipt = Expected(transaction, key.asset, key.payer, expected.pay_to, expected.value, key.nonce, depth_blocks)
-    (sighting,) = await view.receipts.look([receipt])
+    (sighting,) = await reader.look([receipt])
     if not sighting.deep:
         return PaymentFinding(EvidenceOutcome.UNKNOWN, transaction, Reason.NONCE_USED, may_change=True)
     if use.is_cancellation:
         return PaymentFinding(EvidenceOutcome.FAILED, transaction, Reason.NONCE_USED)
-    sender = await reader.sender_of(transaction)
+    sender = await authorizations.sender_of(transaction)
     is_theirs = expected.senders.sent(sender, is_named=transaction == expected.named.lower())
     if sighting.verdict is Verdict.TRANSFERRED and is_theirs:
         return PaymentFinding(EvidenceOutcome.PAID, transaction)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.chains.evm.receipts import Verdict
+from tollkeeper.chains.sightings import Verdict
 from tollkeeper.chains.solana import BLOCKHASH_UNKNOWN
 from tollkeeper.chains.solana.expiry_proof import standing_of
 from tollkeeper.chains.solana.payment_lookup import read_use
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.chains.solana.payment_lookup import PaymentUse
+    from tollkeeper.chains.solana.reader import SolanaReader
     from tollkeeper.core.solana import SolanaTransfer
     from tollkeeper.core.x402.payer_proof import AuthorizationStanding
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
@@ -74,13 +75,15 @@ class SolanaEvidence:
         """Have the payment simulated: is it new, may it be executed yet, does its recipient get it?"""
         require_asset(self._chain, expected)
         transfer = read_transfer(payment.transacted)
-        return alike(await self._chain.agreed(lambda node: _simulated(node, transfer), lambda found: found == _UNUSED))
+        return alike(
+            await self._chain.quorum.agreed(lambda node: _simulated(node, transfer), lambda found: found == _UNUSED)
+        )
 
     async def standing(self, payment: Payment, key: PaymentKey) -> AuthorizationStanding:  # noqa: ARG002 - its message says all
         """Ask for its blockhash, and have the message simulated without its signature: was it executed?"""
         unsigned = read_transfer(payment.transacted.unsigned())
         blockhash = encode_key(unsigned.transaction.message.recent_blockhash)
-        standing = await standing_of(self._chain, blockhash)
+        standing = await standing_of(self._chain.reader, blockhash)
         if not standing.is_unused:
             return standing
         simulation = await self._chain.simulate(unsigned)
@@ -91,8 +94,8 @@ class SolanaEvidence:
         return False
 
 
-async def _simulated(chain: SolanaChain, transfer: SolanaTransfer) -> PaymentFinding:
-    simulation = await chain.simulate(transfer)
+async def _simulated(reader: SolanaReader, transfer: SolanaTransfer) -> PaymentFinding:
+    simulation = await reader.simulate(transfer)
     if simulation.error == ALREADY_PROCESSED:  # with or without an error of its own
         return PaymentFinding(EvidenceOutcome.UNKNOWN, reason=Reason.DUPLICATE)
     if simulation.error == BLOCKHASH_UNKNOWN:  # it was executed long ago, or never will be

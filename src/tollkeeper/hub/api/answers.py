@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.families import row_of
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from tollkeeper.hub.settlement.requests import RequestedPayment
 
 
-def verdict_body(failed: Check | None, payer: str | None, explained: list[Check] | None) -> dict[str, Any]:
+def verdict_body(failed: Check | None, payer: str | None, explained: list[Check] | None) -> dict[str, object]:
     """Write the answer of `/verify`: the first rule that the payment breaks, if any; every check where it was asked."""
-    body: dict[str, Any] = {
+    body: dict[str, object] = {
         "isValid": failed is None,
         "invalidReason": None if failed is None else failed.reason.value,
         "payer": payer,
@@ -36,7 +36,7 @@ def verdict_body(failed: Check | None, payer: str | None, explained: list[Check]
     return body
 
 
-def settled_body(payment: Payment, amount: int, outcome: SettleOutcome, *, use_db_id: bool) -> dict[str, Any]:
+def settled_body(payment: Payment, amount: int, outcome: SettleOutcome, *, use_db_id: bool) -> dict[str, object]:
     """Write the answer to a settlement whose outcome is known. `amount`: as asked, told where none can be read."""
     signed = row_of(payment).signed_value(payment)
     value = amount if signed is None else signed
@@ -52,7 +52,7 @@ def settled_body(payment: Payment, amount: int, outcome: SettleOutcome, *, use_d
     }
 
 
-def pending_body(asked: RequestedPayment, error: ApiError) -> dict[str, Any]:
+def pending_body(asked: RequestedPayment, error: ApiError) -> dict[str, object]:
     """Write the answer to a settlement of version 2 whose outcome nobody knows yet: no `status` is true.
 
     Raises: any other error.
@@ -70,7 +70,7 @@ def pending_body(asked: RequestedPayment, error: ApiError) -> dict[str, Any]:
     return body
 
 
-def refused_unread(body: dict[str, Any], failed: Check) -> dict[str, Any]:
+def refused_unread(body: dict[str, object], failed: Check) -> dict[str, object]:
     """Write the answer to a settlement of a kind that is not ours: of its request only what can be shown is read."""
     payment, named = (_object(body.get(name)) for name in ("paymentPayload", "paymentRequirements"))
     network = payment.get("network") or named.get("network")
@@ -86,5 +86,5 @@ def refused_unread(body: dict[str, Any], failed: Check) -> dict[str, Any]:
     }
 
 
-def _object(value: object) -> dict[str, Any]:
+def _object(value: object) -> dict[str, object]:
     return value if isinstance(value, dict) else {}

@@ -171,7 +171,7 @@ class Facilitator:
             return await settle_or_withdraw(self._settlements, order, until)
         return await self._settlements.settle(order)
 
-    def _purchase_data(self, options: SettleOptions, signature: GatewaySignature) -> dict[str, Any] | None:
+    def _purchase_data(self, options: SettleOptions, signature: GatewaySignature) -> dict[str, object] | None:
         """The purchase data that is believed: a trusted gateway's of itself. It is no reason to refuse a payment.
 
         Of a request that came too late, too: nothing is started for it, and whose next try it is was so all the same.
@@ -201,10 +201,10 @@ class Facilitator:
         """Return the account for a payment whose form was checked."""
         return self._accounts[ALIASES.get(payment.network, payment.network)]
 
-    def supported_body(self) -> dict[str, Any]:
+    def supported_body(self) -> dict[str, object]:
         """`kinds` of version 2, then those of version 1, once per name that its clients may send; what else is here."""
-        kinds: list[dict[str, Any]] = []
-        former: list[dict[str, Any]] = []
+        kinds: list[dict[str, object]] = []
+        former: list[dict[str, object]] = []
         signers: dict[str, list[str]] = {}
         now_seconds = self._clock_ms() // 1000
         for name, asset in self._assets().items():
@@ -275,7 +275,7 @@ def owned(options: SettleOptions, signature: GatewaySignature, payment: Payment)
     return options.of_payer(row_of(payment).payer_of(payment)) if gateway is None else options.of_gateway(gateway)
 
 
-def read_object(data: bytes) -> dict[str, Any]:
+def read_object(data: bytes) -> dict[str, object]:
     """A request's body, in which sellers may have put anything beside what takes part. Raises: INVALID_PARAMETER."""
     return parse_json_object(data, parse_json_around)
 
@@ -290,7 +290,7 @@ def read_headers(scope: HTTPScope) -> Headers:
     return headers
 
 
-def _readable(body: dict[str, Any], assets: Mapping[str, EvmAsset | SolanaAsset]) -> RequestedPayment | Check:
+def _readable(body: dict[str, object], assets: Mapping[str, EvmAsset | SolanaAsset]) -> RequestedPayment | Check:
     """The request; or, for a version, scheme or network that is not ours, that check: the rest may have any shape."""
     try:
         return _of_our_kind(body, assets)
@@ -304,7 +304,7 @@ def _readable(body: dict[str, Any], assets: Mapping[str, EvmAsset | SolanaAsset]
         return Check("x402Version", ok=False, reason=Reason.X402_VERSION, expected=asked, actual=paid)
 
 
-def _of_our_kind(body: dict[str, Any], assets: Mapping[str, EvmAsset | SolanaAsset]) -> RequestedPayment | Check:
+def _of_our_kind(body: dict[str, object], assets: Mapping[str, EvmAsset | SolanaAsset]) -> RequestedPayment | Check:
     if body.get("x402Version") == version2.VERSION:
         return _of_version_2(body, assets)
     scheme, network, _ = parse_kind(body)
@@ -315,7 +315,7 @@ def _of_our_kind(body: dict[str, Any], assets: Mapping[str, EvmAsset | SolanaAss
     return parse_asked(body)
 
 
-def _of_version_2(body: dict[str, Any], assets: Mapping[str, EvmAsset | SolanaAsset]) -> RequestedPayment | Check:
+def _of_version_2(body: dict[str, object], assets: Mapping[str, EvmAsset | SolanaAsset]) -> RequestedPayment | Check:
     asked, paid = parse_versions(body)
     if asked != paid:
         return Check("x402Version", ok=False, reason=Reason.X402_VERSION, expected=asked, actual=paid)

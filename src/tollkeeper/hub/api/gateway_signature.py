@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tollkeeper.core.api.errors import ApiError, Code
@@ -43,7 +43,7 @@ class TrustedKeys(dict[str, "Mapping[str, VerifyingKey]"]):
 
     ask: Callable[[object], Awaitable[None]] | None = None  # reads them anew; None where they never change
 
-    async def know(self, headers: Mapping[bytes, bytes], purchase_data: Mapping[str, Any] | None = None) -> None:
+    async def know(self, headers: Mapping[bytes, bytes], purchase_data: Mapping[str, object] | None = None) -> None:
         """Reads them anew where a request says that it is signed by a key which is none of them.
 
         None of the gateway's that its `purchase_data` names, where we trust that one: another may use the same key id.
@@ -99,13 +99,13 @@ class GatewaySignature:
         """Was it made by a key that we trust, and is it in force?"""
         return bool(self.gateways) and not self.is_expired
 
-    def owner_of(self, purchase_data: Mapping[str, Any] | None) -> str | None:
+    def owner_of(self, purchase_data: Mapping[str, object] | None) -> str | None:
         """The gateway whose request it is; None for a stranger's. Of several with one key, the one that is named."""
         if purchase_data is not None and self.speaks_for(purchase_data):
             return str(purchase_data["gateway"])
         return min(self.gateways, default=None)
 
-    def speaks_for(self, purchase_data: Mapping[str, Any]) -> bool:
+    def speaks_for(self, purchase_data: Mapping[str, object]) -> bool:
         """Is the gateway that this purchase data names one of those who signed it?"""
         gateway = purchase_data.get("gateway")
         return isinstance(gateway, str) and gateway in self.gateways

@@ -6,7 +6,7 @@ History is JSON, and CSV where `Accept` prefers it.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from litestar import Request, Response
 from litestar.params import FromPath
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tollkeeper.auth import Auth
     from tollkeeper.storage.engine.database import Database
 
+AnyRequest: TypeAlias = Request[Any, Any, Any]
 _ROLES: Final = {"": (True, True), "signer": (True, False), "recipient": (False, True)}
 _NO_STORE: Final = {"Cache-Control": "no-store"}
 # A payer can make any number of signatures of one message, and none of them shows whose or of what it is.
@@ -46,7 +47,7 @@ def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
     """The route handlers of history; each takes a bearer."""
 
     @route(operations.HISTORY)
-    async def history(request: Request[Any, Any, Any]) -> Response[bytes]:
+    async def history(request: AnyRequest) -> Response[bytes]:
         """Specification 4.3: newest first; `limit` is required."""
         session = await auth.authenticate(bearer_token(request.headers))
         asked = query_of(request)
@@ -60,7 +61,7 @@ def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
         return unless_known(request, {"success": True, "history": items, "pagination": page}, _NEGOTIATED)
 
     @route(operations.TRANSACTION)
-    async def one(request: Request[Any, Any, Any], settlement_id: FromPath[str]) -> Response[bytes]:
+    async def one(request: AnyRequest, settlement_id: FromPath[str]) -> Response[bytes]:
         """Contract 2: for its signer or recipient; for anybody else it is not there."""
         session = await auth.authenticate(bearer_token(request.headers))
         row = await read_settlement(database, settlement_id)
@@ -74,7 +75,7 @@ def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
     return [history, one]
 
 
-def _table(request: Request[Any, Any, Any], items: list[dict[str, Any]], total: int) -> Response[bytes]:
+def _table(request: AnyRequest, items: list[dict[str, object]], total: int) -> Response[bytes]:
     """CSV; how many items there are in all is told beside it."""
     content = history_csv(items).encode()
     tag = etag_of(content + str(total).encode())
@@ -89,7 +90,7 @@ def status_routes(database: Database) -> list[HTTPRouteHandler]:
 
     @route(operations.PAYMENT)
     async def payment_status(
-        request: Request[Any, Any, Any], network: FromPath[str], payer: FromPath[str], nonce: FromPath[str]
+        request: AnyRequest, network: FromPath[str], payer: FromPath[str], nonce: FromPath[str]
     ) -> Response[bytes]:
         """Contract 2: `status, transaction, network, amount, payer, payTo, updatedAt`."""
         known, asset = normalise(network), query_of(request).get("asset")
@@ -102,9 +103,7 @@ def status_routes(database: Database) -> list[HTTPRouteHandler]:
         return unless_known(request, body, _NO_STORE)
 
     @route(operations.NAMED_PAYMENT)
-    async def named_status(
-        request: Request[Any, Any, Any], network: FromPath[str], name: FromPath[str]
-    ) -> Response[bytes]:
+    async def named_status(request: AnyRequest, network: FromPath[str], name: FromPath[str]) -> Response[bytes]:
         """Contract 2: as above, by the message's hash in hex or the payer's signature in base58."""
         known = normalise(network)
         row = await find_named(database, known.name, _in_lower_case(name))
@@ -120,7 +119,7 @@ def _in_lower_case(name: str) -> str:
     return name.lower() if _HEX.fullmatch(name) else name
 
 
-def status_body(row: Settlement) -> dict[str, Any]:
+def status_body(row: Settlement) -> dict[str, object]:
     """The public status: the hash is that of the transaction in question, "" before there is one."""
     return {
         "status": public_status(row.state).value,

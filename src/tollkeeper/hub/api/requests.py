@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from tollkeeper.core.api.errors import invalid, missing
 from tollkeeper.core.http.prefer_header import preferred_wait_seconds
@@ -31,7 +31,7 @@ _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 Headers = dict[bytes, bytes]
 
 
-def _member_object(body: dict[str, Any], name: str) -> dict[str, Any]:
+def _member_object(body: dict[str, object], name: str) -> dict[str, object]:
     value = body.get(name)
     if value is None:
         raise missing(name)
@@ -40,7 +40,7 @@ def _member_object(body: dict[str, Any], name: str) -> dict[str, Any]:
     return value
 
 
-def parse_versions(body: dict[str, Any]) -> tuple[int, int]:
+def parse_versions(body: dict[str, object]) -> tuple[int, int]:
     """The request's version and its payment's. Raises: MISSING_PARAMETER, INVALID_PARAMETER."""
     version = _integer(body, "x402Version", "")
     payment = _member_object(body, "paymentPayload")
@@ -48,7 +48,7 @@ def parse_versions(body: dict[str, Any]) -> tuple[int, int]:
     return version, _integer(payment, "x402Version", "paymentPayload.")
 
 
-def parse_asked(body: dict[str, Any]) -> RequestedPayment:
+def parse_asked(body: dict[str, object]) -> RequestedPayment:
     """Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT.
 
     Of version 2 the requirements are for the payment's network: whoever asks has looked (`parse_kind_of_version_2`).
@@ -56,13 +56,13 @@ def parse_asked(body: dict[str, Any]) -> RequestedPayment:
     version = _integer(body, "x402Version", "")
     if version == version2.VERSION:
         _, _, required = parse_kind_of_version_2(body)
-        paid = version2.parse_payment(body["paymentPayload"], "paymentPayload.")
+        paid = version2.parse_payment(_member_object(body, "paymentPayload"), "paymentPayload.")
         return RequestedPayment(version, paid, replace(required, network=paid.network))
     payment = parse_payment(_member_object(body, "paymentPayload"), "paymentPayload.")
     return RequestedPayment(version, payment, parse_requirements(_member_object(body, "paymentRequirements")))
 
 
-def parse_kind(body: dict[str, Any]) -> tuple[str, str, Requirements]:
+def parse_kind(body: dict[str, object]) -> tuple[str, str, Requirements]:
     """Scheme and network of the payment, and what is required: all that there is to read of a kind that is not ours.
 
     Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_AMOUNT.
@@ -72,7 +72,7 @@ def parse_kind(body: dict[str, Any]) -> tuple[str, str, Requirements]:
     return scheme, network, parse_requirements(_member_object(body, "paymentRequirements"))
 
 
-def parse_kind_of_version_2(body: dict[str, Any]) -> tuple[str, str, Requirements]:
+def parse_kind_of_version_2(body: dict[str, object]) -> tuple[str, str, Requirements]:
     """Read the same of a request in version 2; networks as they were spelled. Raises: as `parse_kind`."""
     payment = _member_object(body, "paymentPayload")
     scheme, network = version2.parse_payment_kind(payment, "paymentPayload.")
@@ -80,7 +80,7 @@ def parse_kind_of_version_2(body: dict[str, Any]) -> tuple[str, str, Requirement
     return scheme, network, required
 
 
-def _integer(body: dict[str, Any], name: str, path: str) -> int:
+def _integer(body: dict[str, object], name: str, path: str) -> int:
     value = body.get(name)
     if value is None:
         raise missing(path + name)
@@ -95,12 +95,12 @@ def read_plain(data: bytes) -> RequestedPayment | None:
     return None if plain is None else RequestedPayment(*plain)
 
 
-def parse_settle_options(body: dict[str, Any], asked: RequestedPayment | None, headers: Headers) -> SettleOptions:
+def parse_settle_options(body: dict[str, object], asked: RequestedPayment | None, headers: Headers) -> SettleOptions:
     """`asked` is None for a kind of payment that is not ours. Raises: INVALID_PARAMETER."""
     purchase_data = body.get("purchaseData")
     if purchase_data is not None and not isinstance(purchase_data, dict):
         raise invalid("purchaseData", "purchaseData must be an object")
-    about: dict[str, Any] = {"purchaseData": purchase_data}
+    about: dict[str, object] = {"purchaseData": purchase_data}
     if asked is not None:
         about |= {"payment": payment_body(asked.payment), "requirements": requirements_body(asked.requirements)}
     version = X402_VERSION if asked is None else asked.x402_version
@@ -108,10 +108,10 @@ def parse_settle_options(body: dict[str, Any], asked: RequestedPayment | None, h
 
 
 def parse_options(
-    body: dict[str, Any],
+    body: dict[str, object],
     headers: Headers,
-    about: dict[str, Any],
-    purchase_data: dict[str, Any] | None = None,
+    about: dict[str, object],
+    purchase_data: dict[str, object] | None = None,
     version: int = X402_VERSION,
 ) -> SettleOptions:
     """Read what settle and transfer have in common; `about` is the rest of the request. Raises: INVALID_PARAMETER."""
@@ -131,7 +131,7 @@ def parse_options(
     )
 
 
-def _flag(body: dict[str, Any], name: str) -> bool:
+def _flag(body: dict[str, object], name: str) -> bool:
     value = body.get(name, False)
     if value is None:
         return False

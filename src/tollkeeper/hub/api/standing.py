@@ -7,7 +7,7 @@ whoever has that could settle it. What a node says of it starts nothing and is n
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import envelope, read_body, receive_chunks, send_answer
 from tollkeeper.chains.rpc import RpcUnavailable
@@ -66,7 +66,7 @@ class Standings:
         await send_answer(send, 200, envelope(told))
 
 
-def _identity(account: AnyAccount, body: Mapping[str, Any]) -> tuple[PaymentKey, str]:
+def _identity(account: AnyAccount, body: Mapping[str, object]) -> tuple[PaymentKey, str]:
     """The payment's identity, and its blockhash. Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_ADDRESS."""
     network, asset = account.chain.network, account.chain.asset
     assert asset is not None  # noqa: S101 - the network is open
@@ -85,7 +85,7 @@ def _identity(account: AnyAccount, body: Mapping[str, Any]) -> tuple[PaymentKey,
     return PaymentKey(network.name, asset.address, payer, nonce), blockhash
 
 
-def _text(body: Mapping[str, Any], name: str) -> str:
+def _text(body: Mapping[str, object], name: str) -> str:
     value = body.get(name)
     if value is None:
         raise missing(name)

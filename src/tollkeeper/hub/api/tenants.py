@@ -6,7 +6,7 @@ the address of anybody else. Their shares are `core.shares`'. What a request may
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.http.client_addresses import ClientAddresses, rate_key
 from tollkeeper.core.x402.version1 import is_text
@@ -45,7 +45,7 @@ class Askers:
         scope: HTTPScope,
         headers: Mapping[bytes, bytes],
         data: bytes,
-        purchase_data: Mapping[str, Any] | None = None,
+        purchase_data: Mapping[str, object] | None = None,
     ) -> GatewaySignature:
         """Judge the request's signature; the gateway in this process needs none. Raises: INVALID_SIGNATURE."""
         if b"signature-input" not in headers and (gateway := scope["state"].get(GATEWAY_IN_PROCESS)):
@@ -54,13 +54,14 @@ class Askers:
         now_seconds = self._clock_ms() // 1000
         return read_gateway_signature(scope, headers, data, self._trusted_keys, self._place, now_seconds)
 
-    def of(self, scope: HTTPScope, signature: GatewaySignature, body: Mapping[str, Any]) -> Asker:
+    def of(self, scope: HTTPScope, signature: GatewaySignature, body: Mapping[str, object]) -> Asker:
         """For whom the request is made. `body`: of a signed request, which may name a tenant of its gateway's."""
         if not signature.is_trusted:
             client = scope["client"]
             address = self._clients.of(client[0] if client else "", scope["headers"])
             return Asker(f"address {rate_key(address)}", is_trusted=False)
         named = body.get("tenant")
-        gateway = signature.owner_of(body.get("purchaseData"))
+        data = body.get("purchaseData")
+        gateway = signature.owner_of(data if isinstance(data, dict) else None)
         tenant = f" {named[:_TENANT_LENGTH_MAX]}" if is_text(named) else ""
         return Asker(f"gateway {gateway}{tenant}", is_trusted=True)

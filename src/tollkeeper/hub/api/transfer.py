@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import envelope, read_body, receive_chunks, send_answer
 from tollkeeper.core.api.errors import ApiError, Code, invalid, missing, payment_error
@@ -52,7 +52,7 @@ _FAULTS: Final = 500
 _SENT_AND_FAILED: Final = frozenset(row.failed_on_chain.value for row in FAMILIES.values())
 
 
-def parse_transfer(body: dict[str, Any], accounts: Mapping[str, AnyAccount]) -> RequestedTransfer:
+def parse_transfer(body: dict[str, object], accounts: Mapping[str, AnyAccount]) -> RequestedTransfer:
     """Reads the request.
 
     Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT; UNAVAILABLE for a
@@ -82,7 +82,7 @@ def _require_enabled(accounts: Mapping[str, AnyAccount], name: str) -> None:
         raise ApiError(Code.INVALID_NETWORK, "this hub settles nothing on that network", details=details)
 
 
-def _parse_terms(body: dict[str, Any], network: str, family: Family) -> RequestedTransfer:
+def _parse_terms(body: dict[str, object], network: str, family: Family) -> RequestedTransfer:
     for required in FAMILIES[family].transfer_members:
         if body.get(required) is None:
             raise missing(required)
@@ -143,7 +143,7 @@ class Transfers:
             outcome = await self._settlements.settle(order)
         answer = settled_body(asked.payment, asked.amount or 0, outcome, use_db_id=options.use_db_id)
         if not outcome.success and outcome.reason not in _SENT_AND_FAILED:
-            raise _refused(outcome, answer["transaction"])
+            raise _refused(outcome, str(answer["transaction"]))
         await send_answer(send, 200, envelope(answer))
 
     async def _instead_of(

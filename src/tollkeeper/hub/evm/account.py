@@ -7,7 +7,7 @@ decided here.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.evm.counterfactual import is_wrapped
@@ -26,7 +26,6 @@ from tollkeeper.core.x402.verification import (
     with_usual_v,
 )
 from tollkeeper.core.x402.version1 import SCHEME, EvmPayload, Requirements
-from tollkeeper.hub.obstacles import node_obstacles
 from tollkeeper.hub.refusals import nothing_moved, unavailable, without_gas_money
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class EvmAccount:
         """The pattern of networks that these signers are for, and who they are, as `/supported` shows them."""
         return "eip155:*", [checksum_address(address) for address in self.signers.addresses]
 
-    def kind(self, now_seconds: int) -> dict[str, Any]:  # noqa: ARG002 - the same at any time
+    def kind(self, now_seconds: int) -> dict[str, object]:  # noqa: ARG002 - the same at any time
         """Return what `/supported` says of this network beside its name. The network must be open."""
         asset = self._asset
         usdc = asset.network.usdc
@@ -222,7 +221,7 @@ class EvmAccount:
         """Obstacles that keep payments from being taken, or reported, as the operator meant them to be."""
         if self.chain.asset is None:
             return []
-        return [*node_obstacles(self.chain), *self.company.obstacles]
+        return [*self.chain.obstacles, *self.company.obstacles]
 
     async def look_around(self) -> None:
         """Looks for what the open network offers beyond what settling needs. Raises: RpcUnavailable."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
-from tollkeeper.chains.evm.receipts import FAILURES, Expected, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.sightings import FAILURES, Expected, Verdict
 from tollkeeper.core.evm.signed_transactions import asks_for
 from tollkeeper.core.x402.verification import Reason, chain_checks, signature_check, time_checks
 from tollkeeper.hub.evm.findings import EvmFindings
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from tollkeeper.chains.evm.chain import EvmChain, Submission
-    from tollkeeper.chains.evm.receipts import Sighting
+    from tollkeeper.chains.evm.chain import EvmChain
+    from tollkeeper.chains.sightings import Sighting, Submission
     from tollkeeper.core.evm.signed_transactions import SignedTransaction
     from tollkeeper.core.x402.version1 import Payment
     from tollkeeper.hub.evm.account import EvmAccount

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.chains.evm.authorizations import TooFarBack
-from tollkeeper.chains.evm.receipts import Sighting, Verdict
+from tollkeeper.chains.sightings import Sighting, Verdict
 from tollkeeper.core.evm.signed_transactions import asks_for, read_signed
 from tollkeeper.core.settlement.proof import AuthorizationEvidence, Conclusion, conclude
 from tollkeeper.core.settlement.states import Proof, State
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.chains.evm.authorizations import AuthorizationUse, Standing
     from tollkeeper.chains.evm.blocks import Block
-    from tollkeeper.chains.evm.quorum import View
+    from tollkeeper.chains.evm.reader import EvmReader
     from tollkeeper.core.evm.signed_transactions import SignedTransaction
     from tollkeeper.hub.evm.account import EvmAccount
     from tollkeeper.hub.evm.retry_alone import SecondTry
@@ -100,7 +100,7 @@ class EvmFindings:
         earlier = await transactions_before(self._database, row)
         every = [*raws, *earlier]
         is_over = valid_before(row) + OVERDUE_SECONDS <= self._clock_ms() // 1000
-        judged = await chain.agreed(
+        judged = await chain.quorum.agreed(
             partial(_judge, account, row, every), lambda found: _needs_no_second_word(found, is_over=is_over)
         )
         if judged is None:
@@ -181,13 +181,13 @@ class EvmFindings:
         )
 
 
-async def _judge(account: EvmAccount, row: Settlement, raws: list[RawTransaction], view: View) -> _Judged:
+async def _judge(account: EvmAccount, row: Settlement, raws: list[RawTransaction], reader: EvmReader) -> _Judged:
     """Conclude from what these nodes show of the authorization; `raws` are the transactions of all attempts.
 
     Raises: RpcUnavailable, Unexplained.
     """
     key, depth = row.key, account.chain.config.depths.of(row.value)
-    signers, authorizations = sorted({raw.signer for raw in raws}), view.authorizations.of(row.key.asset)
+    signers, authorizations = sorted({raw.signer for raw in raws}), reader.authorizations.of(row.key.asset)
     standing = await authorizations.standing(key.payer, key.nonce, signers, depth)
     since_seconds = min(row.created_ms // 1000, standing.block.timestamp_seconds) - _BEFORE_CLAIM_SECONDS
     try:
@@ -200,7 +200,7 @@ async def _judge(account: EvmAccount, row: Settlement, raws: list[RawTransaction
     if use is not None and use.depth_blocks < depth:
         use = None
     signed = None if use is None else await authorizations.signed(use.transaction_hash)
-    is_ours = None if use is None else await _is_ours(account, row, raws, use, signed, view)
+    is_ours = None if use is None else await _is_ours(account, row, raws, use, signed, reader)
     conclusion = conclude(
         AuthorizationEvidence(
             is_used=standing.is_used,
@@ -220,7 +220,7 @@ async def _is_ours(
     raws: list[RawTransaction],
     use: AuthorizationUse,
     signed: SignedTransaction | None,
-    view: View,
+    reader: EvmReader,
 ) -> bool:
     """Is it a transaction of ours that made, or was to make, the row's transfer? Raises: RpcUnavailable.
 
@@ -235,7 +235,7 @@ async def _is_ours(
     expected = expected_transfer(row, account.chain.config.depths, use.transaction_hash)
     if asks_for(signed.transaction, expected.transfer):
         return True
-    (sighting,) = await view.receipts.look([expected])
+    (sighting,) = await reader.look([expected])
     return sighting.verdict is not Verdict.MISMATCH
 
 

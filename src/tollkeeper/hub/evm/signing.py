@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from tollkeeper.chains.evm.chain import Submission
+from tollkeeper.chains.sightings import Submission
 from tollkeeper.hub.evm.batch_window import BatchWindow
 from tollkeeper.hub.settlement.family import Claimed, Outgoing
 from tollkeeper.hub.settlement.orders import GivenUpError, new_settlement, payment_text, require_awaited

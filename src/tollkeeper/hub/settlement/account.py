@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tollkeeper.chains.evm.chain import Submission
+    from tollkeeper.chains.sightings import Submission
     from tollkeeper.core.api.errors import ApiError
     from tollkeeper.core.networks import Network
     from tollkeeper.hub.admission import Admission

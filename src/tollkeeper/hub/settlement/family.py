@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-    from tollkeeper.chains.evm.chain import Submission
-    from tollkeeper.chains.evm.receipts import Sighting
+    from tollkeeper.chains.sightings import Sighting, Submission
     from tollkeeper.core.x402.verification import Reason
     from tollkeeper.core.x402.version1 import Payment
     from tollkeeper.hub.settlement.orders import Order, PriorOutcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Generic
 
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.x402.version1 import X402_VERSION, payment_body, requirements_body
@@ -32,7 +32,7 @@ class Order(Generic[AccountT, PayloadT]):
     requirements: Requirements
     options: SettleOptions
     kind: SettlementKind
-    purchase_data: dict[str, Any] | None
+    purchase_data: dict[str, object] | None
     deadline: float  # event loop time
     receipt_deadline: float  # the same, where a node has taken the transaction
     expires_seconds: int | None  # from then on (Unix time) nothing may be started for the request; None: ever
@@ -95,7 +95,7 @@ class SettleOutcome:
     reason: str | None = None
     settlement_id: str | None = None
 
-    def recorded(self) -> dict[str, Any]:
+    def recorded(self) -> dict[str, object]:
         """Return the outcome as it is kept with an idempotency key."""
         return {
             "success": self.success,

@@ -8,7 +8,7 @@ transaction is on its way. To call that a refusal would make a buyer pay again. 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.families import row_of
@@ -159,7 +159,7 @@ class SettlementRecords:
         options: SettleOptions,
         outcome: SettleOutcome,
         deadline: float,
-        purchase_data: Mapping[str, Any] | None,
+        purchase_data: Mapping[str, object] | None,
     ) -> SettleOutcome:
         """The answer to a request that a rule refuses, of which `of_same` knows nothing; kept as any other is.
 

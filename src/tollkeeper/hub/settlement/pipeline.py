@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Final, Generic
 
 import structlog
 
-from tollkeeper.chains.evm.chain import Submission
-from tollkeeper.chains.evm.receipts import FAILURES, Sighting, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.sightings import FAILURES, Sighting, Submission, Verdict
 from tollkeeper.core.settlement.states import Proof, State
 from tollkeeper.core.x402.verification import Reason
 from tollkeeper.hub.settlement.account import AccountT, PayloadT

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import structlog
 
-from tollkeeper.chains.evm.chain import Submission
-from tollkeeper.chains.evm.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.sightings import Submission, Verdict
 from tollkeeper.core.settlement.states import State
 from tollkeeper.hub.settlement.account import AccountT, PayloadT
 from tollkeeper.hub.settlement.family import PoolView, TermsT
@@ -38,7 +37,7 @@ from tollkeeper.storage.hub.settlements import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from tollkeeper.chains.evm.receipts import Sighting
+    from tollkeeper.chains.sightings import Sighting
     from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.settlement.account import SettlingAccount

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tollkeeper.core.x402.version1 import Payment, Requirements, payment_body
 from tollkeeper.storage.hub.idempotency import IdempotencyKey
@@ -42,7 +42,7 @@ class SettleOptions:
     patience_seconds: int
     idempotency_key: str | None
     fingerprint: str
-    purchase_data: dict[str, Any] | None
+    purchase_data: dict[str, object] | None
     key_owner: str = ""
     is_gateway_s: bool = False
 
@@ -71,7 +71,7 @@ class RequestedTransfer:
     amount: int | None
     recipient: str | None
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> dict[str, object]:
         """Everything that it asks for, for comparing two requests."""
         return {
             "transfer": payment_body(self.payment),
@@ -116,12 +116,12 @@ class CallerPresence:
         return not self._has_left and (self._until_ms is None or now_ms < self._until_ms)
 
 
-def canonical_hash(value: dict[str, Any]) -> str:
+def canonical_hash(value: dict[str, object]) -> str:
     """SHA-256 in hex of a JSON value, independent of the order of keys."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
-def canonical_json(value: dict[str, Any]) -> str:
+def canonical_json(value: dict[str, object]) -> str:
     """One text per JSON value: sorted keys, no spaces; a number that is not an integer as the text it was."""
     return _CANONICAL(value)
 

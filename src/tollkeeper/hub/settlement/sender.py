@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from tollkeeper.chains.evm.chain import Submission
+from tollkeeper.chains.sightings import Submission
 
 if TYPE_CHECKING:
     from tollkeeper.hub.membership import Membership

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tollkeeper.chains.evm.receipts import Expected
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.sightings import Expected
 from tollkeeper.core.settlement.states import State
 from tollkeeper.storage.hub.settlements import Move
 
 if TYPE_CHECKING:
-    from tollkeeper.chains.evm.receipts import Sighting
+    from tollkeeper.chains.sightings import Sighting
     from tollkeeper.core.settlement.proof import Depths
     from tollkeeper.storage.hub.settlements import Settlement
 

@@ -7,7 +7,7 @@ its signature too, before any node is asked.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana.expiry_proof import standing_of
@@ -24,7 +24,6 @@ from tollkeeper.core.solana import (
 )
 from tollkeeper.core.x402.verification import Check, Reason, minimum_checks
 from tollkeeper.core.x402.version1 import SCHEME, Requirements
-from tollkeeper.hub.obstacles import node_obstacles
 from tollkeeper.hub.refusals import nothing_moved, unavailable
 from tollkeeper.hub.solana.signer import advertised
 
@@ -70,7 +69,7 @@ class SolanaAccount:
         """The pattern of networks that these fee payers are for, and who they are, as `/supported` shows them."""
         return "solana:*", list(self.signers.addresses)
 
-    def kind(self, now_seconds: int) -> dict[str, Any]:
+    def kind(self, now_seconds: int) -> dict[str, object]:
         """Return what `/supported` says of this network beside its name. The network must be open."""
         usdc = self.asset.network.usdc
         relayers = self.signers.relayers
@@ -129,7 +128,7 @@ class SolanaAccount:
 
     async def standing(self, key: PaymentKey, blockhash: str) -> AuthorizationStanding:  # noqa: ARG002 - the hub's record says it
         """May a transaction of this blockhash be executed yet? Only our fee payer can have it done."""
-        return await standing_of(self.chain, blockhash)
+        return await standing_of(self.chain.reader, blockhash)
 
     async def live_checks(self, asked: RequestedPayment, now_seconds: int) -> list[Check]:  # noqa: ARG002 - blocks count, no clock
         """Return the chain's checks of a payment that kept the other rules. Raises: UNAVAILABLE.
@@ -163,7 +162,7 @@ class SolanaAccount:
     @property
     def obstacles(self) -> list[str]:
         """Obstacles that keep outcomes from being reported as the operator meant them to be."""
-        return [] if self.chain.asset is None else node_obstacles(self.chain)
+        return [] if self.chain.asset is None else self.chain.obstacles
 
     async def look_around(self) -> None:
         """There is nothing: a transaction carries one payment."""

@@ -11,8 +11,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.chains.evm.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.sightings import Verdict
 from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
 from tollkeeper.chains.solana.payment_lookup import holding, is_named
 from tollkeeper.core.settlement.states import State
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from tollkeeper.chains.evm.chain import Submission
-    from tollkeeper.chains.evm.receipts import Sighting
+    from tollkeeper.chains.sightings import Sighting, Submission
     from tollkeeper.core.solana import SolanaTransfer
     from tollkeeper.core.x402.version1 import Payment
     from tollkeeper.hub.membership import Membership
@@ -161,7 +160,7 @@ class SolanaFamily:
         async def held(hashes: Sequence[str]) -> tuple[int, list[bool]]:
             rows = [await find_settlement(self._database, replace(order.key, nonce=one)) for one in hashes]
             paying = {row.transaction_hash: row for row in rows if row and _is_paid_from(transfer.source, row)}
-            found = await holding(order.account.chain, transfer.source, transfer.payer, list(paying))
+            found = await holding(order.account.chain.reader, transfer.source, transfer.payer, list(paying))
             open_yet = {
                 row.key.nonce
                 for row, is_executed in zip(paying.values(), found.executed, strict=True)
@@ -187,7 +186,7 @@ class SolanaFamily:
         fee_payer = account.signers.of(transfer.fee_payer).signer
         _, signature = fee_payer.co_sign(transfer.payload, account.asset, account.policy)
         is_young = self._clock_ms() - self._began_ms < _FORGOTTEN_MS
-        if not await is_named(account.chain, transfer.payer, signature, by_whole=is_young):
+        if not await is_named(account.chain.quorum, transfer.payer, signature, by_whole=is_young):
             return signature, None
         (sighting,) = await account.chain.see([signature])
         return signature, sighting

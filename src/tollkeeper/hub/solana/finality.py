@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.chains.evm.receipts import Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.sightings import Verdict
 from tollkeeper.chains.solana import STATUSES_MAX
 from tollkeeper.chains.solana.history import has_every_block, no_status_of
 from tollkeeper.storage.hub.settlements import list_confirmed, newest_confirmed_ms, reopen_all
@@ -24,8 +24,9 @@ from tollkeeper.storage.hub.settlements import list_confirmed, newest_confirmed_
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tollkeeper.chains.evm.receipts import Sighting
+    from tollkeeper.chains.sightings import Sighting
     from tollkeeper.chains.solana import SolanaChain
+    from tollkeeper.chains.solana.reader import SolanaReader
     from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.solana.account import SolanaAccount
@@ -139,7 +140,7 @@ class FinalityWatch:
         """Asks about those whose slot should be final by now. A pass that overlaps this one may be faster."""
         if not watched.waiting:
             return
-        newest = await account.chain.final_slot()
+        newest = await account.chain.reader.final_slot()
         waiting = watched.waiting.values()
         due = [row for row in waiting if (row.block_number or 0) <= newest and watched.is_due(row)]
         for start in range(0, len(due), STATUSES_MAX):
@@ -168,8 +169,8 @@ class FinalityWatch:
 async def _fates(chain: SolanaChain, rows: Sequence[Settlement]) -> Sequence[_RowFate | None]:
     """Return the fate of each row; None where one node's word is not enough. Raises: RpcUnavailable."""
 
-    async def judge(chain: SolanaChain) -> list[_RowFate]:
-        newest, sightings = await chain.see_final([row.transaction_hash for row in rows])
+    async def judge(reader: SolanaReader) -> list[_RowFate]:
+        newest, sightings = await reader.see_final([row.transaction_hash for row in rows])
         fates = [_fate(row, sighting, newest) for row, sighting in zip(rows, sightings, strict=True)]
         unseen = [
             sighting.verdict is Verdict.ABSENT and fate is _RowFate.GONE
@@ -179,13 +180,13 @@ async def _fates(chain: SolanaChain, rows: Sequence[Settlement]) -> Sequence[_Ro
         for row, is_unseen in zip(rows, unseen, strict=True):
             if is_unseen:
                 missing.setdefault(row.block_number or 0, []).append(row.transaction_hash)
-        known = await _known(chain, missing, newest) if missing else set()
+        known = await _known(reader, missing, newest) if missing else set()
         return [
             _RowFate.OPEN if is_unseen and (row.block_number or 0) not in known else fate
             for row, fate, is_unseen in zip(rows, fates, unseen, strict=True)
         ]
 
-    return await chain.agreed_each(judge, lambda fate: fate is _RowFate.OPEN)
+    return await chain.quorum.agreed_each(judge, lambda fate: fate is _RowFate.OPEN)
 
 
 def _fate(row: Settlement, sighting: Sighting, newest: int) -> _RowFate:
@@ -194,23 +195,23 @@ def _fate(row: Settlement, sighting: Sighting, newest: int) -> _RowFate:
     return _RowFate.FINAL if sighting.deep else _RowFate.OPEN
 
 
-async def _known(chain: SolanaChain, missing: Mapping[int, Sequence[str]], newest: int) -> set[int]:
+async def _known(reader: SolanaReader, missing: Mapping[int, Sequence[str]], newest: int) -> set[int]:
     """Those of these slots of which the node can tell what they hold; none where it does not say which it has.
 
     It no longer has their blocks, or never had, where it was set up since; or it lacks them, because it was away. All
     at once are asked for first: as a rule they are all there. `missing`: what it did not show, by slots.
     """
     try:
-        oldest = await chain.first_slot()
+        oldest = await reader.first_slot()
     except RpcUnavailable:  # as in `_has_blocks`
         return set()
     kept = {slot: missing[slot] for slot in sorted(missing) if slot >= oldest}
-    if not kept or await _has_blocks(chain, kept, newest):
+    if not kept or await _has_blocks(reader, kept, newest):
         return set(kept)
-    return {slot for slot, names in kept.items() if await _has_blocks(chain, {slot: names}, newest)}
+    return {slot for slot, names in kept.items() if await _has_blocks(reader, {slot: names}, newest)}
 
 
-async def _has_blocks(chain: SolanaChain, missing: Mapping[int, Sequence[str]], newest: int) -> bool:
+async def _has_blocks(reader: SolanaReader, missing: Mapping[int, Sequence[str]], newest: int) -> bool:
     """Does who shows nothing of these have all blocks from the first to the last of the slots?
 
     Who does not show what it lists has it no more than who does not list it.
@@ -218,7 +219,7 @@ async def _has_blocks(chain: SolanaChain, missing: Mapping[int, Sequence[str]], 
     unseen = no_status_of([name for names in missing.values() for name in names])
     slots, last = range(min(missing), newest + 1), max(missing)
     try:
-        return await has_every_block(chain, slots, lambda block: block.slot > last, unseen=unseen)
+        return await has_every_block(reader, slots, lambda block: block.slot > last, unseen=unseen)
     except RpcUnavailable:  # nothing else waits for it, and it is asked again
         return False
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tollkeeper.chains.evm.chain import Submission
-from tollkeeper.chains.evm.receipts import Verdict
+from tollkeeper.chains.sightings import Submission, Verdict
 from tollkeeper.chains.solana import has_expired
 from tollkeeper.core.settlement.proof import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.settlement.states import Proof, State
@@ -59,7 +58,7 @@ class SolanaFindings:
         blockhash = encode_key(read_transaction(raw.raw).message.recent_blockhash)
         is_long_ago = self._clock_ms() - raw.created_ms >= LIFETIME_DOUBTED_SECONDS * 1000
         doubted_since = raw.created_ms // 1000 if is_long_ago else None
-        if await has_expired(chain, raw.hash, blockhash, lifetime_of(row), doubted_since):
+        if await has_expired(chain.quorum, raw.hash, blockhash, lifetime_of(row), doubted_since):
             return ProvenTransition(row, self._failed(Proof.EXPIRED, Reason.SVM_EXPIRED))
         return await self._sent_again(account, row, raw)
 

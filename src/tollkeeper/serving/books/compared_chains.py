@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from tollkeeper.chains.evm.chain import EvmChain
-    from tollkeeper.chains.evm.receipts import Expected, Sighting
+    from tollkeeper.chains.sightings import Expected, Sighting
     from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.core.settlement.reconciliation import ChainPayment
     from tollkeeper.settings import Settings
@@ -91,7 +91,7 @@ class _SolanaComparison:
         return solana_payments.asset_of(self._chain).address
 
     async def newest(self) -> int:
-        return await self._chain.final_slot()
+        return await self._chain.reader.final_slot()
 
     async def payments(
         self, senders: Collection[str], sold_to: Collection[str], recipients: Sequence[str], blocks: range

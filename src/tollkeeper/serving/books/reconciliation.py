@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from prometheus_client import CollectorRegistry, Counter
 
-from tollkeeper.chains.evm.receipts import Expected, Verdict, require_agreement
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.sightings import Expected, Verdict, require_agreement
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.settlement.difference import Difference
 from tollkeeper.core.settlement.reconciliation import BookedPayment, compare

@@ -12,25 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 import structlog
 
-from tollkeeper.chains.evm.authorizations import AuthorizationReader
-from tollkeeper.chains.evm.blocks import read_block
-from tollkeeper.chains.evm.receipts import FAILURES, Expected, ReceiptReader, Sighting, Verdict
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.sightings import FAILURES, Sighting, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
-    from tollkeeper.chains.evm.logs import LogRange
     from tollkeeper.chains.nodes import Node
-    from tollkeeper.chains.rpc import Rpc
+    from tollkeeper.chains.rpc import Answer, Call, Rpc
 
 _LOG = structlog.get_logger("tollkeeper.chains")
 # A node whose newest block is so old by our clock stands still, and has no say.
@@ -46,41 +40,122 @@ _USUALLY: Final = 2
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """View of one node, or of whichever node answers in turn."""
+class SeenTransaction(Protocol):
+    """A transaction that is looked for, by its name."""
 
-    authorizations: AuthorizationReader
-    receipts: ReceiptReader
+    @property
+    def transaction_hash(self) -> str:
+        """Name of the transaction on its chain."""
 
 
-class Witnesses(ABC):
-    """The nodes of a network, each asked for itself. `needed`: how many must show the same; 0: two, where possible."""
+WantedT = TypeVar("WantedT", bound=SeenTransaction)
+WantedT_contra = TypeVar("WantedT_contra", bound=SeenTransaction, contravariant=True)
 
-    def __init__(self, rpc: Rpc, needed: int) -> None:
+
+class DatedReader(Protocol):
+    """Reader of one node that can tell how old the node's newest block is."""
+
+    async def newest_seconds(self) -> int:
+        """Return the Unix time of the newest block. Raises: RpcUnavailable."""
+
+
+class SightingReader(DatedReader, Protocol[WantedT_contra]):
+    """Reader of one node, or of whichever node answers in turn."""
+
+    async def look(self, wanted: Sequence[WantedT_contra]) -> list[Sighting]:
+        """Return what is shown now, in the order asked. Raises: RpcUnavailable."""
+
+    async def look_there(self, wanted: Sequence[WantedT_contra], numbers: Sequence[int]) -> list[Sighting]:
+        """Return what is shown of what another node saw in these blocks. Raises: RpcUnavailable."""
+
+
+ReaderT_co = TypeVar("ReaderT_co", bound=DatedReader, covariant=True)
+
+
+class NodeQuorum(Generic[ReaderT_co]):
+    """The nodes of a network, each asked for itself through a reader of its own."""
+
+    def __init__(
+        self, rpc: Rpc, confirm_nodes: int, any_node: ReaderT_co, reader_of: Callable[[Node], ReaderT_co]
+    ) -> None:
+        """`confirm_nodes`: how many must show the same; 0: two, if there is another one. `any_node`: as they come."""
         self._rpc = rpc
-        self.is_fixed = needed > 0
-        self.needed = needed or _USUALLY
+        self._any_node = any_node
+        self._readers = {node.position: reader_of(node) for node in rpc.nodes.all}
+        self._is_fixed = confirm_nodes > 0
+        self._needed = confirm_nodes or min(_USUALLY, len(self._readers))
 
-    async def agreed_by(self, judge: Callable[[Node], Awaitable[T]], is_open: Callable[[T], bool]) -> T | None:
+    @property
+    def any_node(self) -> ReaderT_co:
+        """Reader of whichever node answers in turn."""
+        return self._any_node
+
+    @property
+    def is_one_enough(self) -> bool:
+        """True where what one node shows is told."""
+        return self._needed == 1
+
+    @property
+    def _is_one_there(self) -> bool:
+        return self.is_one_enough and len(self._readers) == 1
+
+    @property
+    def shortage(self) -> list[str]:
+        """Sentence for the operator where too few nodes answer."""
+        missing = 0 if self.is_one_enough else self._rpc.nodes.missing(self._needed)
+        if not missing:
+            return []
+        if self._is_fixed:
+            return [f"settlements are told once {self._needed} nodes show them, and {missing} of them too few answer"]
+        return ["one node's word is taken for settlements, because none of the others answers"]
+
+    async def agreed(self, judge: Callable[[ReaderT_co], Awaitable[T]], is_open: Callable[[T], bool]) -> T | None:
         """Return the conclusion that enough nodes' facts agree on, the first node's first; None if they do not agree.
 
         A conclusion that `is_open` calls open needs no other node's word. Raises: RpcUnavailable if no node answers.
         """
-
-        async def judge_one(node: Node) -> list[T]:
-            return [await judge(node)]
-
-        (found,) = await self.agreed_each_by(judge_one, is_open)
+        if self._is_one_there:
+            return await judge(self._any_node)
+        (found,) = await self._agreed_each(lambda node: _one(judge(self.at(node))), is_open)
         return found
 
-    async def agreed_each_by(
-        self, judge: Callable[[Node], Awaitable[list[T]]], is_open: Callable[[T], bool]
-    ) -> list[T | None]:
-        """Return conclusions on several things, each for itself as by `agreed_by`.
+    async def agreed_each(
+        self, judge: Callable[[ReaderT_co], Awaitable[list[T]]], is_open: Callable[[T], bool]
+    ) -> Sequence[T | None]:
+        """Return conclusions on several things, each for itself as by `agreed`.
 
         Raises: RpcUnavailable if no node answers.
         """
+        if self._is_one_there:
+            return await judge(self._any_node)
+        # One word that is enough is one node's all the same, and not made of what several say.
+        return await self._agreed_each(lambda node: judge(self.at(node)), is_open)
+
+    async def answers(self, calls: Sequence[Call]) -> list[list[Answer]]:
+        """Return the answers of each node that answers; of any node, where one is enough.
+
+        If enough nodes answer, the others are not missed. Raises: RpcUnavailable if another one that is in reach does
+        not.
+        """
+        if self.is_one_enough:
+            return [await self._rpc.ask(calls)]
+        loop = asyncio.get_running_loop()
+        asked = [(node, answers) for node, answers in await self._rpc.probe(calls) if not node.barred]
+        told = [answers for _, answers in asked if not isinstance(answers, RpcUnavailable)]
+        silent = [node for node, answers in asked if isinstance(answers, RpcUnavailable)]
+        is_missed = self._is_fixed or any(not self._rpc.nodes.is_out_of_reach(node, loop.time()) for node in silent)
+        if not told or (len(told) < self._needed and silent and is_missed):
+            msg = "too few nodes answer"
+            raise RpcUnavailable(msg)
+        return told
+
+    def at(self, node: Node) -> ReaderT_co:
+        """Return the reader of this node alone."""
+        return self._readers[node.position]
+
+    async def _agreed_each(
+        self, judge: Callable[[Node], Awaitable[list[T]]], is_open: Callable[[T], bool]
+    ) -> list[T | None]:
         first, found = await self.first(judge)
         concluded = [place for place, one in enumerate(found) if not is_open(one)]
         if not concluded:
@@ -117,7 +192,7 @@ class Witnesses(ABC):
         Whose word alone is doubted is not waited for, where as many others as are needed show something else alike.
         """
         others = [node for node in self._rpc.nodes.in_order(asyncio.get_running_loop().time()) if node is not first]
-        while len(others) >= self.needed and left:
+        while len(others) >= self._needed and left:
             node = others.pop(0)  # with fewer behind it than are needed beside it, it is the last that could
             try:
                 yield node, await ask(node)
@@ -127,7 +202,7 @@ class Witnesses(ABC):
     @property
     def can_overrule(self) -> bool:
         """Are there as many others as are needed, whichever is asked first?"""
-        return len(self._rpc.nodes.all) > self.needed
+        return len(self._rpc.nodes.all) > self._needed
 
     def overrule(self, node: Node) -> None:
         """Ask this one last for a while: enough others showed alike what it did not."""
@@ -165,9 +240,9 @@ class Witnesses(ABC):
         nodes, loop = self._rpc.nodes, asyncio.get_running_loop()
         alike = Counter(places)
         denied: set[int] = set()
-        may_be_alone = is_alone_enough and not self.is_fixed
+        may_be_alone = is_alone_enough and not self._is_fixed
         for node in nodes.in_order(loop.time()):
-            asked = [place for place in places if alike[place] < self.needed]
+            asked = [place for place in places if alike[place] < self._needed]
             if node is first or not asked:
                 continue
             if may_be_alone and loop.time() < node.rests_until and nodes.is_out_of_reach(node, loop.time()):
@@ -181,7 +256,7 @@ class Witnesses(ABC):
             alike.update(place for place in asked if place not in missed)
             if missed and not await self._stands_still(node, first):
                 denied |= missed
-        return {place for place in places if alike[place] >= self.needed or (may_be_alone and place not in denied)}
+        return {place for place in places if alike[place] >= self._needed or (may_be_alone and place not in denied)}
 
     async def _stands_still(self, node: Node, first: Node) -> bool:
         """Does this node itself say that it has seen no block for long, and the first one, that there are newer ones?
@@ -189,105 +264,67 @@ class Witnesses(ABC):
         What another one says of it does not count, and where no block came for long it knows as much as the first.
         """
         try:
-            seen_seconds = await self.newest_seconds(node)
+            seen_seconds = await self.at(node).newest_seconds()
             is_old = seen_seconds < time.time() - _STANDS_STILL_SECONDS
-            return is_old and seen_seconds < await self.newest_seconds(first)
+            return is_old and seen_seconds < await self.at(first).newest_seconds()
         except RpcUnavailable:
             return False
 
-    @abstractmethod
-    async def newest_seconds(self, node: Node) -> int:
-        """The Unix time of this node's newest block. Raises: RpcUnavailable."""
 
+class QuorumReader(Generic[WantedT]):
+    """Reader of what enough different nodes show alike, with the interface of one node's."""
 
-class EvmWitnesses(Witnesses):
-    """Those of an EVM network."""
-
-    def __init__(self, rpc: Rpc, asset: str, needed: int, logs: LogRange) -> None:
-        super().__init__(rpc, needed)
-        self._views: dict[int, View] = {}
-        for node in rpc.nodes.all:
-            ask = partial(rpc.ask_of, node)
-            self._views[node.position] = View(AuthorizationReader(ask, asset, logs), ReceiptReader(ask))
-
-    def view(self, node: Node) -> View:
-        """Return what this node alone shows."""
-        return self._views[node.position]
-
-    async def agreed(self, judge: Callable[[View], Awaitable[T]], is_open: Callable[[T], bool]) -> T | None:
-        """Return a conclusion as `agreed_by` does, from the nodes' views."""
-        return await self.agreed_by(lambda node: judge(self.view(node)), is_open)
-
-    async def newest_seconds(self, node: Node) -> int:
-        """Return the time of the block that the node calls latest."""
-        (block,) = await self._rpc.ask_of(node, [("eth_getBlockByNumber", ["latest", False])])
-        return read_block(block).timestamp_seconds
-
-
-class Vouched(ABC, Generic[T]):
-    """Reads what enough different nodes show alike; a `T` says which transaction."""
-
-    def __init__(self, witnesses: Witnesses) -> None:
-        self._all = witnesses
+    def __init__(self, quorum: NodeQuorum[SightingReader[WantedT]]) -> None:
+        self._quorum = quorum
         self._doubted: dict[str, float] = {}  # transactions, and since when they are
         self._due: dict[str, float] = {}  # transactions that were not shown, and when the others are asked
         self.overdue_seconds = OVERDUE_SECONDS
 
-    @abstractmethod
-    async def look_at(self, node: Node, wanted: Sequence[T]) -> list[Sighting]:
-        """Return what this node shows. Raises: RpcUnavailable."""
-
-    @abstractmethod
-    async def look_there(self, node: Node, wanted: Sequence[T], numbers: Sequence[int]) -> list[Sighting]:
-        """Return what this node shows of what another one saw in these blocks. Raises: RpcUnavailable."""
-
-    @abstractmethod
-    def name_of(self, one: T) -> str:
-        """The transaction's name."""
-
-    async def look(self, wanted: Sequence[T]) -> list[Sighting]:
+    async def look(self, wanted: Sequence[WantedT]) -> list[Sighting]:
         """Return what is shown now, in the order asked. Raises: RpcUnavailable."""
-        first, sightings = await self._all.first(lambda node: self.look_at(node, wanted))
+        if self._quorum.is_one_enough:
+            return await self._quorum.any_node.look(wanted)
+        first, sightings = await self._quorum.first(lambda node: self._quorum.at(node).look(wanted))
         seen = [place for place, one in enumerate(sightings) if one.verdict is not Verdict.ABSENT]
         overdue = self._overdue(wanted, sightings)
         if not seen and not overdue:
             return sightings
-        vouched = await self._all.vouched(first, seen, self._sharing(wanted, sightings)) if seen else set()
+        vouched = await self._quorum.vouched(first, seen, self._sharing(wanted, sightings)) if seen else set()
         doubted = set(seen) - vouched
         told = [_doubted(one) if place in doubted else one for place, one in enumerate(sightings)]
         left = doubted | overdue
-        async for node, others in self._all.instead_of(first, lambda node: self.look_at(node, wanted), left):
+        async for node, others in self._quorum.instead_of(first, lambda node: self._quorum.at(node).look(wanted), left):
             places = [place for place in sorted(left) if others[place].verdict is not Verdict.ABSENT]
             shared = self._sharing(wanted, others)
-            for place in await self._all.vouched(node, places, shared, is_alone_enough=False) if places else ():
+            for place in await self._quorum.vouched(node, places, shared, is_alone_enough=False) if places else ():
                 told[place] = others[place]
                 left.discard(place)
-                self._all.overrule(first)
-        self._remember(first, [self.name_of(wanted[place]) for place in set(seen) - left], doubted=False)
-        self._remember(first, [self.name_of(wanted[place]) for place in doubted & left], doubted=True)
+                self._quorum.overrule(first)
+        self._remember(first, [wanted[place].transaction_hash for place in set(seen) - left], doubted=False)
+        self._remember(first, [wanted[place].transaction_hash for place in doubted & left], doubted=True)
         return told
 
     def _sharing(
-        self, wanted: Sequence[T], claims: Sequence[Sighting]
+        self, wanted: Sequence[WantedT], claims: Sequence[Sighting]
     ) -> Callable[[Node, Sequence[int]], Awaitable[list[bool]]]:
         """Asks another node whether it shows what these claims say."""
 
         async def ask(node: Node, places: Sequence[int]) -> list[bool]:
             some = [wanted[place] for place in places]
             numbers = sorted({number for place in places if (number := claims[place].block_number) is not None})
-            others = await self.look_there(node, some, numbers)
+            others = await self._quorum.at(node).look_there(some, numbers)
             return [_is_alike(claims[place], other) for place, other in zip(places, others, strict=True)]
 
         return ask
 
-    def _overdue(self, wanted: Sequence[T], sightings: Sequence[Sighting]) -> set[int]:
+    def _overdue(self, wanted: Sequence[WantedT], sightings: Sequence[Sighting]) -> set[int]:
         """The places of what the first node has not shown for so long that the others are asked by themselves."""
         now = asyncio.get_running_loop().time()
         overdue: set[int] = set()
-        if not self._all.can_overrule:
+        if not self._quorum.can_overrule:
             return overdue
         for place, (one, sighting) in enumerate(zip(wanted, sightings, strict=True)):
-            name = self.name_of(one)
+            name = one.transaction_hash
             if sighting.verdict is not Verdict.ABSENT:
                 self._due.pop(name, None)
             elif now >= self._due.setdefault(name, now + self.overdue_seconds):
@@ -309,30 +346,14 @@ class Vouched(ABC, Generic[T]):
             elif now - self._doubted.setdefault(transaction, now) >= _DOUBT_TOLD_SECONDS:
                 self._doubted[transaction] = float("inf")
                 _LOG.error("nodes_show_different_things", node=first.position, transaction=transaction)
-                if self._all.can_overrule:
-                    self._all.overrule(first)
+                if self._quorum.can_overrule:
+                    self._quorum.overrule(first)
         while len(self._doubted) > _DOUBTS_KEPT:
             del self._doubted[next(iter(self._doubted))]
 
 
-class VouchedReader(Vouched[Expected]):
-    """Reader of an EVM network's receipts that several nodes vouch for."""
-
-    def __init__(self, witnesses: EvmWitnesses) -> None:
-        super().__init__(witnesses)
-        self._witnesses = witnesses
-
-    async def look_at(self, node: Node, wanted: Sequence[Expected]) -> list[Sighting]:
-        """Return the sightings in this node's receipts."""
-        return await self._witnesses.view(node).receipts.look(wanted)
-
-    async def look_there(self, node: Node, wanted: Sequence[Expected], numbers: Sequence[int]) -> list[Sighting]:
-        """Return the sightings in this node's receipts and in its blocks of these numbers."""
-        return await self._witnesses.view(node).receipts.look_there(wanted, numbers)
-
-    def name_of(self, one: Expected) -> str:
-        """Its hash."""
-        return one.transaction_hash
+async def _one(found: Awaitable[T]) -> list[T]:
+    return [await found]
 
 
 def _doubted(one: Sighting) -> Sighting:

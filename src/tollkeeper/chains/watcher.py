@@ -1,0 +1,145 @@
+"""Waiting for transactions to be seen: one task per network asks for all of them at once (contract 5.2).
+
+Soon after they were sent, then ever more rarely, and whenever a block is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+import structlog
+
+from tollkeeper.chains.block_interval import BlockBeat
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.sightings import NOTHING_SEEN, Sighting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LOG = structlog.get_logger("tollkeeper.chains")
+_FIRST_POLL_SECONDS: Final = 0.002
+_LAST_POLL_SECONDS: Final = 0.5
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Reader(Protocol[T_contra]):
+    """Reader of transactions of one family. A `T` names a transaction and what it must show."""
+
+    async def look(self, wanted: Sequence[T_contra]) -> list[Sighting]:
+        """Return what the chain shows now, in the order asked. Raises: RpcUnavailable."""
+
+
+class _Waiter(Generic[T]):
+    """One awaited transaction. `last` is the newest sighting, deep or not.
+
+    `absent_at` is when it was last looked for in vain; event loop time, as `next_poll` is.
+    """
+
+    __slots__ = ("absent_at", "done", "expected", "last", "next_poll", "pause")
+
+    def __init__(self, expected: T, done: asyncio.Future[None], now: float) -> None:
+        self.expected = expected
+        self.done = done
+        self.last = NOTHING_SEEN
+        self.absent_at: float | None = None
+        self.pause = _FIRST_POLL_SECONDS
+        self.next_poll = now
+
+
+class SightingWatcher(Generic[T]):
+    """The one task that asks for the sightings of everything awaited on a network. It ends when nothing is awaited."""
+
+    def __init__(self, reader: Reader[T]) -> None:
+        self._reader = reader
+        self._beat = BlockBeat()
+        self._block_due = math.inf
+        self._waiters: list[_Waiter[T]] = []
+        self._wake: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def wait(self, expected: T, deadline: float) -> Sighting:
+        """The first deep sighting, or at `deadline` (event loop time) whatever was seen last."""
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(expected, loop.create_future(), loop.time())
+        self._waiters.append(waiter)
+        if self._task is None:
+            self._task = loop.create_task(self._watch())
+        elif self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await waiter.done
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+        return waiter.last
+
+    async def close(self) -> None:
+        """Ends the task; those who wait get what was seen last, at their deadline."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        try:
+            while self._waiters:
+                due = await self._due()
+                if due:
+                    await self._poll(due)
+        finally:
+            self._task = None
+
+    async def _due(self) -> list[_Waiter[T]]:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        due = [waiter for waiter in self._waiters if min(waiter.next_poll, self._block_due) <= now]
+        if not due:
+            self._wake = loop.create_future()
+            next_poll = min(waiter.next_poll for waiter in self._waiters)
+            timer = loop.call_at(min(next_poll, self._block_due), _set, self._wake)
+            await self._wake
+            timer.cancel()
+            self._wake = None
+        return due
+
+    async def _poll(self, due: list[_Waiter[T]]) -> None:
+        sightings: list[Sighting | None]
+        asked_at = asyncio.get_running_loop().time()
+        try:
+            sightings = list(await self._reader.look([waiter.expected for waiter in due]))
+        except RpcUnavailable:
+            sightings = [None] * len(due)
+        except Exception:  # noqa: BLE001 - whatever a node may have shown: who waits for the next look is not left alone
+            _LOG.exception("receipts_not_understood")
+            sightings = [None] * len(due)
+        now = asyncio.get_running_loop().time()
+        for waiter, sighting in zip(due, sightings, strict=True):
+            if sighting is not None:
+                self._note(waiter, sighting, asked_at, now)
+                waiter.last = sighting
+                if sighting.deep:
+                    if not waiter.done.done():
+                        waiter.done.set_result(None)
+                    if waiter in self._waiters:
+                        self._waiters.remove(waiter)
+            waiter.next_poll = now + waiter.pause
+            waiter.pause = min(waiter.pause * 2, _LAST_POLL_SECONDS)
+        self._block_due = self._beat.next_look(now) or math.inf
+
+    def _note(self, waiter: _Waiter[T], sighting: Sighting, asked_at: float, now: float) -> None:
+        """Note what a look, asked at `asked_at` and answered `now`, tells of when the transaction's block came."""
+        if sighting.block_number is None:
+            waiter.absent_at = asked_at
+        elif waiter.last.block_number is None and waiter.absent_at is not None:
+            self._beat.found(sighting.block_number, waiter.absent_at, now)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
