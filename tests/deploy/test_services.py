@@ -1,14 +1,20 @@
-"""What starts the program by deploy/ gives it longer to stop than it takes, and settings that are right."""
+"""What starts the program by deploy/ gives it time to stop, settings that are right, and copies of its database."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.cli.processes import configured, finished
+from tests.cli.processes import clean_environment, configured, finished
 from tests.deploy.proxies import DEPLOY
 from tollkeeper.settings import Role, load_settings
 
@@ -45,3 +51,22 @@ def test_the_settings_of_kubernetes_are_right_with_the_keys_that_init_makes(tmp_
     environ = image | of_kind("ConfigMap")["data"] | {name: (keys / file).read_text() for name, file in secrets.items()}
     checked = finished("config", "check", "--offline", environ={"TOLLKEEPER_CONFIG": "", **environ})
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_hourly_copy_is_a_database_and_an_old_one_goes(tmp_path: Path) -> None:
+    """The unit's own lines, with what systemd replaces in them replaced, and this program for the installed one."""
+    config, copies = configured(tmp_path / "home", "http://127.0.0.1:9"), tmp_path / "copies"
+    assert finished("db", "migrate", "--config", config).returncode == 0
+    copies.mkdir()
+    (copies / "old.db").write_bytes(b"")
+    os.utime(copies / "old.db", (0, 0))
+    unit = (DEPLOY / "systemd" / "tollkeeper-backup.service").read_text()
+    for line in re.findall(r"^ExecStart(?:Post)?=(.*)$", unit, re.MULTILINE):
+        said = line.replace("$$", "$").replace("%%", "%").replace("${STATE_DIRECTORY}", str(copies))
+        here = said.replace("/opt/tollkeeper/bin/", f"{Path(sys.executable).parent}/")
+        words = shlex.split(here.replace("/etc/tollkeeper/tollkeeper.toml", str(config)))
+        subprocess.run(words, check=True, env=clean_environment({"STATE_DIRECTORY": str(copies)}))
+    (copy,) = copies.iterdir()
+    assert copy.stat().st_mode & 0o777 == 0o600
+    with closing(sqlite3.connect(copy)) as made:
+        assert made.execute("SELECT count(*) FROM schema_migrations").fetchone()[0] > 0
