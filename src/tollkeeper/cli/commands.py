@@ -24,6 +24,7 @@ from tollkeeper.cli.pay import pay_command
 from tollkeeper.cli.paygates import paygate_app
 from tollkeeper.cli.records import credits_command, history_command, requests_command, stats_command
 from tollkeeper.cli.service import serve
+from tollkeeper.cli.up import up_command
 from tollkeeper.cli.wallets import wallet_app
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.settings import Role, load_settings, typed_command
@@ -61,6 +62,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "history": history_command,
     "credits": credits_command,
     "completion": completion_command,
+    "up": up_command,
     "backup": backup_command,
     "restore": restore_command,
 }

@@ -97,9 +97,11 @@ FIELDS: Final = (
 )
 
 
-def with_gate_fields(*, is_update: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_gate_fields(
+    *, is_update: bool, leave_out: tuple[str, ...] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for every field; it gets those that were typed as `fields`, as the API takes them."""
-    table = [field for field in FIELDS if field.is_updatable or not is_update]
+    table = [field for field in FIELDS if field.wire not in leave_out and (field.is_updatable or not is_update)]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)

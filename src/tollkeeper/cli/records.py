@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -125,6 +126,7 @@ async def show_requests(
         told = [one for one in newest if one[1]["requestId"] not in shown]
         for slug, row in told if shown else told[-query["limit"] :]:
             tell(json.dumps({"slug": slug, **row}) if as_json else _line_of(slug, row))
+        sys.stdout.flush()
         shown.update(row["requestId"] for _, row in newest)
         if not follow:
             return
