@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from typing import Any
 
 from playwright.async_api import Page, expect
@@ -43,3 +45,13 @@ async def gate_of(market: Market, url: str) -> dict[str, Any]:
     answer = await market.ask("GET", url)
     assert answer.status == 402, answer.body
     return {"accessUrl": url, "method": "GET"}
+
+
+async def appeared(page: Page, url: str) -> None:
+    """Open a list again until it has a row; rows of the log are written off the hot path."""
+    deadline = time.monotonic() + 30
+    await page.goto(url)
+    while await page.locator("tbody tr").count() == 0:
+        assert time.monotonic() < deadline, f"nothing appeared at {url}"
+        await asyncio.sleep(0.2)
+        await page.goto(url)

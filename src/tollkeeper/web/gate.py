@@ -1,12 +1,17 @@
-"""A PayGate's own page: what it is, what it did, and how to call it."""
+"""A PayGate's own page: what it is, what it did, who holds credits, and how to call it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from tollkeeper.web.figures import calls_chart, columns_of, revenue_chart, span_of
+from tollkeeper.web.payments import linked
 
 if TYPE_CHECKING:
+    from tollkeeper.gateway.management.owner_lists import OwnerLists
     from tollkeeper.gateway.management.paygates import Management
+    from tollkeeper.gateway.management.statistics import Reports
     from tollkeeper.web.visit import Answer, Visit
 
 
@@ -15,8 +20,30 @@ class GatePage:
     """The page."""
 
     management: Management
+    reports: Reports
+    lists: OwnerLists
 
     async def show(self, visit: Visit, gate_id: int) -> Answer:
         """Show the page. Raises: NOT_FOUND, FORBIDDEN."""
         gate = await self.management.read(visit.bearer, gate_id)
-        return visit.page("gate.html", gate=gate)
+        days, query = span_of(visit.query)
+        stats = await self.reports.of_gate(visit.bearer, gate_id, query)
+        columns = columns_of(stats)
+        few = {"paygate": str(gate_id), "limit": "5"}
+        requests = await self.reports.requests(visit.bearer, gate_id, {"limit": "5"})
+        payments: list[dict[str, Any]] = []
+        holders = payments
+        if gate["ownerWallet"] is not None:
+            payments = [linked(one) for one in (await self.lists.payments(visit.bearer, few))["data"]]
+            held = await self.lists.payments(visit.bearer, {**few, "held": "true"})
+            holders = [linked(one) for one in held["data"]]
+        return visit.page(
+            "gate.html",
+            gate=gate,
+            stats=stats,
+            days=days,
+            charts=[revenue_chart(columns), calls_chart(columns)],
+            requests=requests["data"],
+            payments=payments,
+            holders=holders,
+        )

@@ -37,10 +37,6 @@ class GateList:
 
     management: Management
 
-    async def home(self, visit: Visit) -> Answer:
-        """Go to the list."""
-        return visit.go("/paygates")
-
     async def show(self, visit: Visit, form: str) -> Answer:
         """Show one page of the list. Raises: INVALID_PARAMETER."""
         paging = Paging.of(visit.query, "q", "state")

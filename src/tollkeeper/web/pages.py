@@ -5,17 +5,23 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tollkeeper.gateway.management.owner_lists import OwnerLists
+from tollkeeper.storage.gateway.owner_lists import OwnerRows
 from tollkeeper.web.dashboard import Page
 from tollkeeper.web.gate import GatePage
 from tollkeeper.web.gate_editing import GateEditing
 from tollkeeper.web.gate_list import GateList
 from tollkeeper.web.login import Login
+from tollkeeper.web.overview import Overview
+from tollkeeper.web.payments import PaymentPages
+from tollkeeper.web.requests import RequestPages
 
 if TYPE_CHECKING:
     from tollkeeper.gateway.app import Gateway
     from tollkeeper.web.dashboard import Handler
 
 _GATE = "/paygates/(?P<gate_id>[0-9]{1,16})"
+_FORM = r"(?P<form>\.json|\.csv|)"
 
 
 def _page(method: str, path: str, handler: Handler, *, is_open: bool = False) -> Page:
@@ -27,14 +33,22 @@ def all_pages(gateway: Gateway) -> list[Page]:
     login = Login(gateway.auth)
     listed = GateList(gateway.management)
     editing = GateEditing(gateway.management, gateway.uploads, gateway.reports)
-    gate = GatePage(gateway.management)
+    rows = OwnerLists(gateway.management, OwnerRows(gateway.database))
+    gate = GatePage(gateway.management, gateway.reports, rows)
+    overview = Overview(gateway.management, gateway.reports, rows)
+    requests, payments = RequestPages(rows), PaymentPages(rows)
     return [
         _page("GET", "/login", login.show, is_open=True),
         _page("GET", "/login/message", login.message, is_open=True),
         _page("POST", "/login", login.log_in, is_open=True),
         _page("POST", "/logout", login.log_out),
-        _page("GET", "", listed.home),
-        _page("GET", r"/paygates(?P<form>\.json|\.csv|)", listed.show),
+        _page("GET", "", overview.show),
+        _page("GET", "/events", overview.events),
+        _page("GET", "/requests" + _FORM, requests.show),
+        _page("GET", "/requests/(?P<request_id>[0-9a-f]{1,64})", requests.one),
+        _page("GET", "/payments" + _FORM, payments.show),
+        _page("GET", "/payments/(?P<purchase_id>[0-9a-z_]{1,64})", payments.one),
+        _page("GET", "/paygates" + _FORM, listed.show),
         _page("GET", "/paygates/new", editing.new),
         _page("POST", "/paygates/new", editing.create),
         _page("POST", "/paygates/test", editing.test),

@@ -1,0 +1,56 @@
+"""The pages of payments: every purchase at the owner's PayGates, and what became of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tollkeeper.gateway.management.owner_lists import STATES
+from tollkeeper.web.explanations import STATUSES
+from tollkeeper.web.listing import Paging, as_csv, as_json
+from tollkeeper.web.paywall import EXPLORERS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tollkeeper.gateway.management.owner_lists import OwnerLists
+    from tollkeeper.web.visit import Answer, Visit
+
+_FILTERS: Final = ("paygate", "status", "payer", "held", "from", "to")
+_COLUMNS: Final = (
+    *("createdAt", "paidAt", "id", "paygateId", "slug", "title", "status", "amount", "credits", "remaining"),
+    *("network", "payer", "transaction", "failure"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PaymentPages:
+    """The pages."""
+
+    lists: OwnerLists
+
+    async def show(self, visit: Visit, form: str) -> Answer:
+        """Show one page of the payments. Raises: INVALID_PARAMETER, FORBIDDEN."""
+        paging = Paging.of(visit.query, *_FILTERS)
+        body = await self.lists.payments(visit.bearer, visit.query)
+        if form == ".json":
+            return as_json(body)
+        if form == ".csv":
+            return as_csv("payments", _COLUMNS, body["data"])
+        return visit.page(
+            "payments.html",
+            payments=[linked(one) for one in body["data"]],
+            statuses=list(STATES.values()),
+            **paging.values(body["pagination"]["totalCount"]),
+        )
+
+    async def one(self, visit: Visit, purchase_id: str) -> Answer:
+        """Show one payment. Raises: NOT_FOUND."""
+        payment = linked(await self.lists.payment(visit.bearer, purchase_id))
+        return visit.page("payment.html", payment=payment, meaning=STATUSES[payment["status"]])
+
+
+def linked(payment: Mapping[str, Any]) -> dict[str, Any]:
+    """Add where the transaction is seen."""
+    explorer = EXPLORERS.get(payment["network"], "")
+    return {**payment, "explorer": explorer.format(payment["transaction"]) if payment["transaction"] else ""}
