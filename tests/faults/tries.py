@@ -518,7 +518,7 @@ async def tries_of(
 ) -> AsyncIterator[Tries]:
     """Hub and gateway with a proxy between them; the seed says whether it trusts the gateway, and is two."""
     patch.setattr(recovery.PurchaseRecovery, "interval_seconds", 0.1)
-    for waiting in ("hub.api.requests", "gateway.call.credit_request"):
+    for waiting in ("hub.api.requests", "gateway.call.state"):
         patch.setattr(f"tollkeeper.{waiting}.SETTLE_WAIT_SECONDS", WAIT_SECONDS)
     chain.rpc.call("anvil_mine", hex(DEPTH_MAX))
     async with AsyncExitStack() as stack:

@@ -27,7 +27,7 @@ from tests.gateway.test_leaving import LeftShop, shop
 from tests.gateway.test_stopping import answer_of, books_of
 from tests.ports import free_port
 from tollkeeper.core.limits import DOWNLOAD_LIFETIME_SECONDS
-from tollkeeper.gateway.call import credit_request
+from tollkeeper.gateway.call import state
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import FileSettings, Role
@@ -99,7 +99,7 @@ async def test_whoever_was_told_to_come_again_is_served_once_whenever_it_was_gra
     target: RecordingTarget,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(credit_request, "SETTLE_WAIT_SECONDS", 1)
+    monkeypatch.setattr(state, "SETTLE_WAIT_SECONDS", 1)
     async with shop_apart(embedded_chain, target, tmp_path) as (there, between):
         between.settling = late = Late()
         gate = await there.gate(credits=3)
@@ -160,7 +160,7 @@ async def test_a_deleted_gates_file_is_kept_while_a_call_of_it_is_due_and_while_
     swept_as: str, tmp_path: Path, embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is known of its payment when the sweep comes: also where that may turn out to be made, or is held."""
-    monkeypatch.setattr(credit_request, "SETTLE_WAIT_SECONDS", 1)
+    monkeypatch.setattr(state, "SETTLE_WAIT_SECONDS", 1)
     store, database, port = LocalFiles(tmp_path / "files", 0), tmp_path / "gateway.db", free_port()
     async with (
         composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub,

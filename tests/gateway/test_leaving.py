@@ -23,10 +23,9 @@ from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import Forward, run_hostile_hub
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.shop import Shop
-from tollkeeper.gateway.call import credit_request
-from tollkeeper.gateway.call.flow import PaidCall
+from tollkeeper.gateway.call import state
 from tollkeeper.gateway.call.gate_cache import Gates
-from tollkeeper.gateway.call.state import Stage
+from tollkeeper.gateway.call.state import PaidCall
 from tollkeeper.gateway.open_gate import OpenGate
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -345,7 +344,7 @@ async def test_a_gate_that_changes_whenever_it_is_asked_is_a_503_at_the_deadline
         another_process = "UPDATE paygates SET version = version + 1"
         with contextlib.closing(sqlite3.connect(there.database)) as books, books:
             books.execute(another_process)
-        monkeypatch.setattr(credit_request, "SETTLE_WAIT_SECONDS", 0)
+        monkeypatch.setattr(state, "SETTLE_WAIT_SECONDS", 0)
         late = await there.buyer.call(gate["accessUrl"], payment)
         assert (late.status, late.json()["error"]["code"], "retry-after" in late.headers) == (503, "UNAVAILABLE", True)
         monkeypatch.undo()
@@ -360,7 +359,7 @@ async def test_the_deadline_counts_from_the_arrival_however_long_the_credit_took
         gate = await there.gate(credits=3)
         payment = await there.payment(gate)
         assert (await there.buyer.call(gate["accessUrl"], payment)).status == 200
-        monkeypatch.setattr(credit_request, "SETTLE_WAIT_SECONDS", 1)
+        monkeypatch.setattr(state, "SETTLE_WAIT_SECONDS", 1)
         with contextlib.closing(sqlite3.connect(there.database, isolation_level=None)) as books:
             books.execute("BEGIN IMMEDIATE")
             books.execute("UPDATE paygates SET version = version + 1")
@@ -403,7 +402,7 @@ async def test_whoever_leaves_in_the_turn_in_which_his_purchase_is_decided_leave
                 await asyncio.sleep(0.01)
                 for one in calls_under_way():
                     if id(one) not in known:
-                        second, buying = one, one.shared.buying
+                        second, buying = one, one.context.buying
             (awaited,) = buying.pending._awaited.values()  # noqa: SLF001 - no other moment is so exact
             decided = awaited.decided
             go.set()
@@ -411,7 +410,7 @@ async def test_whoever_leaves_in_the_turn_in_which_his_purchase_is_decided_leave
                 await asyncio.sleep(0)
             for _ in range(turns):
                 await asyncio.sleep(0)
-            second.call._connection.connection_lost(None)  # type: ignore[attr-defined]  # noqa: SLF001 - as a transport does
+            second.http._connection.connection_lost(None)  # type: ignore[attr-defined]  # noqa: SLF001 - as a transport does
             assert (await first.readline()).startswith(b"HTTP/1.1 200 ")
             await asyncio.sleep(0.2)
             first_writer.close()
@@ -420,4 +419,4 @@ async def test_whoever_leaves_in_the_turn_in_which_his_purchase_is_decided_leave
 
 
 def calls_under_way() -> list[PaidCall]:
-    return [one for one in gc.get_objects() if isinstance(one, PaidCall) and one.stage is Stage.BUYING]
+    return [one for one in gc.get_objects() if isinstance(one, PaidCall) and one.buyer is not None]

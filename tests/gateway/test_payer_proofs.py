@@ -40,7 +40,7 @@ from tests.specification.client import Wallet
 from tollkeeper.core.evm.encoding import checksum_address, transfer_calldata
 from tollkeeper.core.http.rate_limits import RequestLimits
 from tollkeeper.core.x402.version1 import EvmPayload, parse_payload
-from tollkeeper.gateway.call import credit_request
+from tollkeeper.gateway.call import state
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import TestWallet, derive_wallets
 from tollkeeper.settings import Role
@@ -436,7 +436,7 @@ async def test_who_waits_for_a_purchase_longer_than_calls_wait_is_told_of_it_and
     shop.hub.settling = late
     first = asyncio.create_task(payer.call())
     await arrived.wait()
-    monkeypatch.setattr(credit_request, "SETTLE_WAIT_SECONDS", 1)
+    monkeypatch.setattr(state, "SETTLE_WAIT_SECONDS", 1)
     second = await payer.payment()
     pending = await payer.pay(second)
     assert (pending.status, pending.error_code) == (503, "SETTLEMENT_PENDING")

@@ -11,7 +11,7 @@ from tollkeeper.client.payments import authorization_for, payment_for
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.x402.verification import EvmAsset
 from tollkeeper.gateway.call import payment_header
-from tollkeeper.gateway.call.payment_header import Proofs
+from tollkeeper.gateway.call.payment_header import PaymentReader
 from tollkeeper.sandbox.wallets import derive_wallets
 
 ASSET = EvmAsset(NETWORKS["base-sepolia"], NETWORKS["base-sepolia"].usdc.address, "USD Coin", "2")
@@ -32,7 +32,7 @@ def header() -> bytes:
     return payment_for(requirements, wanted, buyer.private_key).encode()
 
 
-def kept_of(read: Proofs, headers: list[bytes]) -> int:
+def kept_of(read: PaymentReader, headers: list[bytes]) -> int:
     """How many of the last headers are still known, counted from the newest."""
     first = {one: read.read({b"x-payment": one}) for one in headers}
     kept = 0
@@ -46,9 +46,9 @@ def kept_of(read: Proofs, headers: list[bytes]) -> int:
 def test_as_many_headers_are_remembered_as_the_bytes_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     headers = [header() for _ in range(8)]
     monkeypatch.setattr(payment_header, "VERIFIED_SIZE_BYTES", sum(map(len, headers[-3:])))
-    assert kept_of(Proofs(lambda: {"base-sepolia": ASSET}), headers) == 3
+    assert kept_of(PaymentReader(lambda: {"base-sepolia": ASSET}), headers) == 3
 
 
 def test_no_more_headers_are_remembered_than_their_number_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(payment_header, "VERIFIED_HEADERS_MAX", 5)
-    assert kept_of(Proofs(lambda: {"base-sepolia": ASSET}), [header() for _ in range(8)]) == 5
+    assert kept_of(PaymentReader(lambda: {"base-sepolia": ASSET}), [header() for _ in range(8)]) == 5

@@ -24,7 +24,7 @@ from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.test_deleted_meanwhile import Late
 from tollkeeper.core.http.rate_limits import RequestLimits
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.gateway.call import credit_request
+from tollkeeper.gateway.call import state
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import NetworkSettings, Role
@@ -100,7 +100,7 @@ async def test_an_address_is_limited_by_its_unpaid_calls_and_told_when_to_come_b
 async def test_whose_call_is_due_behind_a_delete_is_asked_to_wait_and_not_told_that_there_is_no_gate(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(credit_request, "SETTLE_WAIT_SECONDS", 1)
+    monkeypatch.setattr(state, "SETTLE_WAIT_SECONDS", 1)
     apart: dict[str, Any] = {"trusted_proxies": PROXIES, "request_limits": FEW, "role": Role.GATEWAY}
     async with (
         composed(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB) as hub,

@@ -11,7 +11,7 @@ import json
 import re
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,13 +25,11 @@ from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import Forward, pass_on, run_hostile_hub
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.test_leaving import LeftShop, shop
-from tollkeeper.core.api.errors import ApiError
-from tollkeeper.gateway.call import credit_request
-from tollkeeper.gateway.call.context import Shared
-from tollkeeper.gateway.call.credit_refusals import ExhaustedError
+from tollkeeper.gateway.call import state
+from tollkeeper.gateway.call.context import GatewayContext
+from tollkeeper.gateway.call.driver import CallDriver, Cut, CutShortError
 from tollkeeper.gateway.call.gate_cache import Gates
-from tollkeeper.gateway.call.handler import Access
-from tollkeeper.gateway.call.state import Stage, Steps
+from tollkeeper.gateway.call.handler import PayGateHandler
 from tollkeeper.gateway.evidence.nodes import EvidenceNodes
 from tollkeeper.gateway.limiting import UnpaidLimit
 from tollkeeper.settings import Role
@@ -207,7 +205,7 @@ async def test_a_request_that_comes_to_its_turn_too_late_buys_nothing(
     """It stood behind one whose target took long."""
 
     async def answer_late(_request: Received, writer: Writer) -> None:
-        monkeypatch.setattr(credit_request, "SETTLE_WAIT_SECONDS", 1.5)  # of the second's: the first has its deadline
+        monkeypatch.setattr(state, "SETTLE_WAIT_SECONDS", 1.5)  # of the second's: the first has its deadline
         await asyncio.sleep(2)
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n<served>")
 
@@ -269,37 +267,27 @@ async def test_a_call_at_a_deleted_gate_that_had_no_answer_is_served_when_it_com
         assert books_of(there) == [("VOID", 2)]
 
 
-class Told(Steps):
-    """A call that notes how it is ended."""
+class Told:
+    """A call whose coroutine waits in tasks, and notes how it is cut."""
 
-    def __init__(self, shared: Shared) -> None:
-        self.shared = shared
+    def __init__(self, context: GatewayContext) -> None:
         self.told: list[object] = []
-        self.stage = Stage.FORWARDING
+        self.driver = CallDriver(context.under_way, self.told.append)
 
-    def exhausted(self, spent: ExhaustedError) -> None:
-        self.told.append(spent)
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self.driver.begin(self.wait(work))
 
-    def refuse(self, error: ApiError) -> None:
-        self.told.append(error)
-
-    def cut_short(self) -> None:
-        self.told.append("cut short")
-        self.stage = Stage.OVER
-
-    def give_up(self, status: int) -> None:
-        self.told.append(status)
+    async def wait(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await self.driver.in_task(work)
+        except CutShortError as cut:
+            self.told.append(cut.cut)
 
 
-def shared_of(idle: Callable[[], Awaitable[None]]) -> SimpleNamespace:
+def context_of(idle: Callable[[], Awaitable[None]]) -> GatewayContext:
     """What a stop knows of calls, and a ledger."""
-    ledger = SimpleNamespace(idle=idle)
-    shared = SimpleNamespace(
-        tasks=set(), cut_tasks=set(), charging=set(), is_stopping=False, purchases=SimpleNamespace(ledger=ledger)
-    )
-    shared.settled = lambda: Access.settled(cast("Access", shared))
-    shared._cancel_tasks = lambda: Access._cancel_tasks(cast("Access", shared))  # noqa: SLF001 - its own
-    return shared
+    purchases = SimpleNamespace(ledger=SimpleNamespace(idle=idle))
+    return cast("GatewayContext", SimpleNamespace(under_way={}, is_stopping=False, purchases=purchases))
 
 
 async def nothing_to_wait_for() -> None:
@@ -308,26 +296,26 @@ async def nothing_to_wait_for() -> None:
 
 @pytest.mark.parametrize("turns", [0, 1, 2])
 async def test_a_call_whose_task_a_stop_cancels_is_cut_short_once_however_far_it_is(turns: int) -> None:
-    shared = shared_of(nothing_to_wait_for)
-    call = Told(cast("Shared", shared))
-    call.in_task(asyncio.sleep(60))
+    context = context_of(nothing_to_wait_for)
+    call = Told(context)
+    call.begin(asyncio.sleep(60))
     for _ in range(turns):
         await asyncio.sleep(0)
-    await Access.aclose(cast("Access", shared))
-    assert (call.told, call.is_cut) == (["cut short"], True)
+    await PayGateHandler(context).aclose()
+    assert call.told == [Cut.STOPPED]
 
 
 async def test_a_task_that_begins_while_a_stop_waits_for_a_commit_is_cut_too() -> None:
     async def commit() -> None:
         await asyncio.sleep(0.01)
         if not call.told:
-            call.in_task(asyncio.sleep(60))
+            call.begin(asyncio.sleep(60))
 
-    shared = shared_of(commit)
-    call = Told(cast("Shared", shared))
+    context = context_of(commit)
+    call = Told(context)
     async with asyncio.timeout(10):
-        await Access.aclose(cast("Access", shared))
-    assert call.told == ["cut short"]
+        await PayGateHandler(context).aclose()
+    assert call.told == [Cut.STOPPED]
 
 
 async def test_a_task_whose_own_time_is_up_in_the_turn_of_the_stop_is_cut_too() -> None:
@@ -337,16 +325,16 @@ async def test_a_task_whose_own_time_is_up_in_the_turn_of_the_stop_is_cut_too() 
                 async with asyncio.timeout(0.05):
                     await asyncio.sleep(60)
 
-    shared = shared_of(nothing_to_wait_for)
-    call = Told(cast("Shared", shared))
-    call.in_task(look_again())
+    context = context_of(nothing_to_wait_for)
+    call = Told(context)
+    call.begin(look_again())
     await asyncio.sleep(0)
-    (task,) = shared.tasks
+    (task,) = context.under_way
     while not task.cancelling():  # noqa: ASYNC110 - its every turn counts
         await asyncio.sleep(0)
     async with asyncio.timeout(10):
-        await Access.aclose(cast("Access", shared))
-    assert call.told == ["cut short"]
+        await PayGateHandler(context).aclose()
+    assert call.told == [Cut.STOPPED]
 
 
 @pytest.mark.parametrize("case", ["a stop", "it leaves", "it stays"])

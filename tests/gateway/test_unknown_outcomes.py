@@ -39,7 +39,7 @@ from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.core.keys.sealing import KeyRing
 from tollkeeper.core.limits import READINESS_WAIT_SECONDS
 from tollkeeper.gateway import app
-from tollkeeper.gateway.call import credit_request
+from tollkeeper.gateway.call import state
 from tollkeeper.gateway.purchase import pending as waiting
 from tollkeeper.gateway.purchase import recovery
 from tollkeeper.sandbox.buyer import Answer, Buyer
@@ -263,7 +263,7 @@ async def test_who_waited_in_vain_is_told_the_transaction_that_the_hub_names_by_
         return answer
 
     apart.hub.settling = late
-    monkeypatch.setattr(credit_request, "SETTLE_WAIT_SECONDS", 1)
+    monkeypatch.setattr(state, "SETTLE_WAIT_SECONDS", 1)
     for is_down in (False, False, True):
         apart.hub.is_down = is_down
         waited = await apart.pay(gate, payment)
@@ -512,7 +512,7 @@ async def test_who_may_have_paid_after_all_waits_no_longer_than_another_for_a_hu
     assert (await apart.buyer.ask("PUT", switched_off, body={"isEnabled": False})).status == 200
     assert (await apart.pay(gate, payment)).status == 404
     apart.hub.telling = hangs
-    monkeypatch.setattr(credit_request, "SETTLE_WAIT_SECONDS", 1)
+    monkeypatch.setattr(state, "SETTLE_WAIT_SECONDS", 1)
     async with asyncio.timeout(5):
         refused = await apart.pay(gate, payment)
     assert (refused.status, refused.error_code) == (503, "SETTLEMENT_PENDING")

@@ -24,7 +24,7 @@ from tests.gateway.hostile_hub import Forward, cut, pass_on, run_hostile_hub
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.test_leaving import LeftShop, shop
 from tests.gateway.test_stopping import books_of
-from tollkeeper.gateway.call import credit_request
+from tollkeeper.gateway.call import state
 from tollkeeper.settings import Role
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.ledger.purchases import ClaimResult, Purchases
@@ -34,7 +34,7 @@ from tollkeeper.storage.ledger.purchases import ClaimResult, Purchases
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tollkeeper.gateway.purchase.recovery.SETTLE_REQUEST_LIFETIME_SECONDS", 10)
     monkeypatch.setattr("tollkeeper.gateway.purchase.recovery._EXPIRY_MARGIN_SECONDS", 1)
-    monkeypatch.setattr(credit_request, "SETTLE_WAIT_SECONDS", 2)
+    monkeypatch.setattr(state, "SETTLE_WAIT_SECONDS", 2)
 
 
 @contextlib.contextmanager

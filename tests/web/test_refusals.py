@@ -19,7 +19,7 @@ from tests.gateway.hostile_hub import Forward, HostileHub, run_hostile_hub
 from tests.gateway.market import Market
 from tests.gateway.recording_target import RecordingTarget
 from tests.web.browsing import REJECTED, EvmWallet, WalletError, window
-from tollkeeper.gateway.call import credit_request
+from tollkeeper.gateway.call import state
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallet, derive_wallets
 from tollkeeper.settings import Role
@@ -226,7 +226,7 @@ async def test_where_the_token_holds_the_credits_its_payer_signs_in_after_a_relo
 async def test_a_slow_settlement_is_waited_for_and_not_paid_again(
     apart: Apart, browser: Browser, wallet: EvmWallet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(credit_request, "SETTLE_WAIT_SECONDS", 1)
+    monkeypatch.setattr(state, "SETTLE_WAIT_SECONDS", 1)
     url = await apart.gate()
     before, settled = apart.chain.balance(PAYEE), await settling_slowly(apart.hub)
     async with window(browser, wallet) as shown:

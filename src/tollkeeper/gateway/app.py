@@ -1,8 +1,8 @@
 """The gateway's parts and their life, and its management routes as an ASGI application.
 
-Calls of PayGates do not come here: `entrance.Access.takes` says of each request whether it is one (security A-18), and
-the listener gives it to `Access`. Everything else goes to the management routes, which answer what they do not know
-with 404.
+Calls of PayGates do not come here: `call.handler.PayGateHandler.takes` says of each request whether it is one
+(security A-18), and the listener gives that handler the call. Everything else goes to the management routes, which
+answer what they do not know with 404.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from tollkeeper.describing import Handlers, description_routes, route
 from tollkeeper.edge.target.addresses import OwnPlace, Resolver
 from tollkeeper.edge.target.forwarder import Forwarder
 from tollkeeper.edge.target.pool import places_for_targets
+from tollkeeper.gateway.call.context import GatewayContext
 from tollkeeper.gateway.call.gate_cache import Gates
-from tollkeeper.gateway.call.handler import Access
-from tollkeeper.gateway.call.payment_header import Proofs
+from tollkeeper.gateway.call.handler import PayGateHandler
+from tollkeeper.gateway.call.payment_header import PaymentReader
 from tollkeeper.gateway.calls_described import CALLS
 from tollkeeper.gateway.credits import Balances, credit_routes
 from tollkeeper.gateway.evidence.nodes import EvidenceNodes
@@ -156,12 +157,12 @@ class Gateway:
         self.gates = Gates(self.paygates, self.assets, config.public_url)
         self.buying = self._buying()
         self._settled = SettledAssets(database)
-        self.proofs = Proofs(lambda: self._settled.known)
+        self.payments = PaymentReader(lambda: self._settled.known)
         self.uploads = Uploads(database, store, lambda: random_bytes(16).hex())
         self.files = _files(config, database, store)
         self.unpaid_limit = UnpaidLimit(config.limits.unpaid, config.clients)
         self.api_limits = ApiLimits(config.limits)
-        self.access = Access(
+        context = GatewayContext(
             gates=self.gates,
             purchases=self.purchases,
             buying=self.buying,
@@ -169,7 +170,7 @@ class Gateway:
             files=self.files,
             traffic=self.traffic,
             auth=auth,
-            proofs=self.proofs,
+            payments=self.payments,
             limit=self.unpaid_limit,
             pages=pages,
             token_keys=config.token_keys,
@@ -177,6 +178,7 @@ class Gateway:
             body_limit_bytes=config.body_limit_bytes,
             random_bytes=random_bytes,
         )
+        self.calls = PayGateHandler(context)
         self.management = self._managing(random_bytes)
         self.reports = Reports(self.management, statistics, config.kept)
         self.transfers = self._transferring()
@@ -365,11 +367,11 @@ class Gateway:
         for ended in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(ended, Exception):  # it must not keep calls from their end
                 _LOG.error("background_task_broke_off", fault=repr(ended))
-        await self.access.aclose()
+        await self.calls.aclose()
         await self._completer.aclose()
         await self.buying.aclose()
         self._forwarder.close()  # before what was counted is written: calls that are given up here count
-        await self.access.settled()  # and their credits are given back
+        await self.calls.settled()  # and their credits are given back
         await self.traffic.flush()
         await self.evidence.aclose()
         await self.token_accounts.aclose()
@@ -414,7 +416,7 @@ def create_app(gateway: Gateway, beside: Sequence[ASGIRouteHandler] = ()) -> ASG
         readyz,
         *auth_routes(gateway.auth),
         *paygate_routes(gateway.management, gateway.uploads),
-        *credit_routes(Balances(gateway.purchases, gateway.config.token_keys), gateway.proofs, gateway.auth),
+        *credit_routes(Balances(gateway.purchases, gateway.config.token_keys), gateway.payments, gateway.auth),
         *stats_routes(gateway.reports),
         *transfer_routes(gateway.transfers),
         *unsigned_payment_routes(gateway.unsigned_payments),

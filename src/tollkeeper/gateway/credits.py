@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.auth import Auth
     from tollkeeper.core.x402.presented_payment import PresentedPayment
-    from tollkeeper.gateway.call.payment_header import Proofs
+    from tollkeeper.gateway.call.payment_header import PaymentReader
     from tollkeeper.storage.ledger.purchase_rows import Purchase
     from tollkeeper.storage.ledger.purchases import Purchases
 
@@ -63,7 +63,7 @@ class Balances:
         return [_balance(purchase, await self.purchases.slug_of(purchase.gate_id), wallet, self.token_keys)]
 
 
-def credit_routes(balances: Balances, proofs: Proofs, auth: Auth) -> list[HTTPRouteHandler]:
+def credit_routes(balances: Balances, proofs: PaymentReader, auth: Auth) -> list[HTTPRouteHandler]:
     """The route handler."""
 
     async def held(request: Request[Any, Any, Any], limit: int, offset: int) -> tuple[list[dict[str, Any]], int]:

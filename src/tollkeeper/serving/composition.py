@@ -115,7 +115,7 @@ def _traced(hub: Application, spans: Spans | None) -> Application:
 
 def _fronted(app: Application, settings: Settings, measured: Measured, reloading: Reloading | None) -> Application:
     guarded = ("/api/", HUB_PREFIX + "/api/")
-    calls = None if measured.gateway is None else measured.gateway.access
+    calls = None if measured.gateway is None else measured.gateway.calls
     guard = OriginGuard(app, settings.public_url.text, settings.cors_origins, guarded)
     if reloading is not None:
         reloading.gateway, reloading.guard = measured.gateway, guard

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from tollkeeper.auth import Auth
     from tollkeeper.core.x402.challenge import Profile
     from tollkeeper.edge.target.forwarder import Forwarder
+    from tollkeeper.gateway.call.driver import CallDriver
     from tollkeeper.gateway.call.gate_cache import Gates
-    from tollkeeper.gateway.call.payment_header import Proofs
+    from tollkeeper.gateway.call.payment_header import PaymentReader
     from tollkeeper.gateway.files import Files
     from tollkeeper.gateway.limiting import UnpaidLimit
     from tollkeeper.gateway.pages import Pages
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, kw_only=True)
-class Shared:
+class GatewayContext:
     """One for all requests of a process."""
 
     gates: Gates
@@ -36,7 +37,7 @@ class Shared:
     files: Files
     traffic: Traffic
     auth: Auth
-    proofs: Proofs
+    payments: PaymentReader
     limit: UnpaidLimit
     pages: Pages
     token_keys: Sequence[bytes]
@@ -46,7 +47,5 @@ class Shared:
     ahead: Shares = field(
         default_factory=lambda: Shares(target_signature.AHEAD_SIZE_BYTES)
     )  # bodies that are to be signed
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)  # of all requests, so that they can be given up
-    cut_tasks: set[asyncio.Task[None]] = field(default_factory=set)  # those of them that a stop has cancelled
-    charging: set[asyncio.Future[Any]] = field(default_factory=set)  # takes credits or gives them back, never cancelled
+    under_way: dict[asyncio.Task[Any], CallDriver] = field(default_factory=dict)  # tasks that a stop cuts, or waits for
     is_stopping: bool = False  # what comes from now on is told so

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.api.errors import ApiError, Code, failed_check, payment_error
-from tollkeeper.core.paygates.fields import CreditBinding, OnFailure
+from tollkeeper.core.paygates.fields import CreditBinding
 from tollkeeper.core.purchases import SETTLEMENT_FAILED
 from tollkeeper.core.x402.payment_offer import with_advice
 
 if TYPE_CHECKING:
-    from tollkeeper.core.paygates.model import PayGate
     from tollkeeper.core.x402.presented_payment import PresentedPayment
     from tollkeeper.storage.ledger.purchase_rows import Purchase
 
@@ -104,13 +103,3 @@ def next_try_withheld(purchase_id: str, transaction_hash: str) -> ApiError:
         "payment once this one has expired",
         details={"purchaseId": purchase_id, "transaction": transaction_hash},
     )
-
-
-def is_given_back(gate: PayGate, error: ApiError) -> bool:
-    """Return True if a call that was paid for and answered with this has its credit again (contract 4.5).
-
-    A 503 charges nothing that is not honoured, as far as the database can: no connection was to be had, or it was our
-    own disk, or our stop. A target that failed is paid, unless the owner has it otherwise. So is what is found wrong
-    behind the spend with the rest of the request (413), and a fault of ours (500): committed is dispatched.
-    """
-    return error.code is Code.UNAVAILABLE or (error.status == 502 and gate.on_failure is OnFailure.RESTORE)

@@ -27,7 +27,7 @@ VERIFIED_HEADERS_MAX: Final = 10_000
 VERIFIED_SIZE_BYTES: Final = 16 * 1024 * 1024  # of headers; what is kept beside each takes about as much again
 
 
-class Proofs:
+class PaymentReader:
     """Reads payment headers; those that passed are kept, bounded in number and in bytes.
 
     `assets` are the networks that can be paid on, now or before: whether that may be now is asked once nothing is held.

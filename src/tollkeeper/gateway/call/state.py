@@ -1,162 +1,179 @@
-"""How a paid request goes from step to step: its stages, who calls its steps, and what becomes of what they raise.
+"""The state of one call at a PayGate, and the gate and the bearer that it is about (contract 4.2).
 
-`Stage` says what a request waits for and `NEXT` which stage may follow; the steps themselves are `flow`. A step is
-called by the parser, the connection, the ledger, the relay or what took or gave back a credit, or it runs in a task of
-the request, one at a time; whatever it raises is answered and never reaches who called it.
+`flow` takes the call from step to step, `credit` takes its credit, `responder` answers it; each knows the call by this.
 Decides nothing about payments.
 """
 
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+import contextlib
+import time
+from typing import TYPE_CHECKING, Final, cast
 
+from tollkeeper.api import bearer_token
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.gateway.call.credit_refusals import ExhaustedError
+from tollkeeper.core.limits import SETTLE_WAIT_SECONDS
+from tollkeeper.core.purchases import PurchaseState, purchase_of_token
+from tollkeeper.gateway.call import request_facts
+from tollkeeper.gateway.call.driver import CallDriver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable
 
     from tollkeeper.core.x402.presented_payment import PresentedPayment
     from tollkeeper.edge.server.call import InboundCall
-    from tollkeeper.edge.target.relay import Relay
-    from tollkeeper.gateway.call.context import Shared
-    from tollkeeper.gateway.call.request_facts import RequestFacts
-    from tollkeeper.gateway.call.target_signature import BodyAhead
+    from tollkeeper.gateway.call.context import GatewayContext
     from tollkeeper.gateway.open_gate import OpenGate
     from tollkeeper.gateway.purchase.attempt import Waiter
     from tollkeeper.storage.ledger.purchase_rows import Purchase
 
-GIVEN_UP_STATUS: Final = 503  # recorded for a paid call that had no answer when the process stopped
-GIVEN_UP_CODES: Final = {500: Code.INTERNAL_ERROR, GIVEN_UP_STATUS: Code.UNAVAILABLE}  # of calls given up on our side
+_NOT_FOUND: Final = cast("OpenGate", None)  # each step behind the first one has a gate, and looks at it often
 
 
-class Stage(Enum):
-    """Stages of a request, by what it waits for."""
+class PaidCall:
+    """One call. Every field is there from the first step on."""
 
-    ARRIVED = "nothing yet; a gate that is not in memory is read in a task"
-    LOGIN = (
-        "the session of its bearer, where the gate asks who calls or may serve by it; a gate that changed; in a task"
-    )
-    SPENDING = "the ledger's commit; no task"
-    BUYING = (
-        "a purchase, a decision elsewhere, a credit by token or bearer, a file's store, a gate that changed (and a"
-        " login); in a task"
-    )
-    FORWARDING = (
-        "a body to sign, the target, a credit's return, a slow caller; a task to connect, for an answer from disk or as"
-        " it comes"
-    )
-    OVER = (
-        "nothing: its answer is decided, or its client is gone; a credit's return may still be under way, with its end"
-    )
+    __slots__ = ("buyer", "context", "driver", "facts", "gate", "http", "is_proof", "presented", "purchase", "wallet")
 
-    __hash__ = object.__hash__  # an enum hashes its name, in Python code; its members are what they are
+    def __init__(self, context: GatewayContext, http: InboundCall) -> None:
+        self.context = context
+        self.http = http  # its head, its body and its answer, on its connection
+        self.facts = request_facts.asked_by(http)  # what its head says
+        self.driver = CallDriver(context.under_way, http.fail)
+        self.gate: OpenGate = _NOT_FOUND  # as it was last seen
+        self.wallet: str | None = None  # its bearer's, where one was asked for or may count
+        self.presented: PresentedPayment | None = None  # its payment, once that is read
+        self.buyer: Waiter | None = None  # from its payment or token on: what it wants of a purchase
+        self.purchase: Purchase | None = None  # the one whose credit it has
+        self.is_proof = False  # its credit was spent by its payment, which is never settled (contract 10.3)
 
+    @property
+    def found(self) -> OpenGate | None:
+        """Its gate; None where its slug has none."""
+        return self.gate
 
-NEXT: Final = {
-    Stage.ARRIVED: {Stage.LOGIN, Stage.SPENDING, Stage.BUYING, Stage.OVER},
-    Stage.LOGIN: {Stage.SPENDING, Stage.BUYING, Stage.OVER},
-    Stage.SPENDING: {Stage.BUYING, Stage.FORWARDING, Stage.OVER},
-    Stage.BUYING: {Stage.FORWARDING, Stage.OVER},
-    Stage.FORWARDING: {Stage.OVER},
-    Stage.OVER: {Stage.OVER},
-}
+    @property
+    def has_bought(self) -> bool:
+        """True if this very request wrote the claim that its credit was taken of."""
+        return self.buyer is not None and self.purchase is not None and self.buyer.claimed == self.purchase.id
 
+    @property
+    def claimed(self) -> str | None:
+        """The purchase whose claim this request wrote: its caller may be told that one's credit token."""
+        return None if self.buyer is None else self.buyer.claimed
 
-class Steps(ABC):
-    """One request on its way. Its whole state is this table; a line without a value is not there before its step.
+    @property
+    def deadline(self) -> float:
+        """The moment until which it may wait, by the loop's clock; it is told so half a second later."""
+        waited_seconds = (time.perf_counter_ns() - self.http.started_ns) / 1e9
+        return asyncio.get_running_loop().time() + SETTLE_WAIT_SECONDS - waited_seconds
 
-    What its attempt to buy knows of it is its `purchase.service.Waiter`, how far its answer is says its `call`.
-    """
+    def present(self) -> PresentedPayment:
+        """Read the payment that the call shows. Raises: the refusal."""
+        self.presented = presented = self.context.payments.read(self.http.head.header, self.gate.offers)
+        return presented
 
-    shared: Shared
-    call: InboundCall  # its head, its body and its answer, on its connection
-    asked: RequestFacts  # what its head says
-    stage = Stage.ARRIVED
-    task: asyncio.Task[None] | None = None  # the last one of its own
-    opened: OpenGate  # from its slug on: the gate as it was last seen
-    presented: PresentedPayment | None = None  # its payment, once that is read
-    is_proof = False  # is its credit spent by that payment, which is never settled (`payer_proofs`)?
-    wallet: str | None = None  # its bearer's, where one was asked for or may count
-    buyer: Waiter | None = None  # from its payment or token on: what it wants of a purchase that several may wait for
-    purchase: Purchase  # from its credit on: the one whose credit it is
-    receipts = b""  # from forwarding on: the header lines of its receipt
-    relay: Relay | BodyAhead | None = None  # from forwarding on: reads what is to be signed, then asks the target
-    ahead: BodyAhead | None = None  # from forwarding on: holds what was read to be signed, until its target takes it
-    is_charged = False  # a credit was taken, which its stage does not show: it counts as a call however it ends
-    is_returning = False  # its credit is being given back, and its end is noted behind that
-    is_cut = False  # the process stopped before it was answered, and its client did not leave
+    # The gate. In memory; a task reads one that is not, by the reading thread, and makes its 402s: without a limit of
+    # time, and again where the gate changes meanwhile. A deleted one is read each time, with the claim of what is shown
+    # there and, where wallets hold its credits, the session of a bearer.
 
-    def enter(self, stage: Stage) -> None:
-        """Goes on to `stage`. Raises RuntimeError where the table has no such step."""
-        if stage not in NEXT[self.stage]:
-            msg = f"a request cannot go from {self.stage.name} to {stage.name}"
-            raise RuntimeError(msg)
-        self.stage = stage
+    async def open_gate(self) -> OpenGate:
+        """Read the gate of the call's slug. Raises: NOT_FOUND."""
+        slug = self.facts.slug
+        self.gate = gate = await self._or_deleted(slug, self.context.gates.by_slug(slug))
+        return gate
 
-    def guard(self, step: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401 - the step's own
-        """Takes a step; what it raises is answered, and never reaches parser, ledger or relay."""
+    async def reload_gate(self) -> None:
+        """Read a gate that changed, and check the call by it. Raises: what it refuses by now; UNAVAILABLE."""
+        if asyncio.get_running_loop().time() >= self.deadline:
+            message = "the PayGate changes all the time; nothing more was charged, send the same payment again"
+            raise ApiError(Code.UNAVAILABLE, message)
+        slug = self.gate.gate.slug
+        self.gate = gate = await self._or_deleted(slug, self.context.gates.reload(slug))
+        # What it was let through by may hold no more, however long it has waited meanwhile (contract 3.3).
+        request_facts.check_method(gate.gate, self.http)
+        request_facts.check_forwardable(self.http, self.facts, gate)
+        if self.wallet is None and self.is_login_wanted:
+            await self.log_in()
+
+    async def newest_gate(self) -> OpenGate:
+        """Return the gate as it is by now: a 402 behind a wait asks for what it asks for (contract 3.3)."""
+        gate, gates = self.gate, self.context.gates
+        if not gate.is_deleted:
+            slug = gate.gate.slug
+            kept = gates.kept(slug)
+            self.gate = gate = await self.driver.in_task(gates.by_slug(slug)) if kept is None else kept
+        return gate
+
+    async def _or_deleted(self, slug: str, looked_up: Awaitable[OpenGate]) -> OpenGate:
+        """Give a deleted gate to who shows what was claimed there before (contract 2); it is none for others.
+
+        Raises: as the look-up, NOT_FOUND among it.
+        """
         try:
-            step(*arguments)
-        except ExhaustedError as spent:
-            self.call.guard(self.exhausted, spent)
+            return await looked_up
         except ApiError as error:
-            self.call.guard(self.refuse, error)
-        except Exception as fault:  # noqa: BLE001 - whatever it was, this caller must not wait for ever
-            self.broken(fault)
+            if error.code is not Code.NOT_FOUND or not (self.facts.has_proof or self.bearer is not None):
+                raise
+            gate = await self.context.gates.deleted(slug)
+            if not await self._may_be_owed_at(gate):
+                raise
+            return gate
 
-    def broken(self, fault: BaseException) -> None:
-        """Answers a fault of ours."""
-        self.give_up(500)
-        self.call.fail(fault)
-
-    def in_task(self, steps: Coroutine[Any, Any, None]) -> None:
-        """Takes steps that wait."""
-        self.task = task = asyncio.get_running_loop().create_task(self._guarded(steps))
-        self.shared.tasks.add(task)
-        task.add_done_callback(self.shared.tasks.discard)
-        task.add_done_callback(lambda done: self._done(done, steps))
-
-    async def _guarded(self, steps: Coroutine[Any, Any, None]) -> None:
+    async def _may_be_owed_at(self, gate: OpenGate) -> bool:
+        """Return True if a claim at this gate is shown, by payment or token, or its wallet may have one there."""
+        shown = [await self.claim_of_token()]
+        if request_facts.shows_payment(self.http):
+            with contextlib.suppress(ApiError):  # one that cannot be read was claimed nowhere
+                presented = self.context.payments.read(self.http.head.header, gate.offers)
+                shown.append(await self.context.purchases.by_payment(presented.key))
+        mine = [claim for claim in shown if claim is not None and claim.gate_id == gate.gate.id]
+        if any(claim.state is not PurchaseState.SHOWN for claim in mine):
+            return True
+        if not gate.is_of_wallets or self.bearer is None:  # elsewhere a bearer proves nothing
+            return False
         try:
-            await steps
-        except asyncio.CancelledError:
-            self._cancelled()  # before whoever it waited for is told, too
-            raise
-        except BaseException as fault:  # noqa: BLE001 - taken apart by the one who answers
-            self.guard(_raise, fault)
+            await self.log_in()
+        except ApiError as error:
+            if error.status != 401:
+                raise
+            return False
+        return True
 
-    def _done(self, task: asyncio.Task[None], steps: Coroutine[Any, Any, None]) -> None:
-        steps.close()
-        if self.task is task:  # which names what it was cancelled in, and so this call and what it was to be answered
-            self.task = None
-        if task.cancelled():  # it may be before it began
-            self._cancelled()
+    # The bearer. A task asks for its session: by the reading thread, and where a guest comes for the first time by a
+    # commit of the writing one; or over HTTP where another hub issued it (`auth.trusted`: 5 s a question, two at most).
+    # An EdDSA signature is checked in the loop.
 
-    def _cancelled(self) -> None:
-        if self.stage is not Stage.OVER:
-            self.is_cut = True
-            self.cut_short()
+    @property
+    def is_login_wanted(self) -> bool:
+        """True if the gate asks who calls, or may serve a caller by its wallet."""
+        return self.gate.gate.require_auth or (not self.gate.takes_header and self.bearer is not None)
 
-    @abstractmethod
-    def exhausted(self, spent: ExhaustedError) -> None:
-        """Answers a payment whose credits are used up."""
+    async def log_in(self) -> None:
+        """Learn the bearer's wallet. Raises: AUTH_REQUIRED and what else is wrong with a bearer."""
+        session = await self.context.auth.authenticate(self.bearer)
+        self.wallet = session.wallet
 
-    @abstractmethod
-    def refuse(self, error: ApiError) -> None:
-        """Answers a refusal."""
+    @property
+    def bearer(self) -> str | None:
+        """The bearer; None where none is sent: `Authorization` of another scheme is no business of the gateway's."""
+        shown = self.http.head.header.get(b"authorization")
+        return None if shown is None else bearer_token({"authorization": shown.decode("latin-1")})
 
-    @abstractmethod
-    def cut_short(self) -> None:
-        """Ends a request that the process's stop cuts: its task was cancelled, or it has not begun."""
+    # The credit token
 
-    @abstractmethod
-    def give_up(self, status: int) -> None:
-        """Ends the request without an answer: lets go of the target, and counts a paid call under this status."""
+    @property
+    def token(self) -> str:
+        """The credit token that is shown; empty for none."""
+        return self.http.head.header.get(b"x-credit-token", b"").decode("latin-1")
 
+    @property
+    def named_by_token(self) -> str | None:
+        """The id of the purchase whose credit token is shown."""
+        return purchase_of_token(self.context.token_keys, self.token)
 
-def _raise(fault: BaseException) -> NoReturn:
-    raise fault
+    async def claim_of_token(self) -> Purchase | None:
+        """Look the claim up whose credit token is shown."""
+        purchase_id = self.named_by_token
+        return None if purchase_id is None else await self.context.purchases.by_id(purchase_id)

@@ -19,8 +19,6 @@ from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult
 from tollkeeper.storage.ledger.purchases import ClaimResult, Paid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tollkeeper.core.x402.presented_payment import PresentedPayment
     from tollkeeper.gateway.facilitator.client import SettleAnswer, SettleRequest
     from tollkeeper.gateway.open_gate import OpenGate
@@ -41,11 +39,9 @@ class Waiter:
     """One request that waits for a purchase. `wish` asks for its credit; `wants` is False once it gave up.
 
     `taken`: its credit is being spent, so it must stay for the answer. `claiming`: done once its claim is written, or
-    is not. `claimed`: the purchase whose claim it wrote, the one whose credit token it may be told. `on_left` is told
-    what its attempt came to where the request was cancelled before.
+    is not. `claimed`: the purchase whose claim it wrote, the one whose credit token it may be told.
     """
 
-    on_left: Callable[[asyncio.Future[SpendResult]], None]
     wish: SpendRequest = _NO_WISH
     wants: bool = True
     taken: bool = False

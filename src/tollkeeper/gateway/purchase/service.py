@@ -16,6 +16,7 @@ import structlog
 
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.purchases import Spend
+from tollkeeper.gateway.purchase.attempt import ASK_AGAIN
 from tollkeeper.gateway.purchase.monitor import key_of
 from tollkeeper.gateway.purchase.payer_proofs import PayerProofs
 from tollkeeper.storage.ledger.purchase_rows import SpendResult
@@ -57,12 +58,13 @@ class PurchaseService:
         """With which payments attempts of this process are buying now, from before their claims are written."""
         return {key for key, *_ in self._running}
 
-    async def buy(self, attempt: PurchaseAttempt, deadline: float) -> SpendResult | None:
-        """Makes this attempt, or waits for the one that is made with the same payment at the same gate already.
+    async def buy(self, attempt: PurchaseAttempt, deadline: float) -> SpendResult:
+        """Make this attempt, or wait for the one that is made with the same payment at the same gate already.
 
-        The result is this request's own spend; None means that something was decided and the caller should ask for a
-        credit again. Raises: the refusal; SETTLEMENT_PENDING when `deadline` (loop time) passes first;
-        UNAVAILABLE where it has passed before anything was begun.
+        Return this request's own spend, or `ASK_AGAIN` where something was decided and the caller should ask for a
+        credit again. A request that is cancelled while its credit is taken learns all the same that it was. Raises: the
+        refusal; SETTLEMENT_PENDING when `deadline` (loop time) passes first; UNAVAILABLE where it has passed before
+        anything was begun.
         """
         slot, buyer = _slot_of(attempt), attempt.buyer
         running = self._running.get(slot)
@@ -73,18 +75,16 @@ class PurchaseService:
             running = self._running[slot] = _Running(attempt, asyncio.create_task(attempt.run()))
             self.proofs.begun(attempt.opened, attempt.presented)
             running.task.add_done_callback(lambda done: self._finished(slot, attempt, done))
-        mine = running.attempt.buyer is buyer
+        is_own = running.attempt.buyer is buyer
         try:
             result = await self._outcome(running, buyer, deadline)
         except asyncio.CancelledError:
-            try:
-                await buyer.until_claimed()
-            finally:
-                buyer.wants = buyer.taken
-                if mine:
-                    running.task.add_done_callback(buyer.on_left)
-            raise
-        return result if mine and result.outcome is Spend.SPENT else None
+            await buyer.until_claimed()
+            buyer.wants = buyer.taken
+            if not (is_own and buyer.taken):
+                raise
+            result = await asyncio.shield(running.task)
+        return result if is_own and result.outcome is Spend.SPENT else ASK_AGAIN
 
     async def _outcome(self, running: _Running, buyer: Waiter, deadline: float) -> SpendResult:
         attempt, task = running.attempt, running.task
