@@ -112,22 +112,20 @@ def documents() -> dict[str, dict[str, Any]]:
 
     from tollkeeper.auth import operations as logins  # noqa: PLC0415 - see above
     from tollkeeper.core.api.openapi import Operation, document  # noqa: PLC0415 - see above
-    from tollkeeper.core.api.schemas import SCHEMAS  # noqa: PLC0415 - see above
     from tollkeeper.describing import DOCS, OPENAPI  # noqa: PLC0415 - see above
-    from tollkeeper.gateway import calls_described  # noqa: PLC0415 - see above
+    from tollkeeper.gateway import call_operations  # noqa: PLC0415 - see above
     from tollkeeper.gateway.management import operations as of_gateway  # noqa: PLC0415 - see above
-    from tollkeeper.gateway.management import schemas as gateway_schemas  # noqa: PLC0415 - see above
     from tollkeeper.hub.api import operations as of_hub  # noqa: PLC0415 - see above
 
     def made_of(module: Any) -> list[Operation]:
         return [value for value in vars(module).values() if isinstance(value, Operation)]
 
     described = [*made_of(logins), OPENAPI, DOCS]
-    gateway = [*made_of(of_gateway), *calls_described.CALLS, *described]
+    gateway = [*made_of(of_gateway), *call_operations.CALLS, *described]
     hub = [replace(one, codes=(*one.codes, *of_hub.IN_FRONT)) for one in (*made_of(of_hub), *described)]
     return {
-        "gateway": document("gateway", "", "", gateway, {**SCHEMAS, **gateway_schemas.SCHEMAS}),
-        "hub": document("hub", "", "", hub, {**SCHEMAS, **of_hub.SCHEMAS}),
+        "gateway": document("gateway", "", "", gateway),
+        "hub": document("hub", "", "", hub),
     }
 
 

@@ -21,6 +21,7 @@ from litestar import Request, Response
 from litestar.enums import ScopeType
 from litestar.exceptions import HTTPException
 
+from tollkeeper.core.api.bodies import Body, Pagination
 from tollkeeper.core.api.errors import ApiError, Code, ErrorType, invalid, missing
 from tollkeeper.core.api.strict_json import parse_json
 from tollkeeper.core.limits import HISTORY_LIMIT_MAX, JSON_BODY_SIZE_BYTES, LIST_LIMIT_DEFAULT, OFFSET_MAX
@@ -93,8 +94,14 @@ def _first_of_new_ends() -> str:
     return end
 
 
-def envelope(body: Mapping[str, Any]) -> bytes:
-    """A JSON body of ours: `apiVersion` and `timestamp` are added (specification 4)."""
+def envelope(body: Mapping[str, Any] | Body) -> bytes:
+    """Return a JSON body of ours: `apiVersion` and `timestamp` are added (specification 4)."""
+    if isinstance(body, Body):
+        return b'%s,"apiVersion":"%b","timestamp":"%b"}' % (
+            _ENCODE(body)[:-1],
+            API_VERSION.encode(),
+            iso(clock_ms()).encode(),
+        )
     return _ENCODE({**body, "apiVersion": API_VERSION, "timestamp": iso(clock_ms())})
 
 
@@ -103,13 +110,13 @@ def error_envelope(error: ApiError, request_id: str, also: Mapping[str, Any] | N
     return envelope({"error": {**error.body(), "requestId": request_id}, **(also or {})})
 
 
-def ok(body: Mapping[str, Any], *, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
+def ok(body: Mapping[str, Any] | Body, *, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
     """A Litestar response with our envelope."""
     return Response(envelope(body), status_code=status, headers=headers, media_type="application/json")
 
 
 def unless_known(
-    request: Request[Any, Any, Any], body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    request: Request[Any, Any, Any], body: Mapping[str, Any] | Body, headers: Mapping[str, str] | None = None
 ) -> Response[bytes]:
     """The answer to a read, with an `ETag`; 304 where `If-None-Match` says that its caller has it."""
     tag = etag_of(_ENCODE(body))
@@ -227,15 +234,9 @@ def page_parameters(query: Mapping[str, str], *, limit_required: bool = False) -
     return limit, integer_parameter(query, "offset", low=0, high=OFFSET_MAX, default=0)
 
 
-def pagination(total: int, limit: int, offset: int) -> dict[str, Any]:
-    """The `pagination` object of specification 4.3."""
-    return {
-        "totalCount": total,
-        "limit": limit,
-        "offset": offset,
-        "hasNext": offset + limit < total,
-        "hasPrev": offset > 0,
-    }
+def pagination(total: int, limit: int, offset: int) -> Pagination:
+    """Return the `pagination` object of specification 4.3."""
+    return Pagination(total, limit, offset, has_next=offset + limit < total, has_prev=offset > 0)
 
 
 def refused(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:

@@ -18,8 +18,8 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.plugins.core import MsgspecDIPlugin
 
 from tollkeeper.api import etag_of, is_known
-from tollkeeper.core.api.openapi import Operation, ResponseSpec, document
-from tollkeeper.core.api.schemas import ANY_OBJECT, IF_NONE_MATCH, SCHEMAS, TEXT, UNCHANGED
+from tollkeeper.core.api.bodies import AnyObject
+from tollkeeper.core.api.openapi import Operation, document, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,28 +27,19 @@ if TYPE_CHECKING:
     from litestar.plugins import PluginProtocol
 
     from tollkeeper.core.api.errors import Code
-    from tollkeeper.core.api.openapi import Schema
 
 T = TypeVar("T")
 
 _OPERATION: Final = "operation"
 OPENAPI: Final = Operation(
-    id="openapi",
-    method="get",
-    path="/openapi.json",
-    tag="description",
-    summary="This description",
-    parameters=(IF_NONE_MATCH,),
-    answers={200: ResponseSpec("OpenAPI 3.1", {"application/json": ANY_OBJECT}), 304: UNCHANGED},
+    "openapi", "get /openapi.json", "This description", tag="description", answers=read("OpenAPI 3.1", AnyObject)
 )
 DOCS: Final = Operation(
-    id="docs",
-    method="get",
-    path="/docs",
+    "docs",
+    "get /docs",
+    "This description as a page",
     tag="description",
-    summary="This description as a page",
-    parameters=(IF_NONE_MATCH,),
-    answers={200: ResponseSpec("HTML", {"text/html": TEXT}), 304: UNCHANGED},
+    answers=read("HTML", str, media_type="text/html"),
 )
 
 
@@ -90,7 +81,6 @@ def description_routes(
     server_url: str,
     handlers: Sequence[HTTPRouteHandler],
     others: Sequence[Operation],
-    schemas: Mapping[str, Schema],
     in_front: tuple[Code, ...] = (),
 ) -> list[HTTPRouteHandler]:
     """The routes of the description, to be registered before the handlers.
@@ -107,7 +97,7 @@ def description_routes(
         "HEAD is answered wherever GET is, as GET is, without the body. Beside the headers that are described here, "
         "answers have those of the connection, of caching and for web pages (Cache-Control, Access-Control-* and such)."
     )
-    described = document(title, text, server_url, operations, {**SCHEMAS, **schemas})
+    described = document(title, text, server_url, operations)
     body, page = msgspec.json.encode(described), _page(described).encode()
 
     @route(OPENAPI)

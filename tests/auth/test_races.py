@@ -7,6 +7,7 @@ from collections import Counter
 
 from tests.auth.server import PUBLIC_URL, Client, Clock, Wallet, bearer, issuer
 from tollkeeper.auth import Auth, Login, TokenPair
+from tollkeeper.auth.bodies import Introspection
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.storage import Statement
 from tollkeeper.storage.sqlite.engine import SqliteDatabase
@@ -54,7 +55,7 @@ async def test_a_refresh_racing_a_logout_never_outlives_it(auth: Auth) -> None:
         await auth.logout(session)
         (outcome,) = await asyncio.gather(refreshing, return_exceptions=True)
         if isinstance(outcome, TokenPair):
-            assert await auth.introspect(outcome.access_token) == {"active": False}
+            assert await auth.introspect(outcome.access_token) == Introspection(active=False)
         else:
             assert isinstance(outcome, ApiError)
             assert outcome.code is Code.INVALID_TOKEN
@@ -68,4 +69,4 @@ async def test_two_parts_with_issuers_of_their_own_do_not_take_each_others_token
     wallet = Wallet()
     message = gateway.message(wallet.address)
     login = await gateway.login(message, wallet.sign(message))
-    assert await hub.introspect(login.tokens.access_token) == {"active": False}
+    assert await hub.introspect(login.tokens.access_token) == Introspection(active=False)

@@ -18,7 +18,7 @@ from tests.cli.processes import clean_environment, finished, interruptible
 from tests.interop.stack import Stack, ask, sandbox
 from tollkeeper.cli.commands import app
 from tollkeeper.cli.gate_fields import FIELDS
-from tollkeeper.gateway.management.schemas import SCHEMAS
+from tollkeeper.gateway.management.bodies import CreatePayGate, UpdatePayGate
 from tollkeeper.sandbox.wallets import derive_wallets
 
 OWNER = derive_wallets().owner
@@ -108,7 +108,7 @@ def test_a_kept_login_is_refreshed_when_it_is_old_and_told_when_it_has_ended(
 
 def test_every_field_of_the_api_is_an_option(stack: Stack, tmp_path: Path, key_file: Path) -> None:
     table = {field.wire for field in FIELDS}
-    api = {*SCHEMAS["CreatePayGate"]["properties"], *SCHEMAS["UpdatePayGate"]["properties"]}
+    api = {*CreatePayGate.__struct_encode_fields__, *UpdatePayGate.__struct_encode_fields__}
     assert table == api - {"resourceType"}
     here = ("--gateway", stack.gateway_url, "--key-file", key_file)
     words = (

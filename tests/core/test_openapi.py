@@ -2,33 +2,59 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
+from msgspec import UNSET, UnsetType
 
+from tollkeeper.core.api.bodies import PRICE_ASKED_PATTERN, PRICE_PATTERN, AnswerBody, Body, Schema
 from tollkeeper.core.api.errors import Code
-from tollkeeper.core.api.openapi import JSON, Bearer, Operation, Parameter, ResponseSpec, document, ref
-from tollkeeper.core.api.schemas import PRICE, PRICE_ASKED, SCHEMAS, header, in_path, limit, query
+from tollkeeper.core.api.openapi import (
+    JSON,
+    Bearer,
+    Operation,
+    Parameter,
+    ResponseSpec,
+    document,
+    header,
+    in_path,
+    limit,
+    query,
+    read,
+)
 
-ANSWERS: dict[int | str, ResponseSpec] = {
-    201: ResponseSpec("Made", {JSON: ref("Thing")}, {"X-Made": {"type": "string"}})
-}
-SIMPLE = Operation(id="make", method="post", path="/things", tag="things", summary="Make one", answers=ANSWERS)
+
+class Part(Body):
+    """A part."""
+
+    more: ClassVar[Schema] = {"minProperties": 1}
+
+    of: Thing | None
+    number: int | UnsetType = UNSET
+
+
+class Thing(AnswerBody):
+    """A thing."""
+
+    parts: list[Part]
+
+
+ANSWERS: dict[int | str, ResponseSpec] = {201: ResponseSpec("Made", {JSON: Thing}, {"X-Made": str})}
+SIMPLE = Operation("make", "post /things", "Make one", tag="things", answers=ANSWERS)
 FULL = Operation(
-    id="replace",
-    method="put",
-    path="/things/{id}",
+    "replace",
+    "put /things/{id}",
+    "Replace one",
     tag="things",
-    summary="Replace one",
     description="At once.",
     parameters=(Parameter("id", "path", {"type": "string"}, required=True), Parameter("v", "query", {}, "Which")),
-    request={JSON: ref("Thing")},
+    request={JSON: Thing},
     bearer=Bearer.REQUIRED,
-    answers={200: ResponseSpec("Done"), 402: ResponseSpec("Pay.", {JSON: ref("Part")})},
+    answers={200: ResponseSpec("Done"), 402: ResponseSpec("Pay.", {JSON: Part})},
     codes=(Code.AUTH_REQUIRED, Code.NOT_FOUND, Code.METHOD_NOT_ALLOWED, Code.UNAVAILABLE),
     also={402: (Code.PAYMENT_INVALID,), 404: (Code.CONFLICT,)},
     links={"make": {"id": "$response.body#/id"}},
 )
-THINGS = {**SCHEMAS, "Thing": {"anyOf": [ref("Part"), {"type": "null"}]}, "Part": {"items": ref("Thing")}}
 
 
 def test_an_operation_says_what_it_takes_and_answers() -> None:
@@ -36,7 +62,7 @@ def test_an_operation_says_what_it_takes_and_answers() -> None:
     assert body["description"] == "At once."
     assert [parameter["required"] for parameter in body["parameters"]] == [True, False]
     assert "description" not in body["parameters"][0]
-    assert body["requestBody"] == {"required": True, "content": {JSON: {"schema": ref("Thing")}}}
+    assert body["requestBody"] == {"required": True, "content": {JSON: {"schema": Thing}}}
     assert body["responses"]["200"]["links"]["make"] == {
         "operationId": "make",
         "parameters": {"id": "$response.body#/id"},
@@ -54,9 +80,7 @@ def test_success_is_the_first_answer() -> None:
     [(Bearer.REQUIRED, [{"bearer": []}]), (Bearer.OPTIONAL, [{"bearer": []}, {}])],
 )
 def test_a_bearer_is_required_or_taken(bearer: Bearer, security: list[object]) -> None:
-    operation = Operation(
-        id="x", method="get", path="/x", tag="x", summary="x", bearer=bearer, answers={200: ResponseSpec("")}
-    )
+    operation = Operation("x", "get /x", "x", tag="x", bearer=bearer, answers={200: ResponseSpec("")})
     assert operation.body()["security"] == security
 
 
@@ -72,7 +96,7 @@ def test_every_refusal_is_told_by_its_status_with_its_codes() -> None:
     assert responses["503"]["headers"]["Retry-After"]["required"]
     assert responses["402"]["description"] == "Pay. Or PAYMENT_INVALID"
     either = responses["402"]["content"][JSON]["schema"]["anyOf"]
-    assert either[0] == ref("Part")
+    assert either[0] is Part
     assert either[1]["allOf"][1]["properties"]["error"]["properties"]["code"] == {"enum": ["PAYMENT_INVALID"]}
 
 
@@ -93,7 +117,7 @@ def test_headers_that_some_answers_have_are_optional_and_those_of_limits_are_eve
     assert responses["200"]["headers"]["ETag"]["required"] is True
     assert responses["503"]["headers"]["X-Token"] == {"required": False, "schema": text}
     assert responses["503"]["headers"]["Retry-After"]["required"] is True
-    limits = document("", "", "", [reading], SCHEMAS)["components"]["headers"]
+    limits = document("", "", "", [reading])["components"]["headers"]
     for response in responses.values():
         for name in ("RateLimit", "RateLimit-Policy"):
             assert limits[response["headers"][name]["$ref"].rpartition("/")[2]]["required"] is False
@@ -110,23 +134,33 @@ def test_a_browser_may_get_a_refusal_as_a_page_and_no_success() -> None:
 
 
 def test_a_document_holds_the_schemas_that_are_named_and_no_others() -> None:
-    made = document("Title", "Text", "https://hub.example", [SIMPLE, FULL], THINGS)
+    made = document("Title", "Text", "https://hub.example", [SIMPLE, FULL])
     assert made["openapi"] == "3.1.0"
     assert made["servers"] == [{"url": "https://hub.example"}]
     assert set(made["paths"]) == {"/things", "/things/{id}"}
-    assert list(made["components"]["schemas"]) == ["Error", "Part", "Refusal", "Thing"]
+    schemas = made["components"]["schemas"]
+    assert list(schemas) == ["Code", "Error", "ErrorType", "Part", "RefusalBody", "Thing"]
+    assert schemas["Thing"]["required"] == ["parts", "apiVersion", "timestamp"]
+    assert schemas["Thing"]["properties"]["parts"] == {"type": "array", "items": {"$ref": "#/components/schemas/Part"}}
+    assert (schemas["Part"]["required"], schemas["Part"]["minProperties"]) == (["of"], 1)
+    body = made["paths"]["/things"]["post"]["responses"]["201"]["content"][JSON]["schema"]
+    assert body == {"$ref": "#/components/schemas/Thing"}
 
 
-def test_what_is_described_twice_or_names_nothing_is_refused() -> None:
+def test_a_read_takes_what_its_caller_has_and_has_an_etag() -> None:
+    reading = Operation("read", "get /things", "Read", tag="things", answers=read("It", Thing)).body()
+    assert [parameter["name"] for parameter in reading["parameters"]] == ["If-None-Match"]
+    assert all(reading["responses"][status]["headers"]["ETag"]["required"] for status in ("200", "304"))
+
+
+def test_an_operation_that_is_described_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="described twice"):
-        document("", "", "", [SIMPLE, SIMPLE], THINGS)
-    with pytest.raises(ValueError, match="no schema Thing"):
-        document("", "", "", [SIMPLE], SCHEMAS)
+        document("", "", "", [SIMPLE, SIMPLE])
 
 
 def test_a_limit_that_is_required_has_no_default() -> None:
-    assert limit().schema["default"] == 20
-    assert "default" not in limit(required=True).schema
+    shown, required = limit().body()["schema"], limit(required=True).body()["schema"]
+    assert (shown["default"], "default" in required) == (20, False)
 
 
 def test_only_what_is_in_the_path_is_always_required() -> None:
@@ -146,5 +180,5 @@ def test_only_what_is_in_the_path_is_always_required() -> None:
     ],
 )
 def test_a_price_is_decimal_and_one_that_is_asked_above_zero(text: str, is_shown: bool, is_asked: bool) -> None:  # noqa: FBT001 - a table
-    fits = tuple(re.search(schema["pattern"], text) is not None for schema in (PRICE, PRICE_ASKED))
+    fits = tuple(re.search(pattern, text) is not None for pattern in (PRICE_PATTERN, PRICE_ASKED_PATTERN))
     assert fits == (is_shown, is_asked)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from tollkeeper.auth.bodies import Introspection
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.keys import siwe, tokens
 from tollkeeper.core.wallets import family_of, parse_wallet, shown_address
@@ -154,18 +155,18 @@ class Auth:
             raise ApiError(Code.FORBIDDEN, f"this login began at {session.issuer}: end it there")
         await self._database.run(store.end_session(session.session_id, self._now_ms()))
 
-    async def introspect(self, token: str) -> dict[str, Any]:
-        """`active`, and `sub` (the wallet) and `exp` where it is true (RFC 7662). Raises: UNAVAILABLE."""
+    async def introspect(self, token: str) -> Introspection:
+        """Return `active`, and `sub` (the wallet) and `exp` where it is true (RFC 7662). Raises: UNAVAILABLE."""
         try:
             claims, _ = await self._in_force(token)
         except ApiError as error:
             if error.code is not Code.INVALID_TOKEN:
                 raise
-            return {"active": False}
-        return {"active": True, "sub": claims.subject, "exp": claims.expires_at}
+            return Introspection(active=False)
+        return Introspection(active=True, sub=claims.subject, exp=claims.expires_at)
 
-    def jwks(self) -> dict[str, Any]:
-        """The public signing keys, for `/.well-known/jwks.json`."""
+    def jwks(self) -> dict[str, list[dict[str, str]]]:
+        """Return the public signing keys, for `/.well-known/jwks.json`."""
         return self._keys.jwks()
 
     def _own_message(self, text: str, now_ms: int) -> siwe.LoginMessage:

@@ -1,109 +1,82 @@
-"""Descriptions of the login endpoints (specification 4.2, contract 2), the same at gateway and hub."""
+"""Table of the login endpoints (specification 4.2, contract 2), the same at gateway and hub."""
 
 from __future__ import annotations
 
-from typing import Final
+from functools import partial
+from typing import Annotated, Final
 
+from msgspec import Meta
+
+from tollkeeper.auth import bodies
+from tollkeeper.core.api.bodies import WalletAddress
 from tollkeeper.core.api.errors import Code
-from tollkeeper.core.api.openapi import JSON, Bearer, Operation, ResponseSpec, ref
-from tollkeeper.core.api.schemas import IF_NONE_MATCH, TEXT, UNCHANGED, query, record
+from tollkeeper.core.api.openapi import JSON, Bearer, Operation, answer, query, read
 
-_TAG: Final = "login"
+_login: Final = partial(Operation, tag="login", is_limited=True)
 _GUARDED: Final = (Code.FORBIDDEN, Code.UNAVAILABLE)  # a web page of an origin that the settings do not name: FORBIDDEN
 _BODY: Final = (Code.MISSING_PARAMETER, Code.PAYLOAD_TOO_LARGE, *_GUARDED)
 _BEARER: Final = (Code.AUTH_REQUIRED, Code.INVALID_TOKEN, *_GUARDED)
-_WORD: Final = {"type": "string", "minLength": 1}
+_WALLET: Final = Annotated[WalletAddress, Meta(description="EVM, or base58 on Solana")]
 
-MESSAGE: Final = Operation(
-    id="loginMessage",
-    method="get",
-    path="/api/v1/auth/message",
-    tag=_TAG,
-    is_limited=True,
-    summary="The message to sign for a login",
+MESSAGE: Final = _login(
+    "loginMessage",
+    "get /api/v1/auth/message",
+    "The message to sign for a login",
     description="EIP-4361 text, good for one login within five minutes.",
-    parameters=(
-        query(
-            "walletAddress",
-            {"type": "string", "pattern": "^(0x[0-9a-fA-F]{40}|[1-9A-HJ-NP-Za-km-z]{32,44})$"},
-            "EVM, or base58 on Solana",
-            required=True,
-        ),
-    ),
-    answers={200: ResponseSpec("The message", {JSON: ref("LoginMessage")})},
+    parameters=(query("walletAddress", _WALLET, required=True),),
+    answers=answer("The message", bodies.LoginText),
     codes=(Code.MISSING_PARAMETER, Code.INVALID_ADDRESS, *_GUARDED),
 )
-LOGIN: Final = Operation(
-    id="login",
-    method="post",
-    path="/api/v1/auth/login",
-    tag=_TAG,
-    is_limited=True,
-    summary="Log in with a signed message",
-    request={JSON: record({"message": _WORD, "signature": _WORD})},
-    answers={200: ResponseSpec("A pair of tokens", {JSON: ref("LoggedIn")})},
+LOGIN: Final = _login(
+    "login",
+    "post /api/v1/auth/login",
+    "Log in with a signed message",
+    request={JSON: bodies.LoginRequest},
+    answers=answer("A pair of tokens", bodies.LoggedIn),
     codes=(Code.INVALID_SIGNATURE, *_BODY),
 )
-REFRESH: Final = Operation(
-    id="refresh",
-    method="post",
-    path="/api/v1/auth/refresh",
-    tag=_TAG,
-    is_limited=True,
-    summary="A new pair of tokens",
-    description=(
-        "A refresh token is good for one use. Presented again within 10 seconds it gives the same successor, as long "
-        "as that was not used; any other second use ends the login."
-    ),
-    request={JSON: record({"refreshToken": _WORD})},
-    answers={200: ResponseSpec("A pair of tokens", {JSON: ref("Tokens")})},
+REFRESH: Final = _login(
+    "refresh",
+    "post /api/v1/auth/refresh",
+    "A new pair of tokens",
+    description="A refresh token is good for one use. Presented again within 10 seconds it gives the same successor, "
+    "as long as that was not used; any other second use ends the login.",
+    request={JSON: bodies.RefreshRequest},
+    answers=answer("A pair of tokens", bodies.Tokens),
     codes=(Code.INVALID_TOKEN, *_BODY),
 )
-ME: Final = Operation(
-    id="currentUser",
-    method="get",
-    path="/api/v1/auth/me",
-    tag=_TAG,
-    is_limited=True,
-    summary="The current user",
-    parameters=(IF_NONE_MATCH,),
+ME: Final = _login(
+    "currentUser",
+    "get /api/v1/auth/me",
+    "The current user",
     bearer=Bearer.REQUIRED,
-    answers={200: ResponseSpec("The user", {JSON: ref("CurrentUser")}), 304: UNCHANGED},
+    answers=read("The user", bodies.CurrentUser),
     codes=_BEARER,
 )
-LOGOUT: Final = Operation(
-    id="logout",
-    method="post",
-    path="/api/v1/auth/logout",
-    tag=_TAG,
-    is_limited=True,
-    summary="End this login",
+LOGOUT: Final = _login(
+    "logout",
+    "post /api/v1/auth/logout",
+    "End this login",
     description="Its refresh tokens and its access tokens are void from then on.",
     bearer=Bearer.REQUIRED,
-    answers={200: ResponseSpec("Logged out", {JSON: ref("Done")})},
+    answers=answer("Logged out", bodies.Done),
     codes=_BEARER,
 )
-INTROSPECT: Final = Operation(
-    id="introspect",
-    method="post",
-    path="/api/v1/auth/introspect",
-    tag=_TAG,
-    summary="Whether an access token is in force",
+INTROSPECT: Final = _login(
+    "introspect",
+    "post /api/v1/auth/introspect",
+    "Is an access token in force?",
     description="RFC 7662.",
-    request={
-        JSON: record({"token": _WORD}),
-        "application/x-www-form-urlencoded": record({"token": _WORD}),
-    },
-    answers={200: ResponseSpec("What the token says", {JSON: ref("Introspection")})},
+    request={JSON: bodies.IntrospectionRequest, "application/x-www-form-urlencoded": bodies.IntrospectionRequest},
+    answers=answer("What the token says", bodies.Introspection),
     codes=_BODY,
+    is_limited=False,
 )
-JWKS: Final = Operation(
-    id="signingKeys",
-    method="get",
-    path="/.well-known/jwks.json",
-    tag=_TAG,
-    summary="The public keys of access tokens",
+JWKS: Final = _login(
+    "signingKeys",
+    "get /.well-known/jwks.json",
+    "The public keys of access tokens",
     description="RFC 7517.",
-    parameters=(IF_NONE_MATCH,),
-    answers={200: ResponseSpec("The keys", {JSON: ref("SigningKeys")}, {"Cache-Control": TEXT}), 304: UNCHANGED},
+    answers=read("The keys", bodies.PublicKeys, headers={"Cache-Control": str}),
+    is_limited=False,
 )

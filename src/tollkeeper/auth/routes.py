@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 from litestar import Request, Response
+from msgspec.structs import asdict
 
 from tollkeeper.api import bearer_token, iso, json_body, ok, once_each, query_of, read_body, string_field, unless_known
-from tollkeeper.auth import operations
+from tollkeeper.auth import bodies, operations
 from tollkeeper.core.api.errors import invalid, missing
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.describing import route
@@ -21,7 +22,7 @@ from tollkeeper.describing import route
 if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
-    from tollkeeper.auth.issuer import Auth, TokenPair
+    from tollkeeper.auth.issuer import Auth
     from tollkeeper.storage.auth import User
 
 _NO_STORE: Final = {"Cache-Control": "no-store"}
@@ -41,20 +42,21 @@ def _login_routes(auth: Auth) -> list[HTTPRouteHandler]:
         wallet_address = query_of(request).get("walletAddress")
         if not wallet_address:
             raise missing("walletAddress")
-        return ok({"message": auth.message(wallet_address)}, headers=_NO_STORE)
+        return ok(bodies.LoginText(auth.message(wallet_address)), headers=_NO_STORE)
 
     @route(operations.LOGIN)
     async def login(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Specification 4.2: `message` and `signature` for a pair of tokens."""
         body = await json_body(request)
         done = await auth.login(string_field(body, "message"), string_field(body, "signature"))
-        return ok({**_pair_body(done.tokens), "user": user_body(done.user)}, headers=_NO_STORE)
+        pair = done.tokens
+        return ok(bodies.LoggedIn(pair.access_token, pair.refresh_token, user_body(done.user)), headers=_NO_STORE)
 
     @route(operations.REFRESH)
     async def refresh(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Specification 4.2: `refreshToken`, good for one use."""
         pair = await auth.refresh(string_field(await json_body(request), "refreshToken"))
-        return ok(_pair_body(pair), headers=_NO_STORE)
+        return ok(bodies.Tokens(pair.access_token, pair.refresh_token), headers=_NO_STORE)
 
     return [message, login, refresh]
 
@@ -65,13 +67,13 @@ def _session_routes(auth: Auth) -> list[HTTPRouteHandler]:
         """Contract 2: the user's fields at the top and again under `user`."""
         session = await auth.authenticate(bearer_token(request.headers))
         user = user_body(await auth.user(session))
-        return unless_known(request, {**user, "user": user}, _NO_STORE)
+        return unless_known(request, bodies.CurrentUser(**asdict(user), user=user), _NO_STORE)
 
     @route(operations.LOGOUT)
     async def logout(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Contract 2: ends the refresh family and the access tokens of this login."""
         await auth.logout(await auth.authenticate(bearer_token(request.headers)))
-        return ok({"success": True, "message": "logged out"})
+        return ok(bodies.Done(success=True, message="logged out"))
 
     return [me, logout]
 
@@ -101,15 +103,6 @@ async def _token_field(request: Request[Any, Any, Any]) -> str:
     return string_field(once_each(fields), "token")
 
 
-def user_body(user: User) -> dict[str, Any]:
-    """The `user` object of contract 2."""
-    return {
-        "id": user.id,
-        "walletAddress": shown_address(user.wallet),
-        "createdAt": iso(user.created_ms),
-        "updatedAt": iso(user.updated_ms),
-    }
-
-
-def _pair_body(pair: TokenPair) -> dict[str, str]:
-    return {"accessToken": pair.access_token, "refreshToken": pair.refresh_token}
+def user_body(user: User) -> bodies.LoggedInUser:
+    """Return the `user` object of contract 2."""
+    return bodies.LoggedInUser(user.id, shown_address(user.wallet), iso(user.created_ms), iso(user.updated_ms))

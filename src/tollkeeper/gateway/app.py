@@ -33,14 +33,14 @@ from tollkeeper.gateway.call.context import GatewayContext
 from tollkeeper.gateway.call.gate_cache import Gates
 from tollkeeper.gateway.call.handler import PayGateHandler
 from tollkeeper.gateway.call.payment_header import PaymentReader
-from tollkeeper.gateway.calls_described import CALLS
+from tollkeeper.gateway.call_operations import CALLS
 from tollkeeper.gateway.credits import Balances, credit_routes
 from tollkeeper.gateway.evidence.nodes import EvidenceNodes
 from tollkeeper.gateway.evidence.token_accounts import AccountChain, TokenAccounts
 from tollkeeper.gateway.facilitator.client import HubClient, HubUnreachableError, Supported
 from tollkeeper.gateway.files import Files
 from tollkeeper.gateway.limiting import ApiLimits, LimitedApi, UnpaidLimit
-from tollkeeper.gateway.management import operations, schemas
+from tollkeeper.gateway.management import operations
 from tollkeeper.gateway.management.ownership import Ownership
 from tollkeeper.gateway.management.paygates import Management, paygate_routes
 from tollkeeper.gateway.management.statistics import Reports, stats_routes
@@ -421,7 +421,7 @@ def create_app(gateway: Gateway, beside: Sequence[ASGIRouteHandler] = ()) -> ASG
         *transfer_routes(gateway.transfers),
         *unsigned_payment_routes(gateway.unsigned_payments),
     ]
-    described = description_routes("Tollkeeper gateway", gateway.config.public_url, handlers, CALLS, schemas.SCHEMAS)
+    described = description_routes("Tollkeeper gateway", gateway.config.public_url, handlers, CALLS)
     management = Handlers(
         route_handlers=[download, *beside, *described, *handlers],
         exception_handlers={Exception: refused},

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from litestar import Request, Response
+from msgspec import UNSET
 
 from tollkeeper.api import bearer_token, clock_ms, iso, page_parameters, pagination, query_of, unless_known
 from tollkeeper.core.api.errors import ApiError, Code
@@ -18,6 +19,7 @@ from tollkeeper.core.purchases import PurchaseState, credit_token, purchase_of_t
 from tollkeeper.core.x402.version2 import PAYMENT_HEADERS
 from tollkeeper.describing import route
 from tollkeeper.gateway.management import operations
+from tollkeeper.gateway.management.bodies import CreditBalance, CreditPage
 from tollkeeper.gateway.management.ownership import login_required
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class Balances:
     purchases: Purchases
     token_keys: Sequence[bytes]
 
-    async def by_token(self, token: str, wallet: str | None) -> list[dict[str, Any]]:
+    async def by_token(self, token: str, wallet: str | None) -> list[CreditBalance]:
         """The purchase whose credit token it is. Raises: CREDIT_TOKEN_REQUIRED."""
         purchase_id = purchase_of_token(self.token_keys, token)
         purchase = await self.purchases.by_id(purchase_id) if purchase_id else None
@@ -47,17 +49,17 @@ class Balances:
             raise ApiError(Code.CREDIT_TOKEN_REQUIRED, "the credit token is not one of ours")
         return await self._one(purchase, wallet)
 
-    async def by_payment(self, paid: PresentedPayment, wallet: str | None) -> list[dict[str, Any]]:
+    async def by_payment(self, paid: PresentedPayment, wallet: str | None) -> list[CreditBalance]:
         """The purchase that the payment bought, where it is shown as its payer signed it."""
         purchase = await self.purchases.by_payment(paid.key)
         return [] if purchase is None or not _is_proof(paid, purchase, wallet) else await self._one(purchase, wallet)
 
-    async def by_wallet(self, wallet: str, limit: int, offset: int) -> tuple[list[dict[str, Any]], int]:
+    async def by_wallet(self, wallet: str, limit: int, offset: int) -> tuple[list[CreditBalance], int]:
         """A page of the wallet's purchases, and how many there are."""
         mine, total = await self.purchases.of_payer(wallet, limit, offset)
         return [_balance(purchase, slug, wallet, self.token_keys) for purchase, slug in mine], total
 
-    async def _one(self, purchase: Purchase, wallet: str | None) -> list[dict[str, Any]]:
+    async def _one(self, purchase: Purchase, wallet: str | None) -> list[CreditBalance]:
         if purchase.state in {PurchaseState.FAILED, PurchaseState.SHOWN}:
             return []
         return [_balance(purchase, await self.purchases.slug_of(purchase.gate_id), wallet, self.token_keys)]
@@ -66,7 +68,7 @@ class Balances:
 def credit_routes(balances: Balances, proofs: PaymentReader, auth: Auth) -> list[HTTPRouteHandler]:
     """The route handler."""
 
-    async def held(request: Request[Any, Any, Any], limit: int, offset: int) -> tuple[list[dict[str, Any]], int]:
+    async def held(request: Request[Any, Any, Any], limit: int, offset: int) -> tuple[list[CreditBalance], int]:
         headers = request.headers
         shown = {name: headers[name.decode()].encode("latin-1") for name in PAYMENT_HEADERS if name.decode() in headers}
         token = headers.get("x-credit-token")
@@ -89,8 +91,8 @@ def credit_routes(balances: Balances, proofs: PaymentReader, auth: Auth) -> list
         """Contract 2: free; spends nothing."""
         limit, offset = page_parameters(query_of(request))
         data, total = await held(request, limit, offset)
-        page = pagination(total, limit, offset)
-        return unless_known(request, {"data": data, "pagination": page}, {"Cache-Control": "no-store"})
+        page = CreditPage(data, pagination(total, limit, offset))
+        return unless_known(request, page, {"Cache-Control": "no-store"})
 
     return [credits_held]
 
@@ -101,17 +103,16 @@ def _is_proof(paid: PresentedPayment, purchase: Purchase, wallet: str | None) ->
     return paid.tender.is_signed_by_key or is_bought_by or wallet == purchase.payer
 
 
-def _balance(purchase: Purchase, slug: str, wallet: str | None, token_keys: Sequence[bytes]) -> dict[str, Any]:
+def _balance(purchase: Purchase, slug: str, wallet: str | None, token_keys: Sequence[bytes]) -> CreditBalance:
     """Tell `wallet`, whose bearer was sent, what is held: to its payer its credit token, too (contract 2)."""
-    own = {"creditToken": credit_token(token_keys[0], purchase.id)} if purchase.payer == wallet else {}
     is_over = purchase.expires_ms is not None and purchase.expires_ms <= clock_ms()
     remaining = purchase.remaining if purchase.state is PurchaseState.LIVE and not is_over else 0
-    return {
-        "slug": slug,
-        "purchaseId": purchase.id,
-        "granted": purchase.granted,
-        "used": purchase.granted - purchase.remaining,
-        "remaining": remaining,
-        "expiresAt": None if purchase.expires_ms is None else iso(purchase.expires_ms),
-        **own,
-    }
+    return CreditBalance(
+        slug,
+        purchase.id,
+        granted=purchase.granted,
+        used=purchase.granted - purchase.remaining,
+        remaining=remaining,
+        expires_at=None if purchase.expires_ms is None else iso(purchase.expires_ms),
+        credit_token=credit_token(token_keys[0], purchase.id) if purchase.payer == wallet else UNSET,
+    )

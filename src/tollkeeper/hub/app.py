@@ -202,9 +202,7 @@ def _litestar(hub: Hub) -> ASGIApp:
         healthz,
         readyz,
     ]
-    described = description_routes(
-        "Tollkeeper hub", hub.public_url, handlers, operations.HOT, operations.SCHEMAS, operations.IN_FRONT
-    )
+    described = description_routes("Tollkeeper hub", hub.public_url, handlers, operations.HOT, operations.IN_FRONT)
     return Handlers(
         route_handlers=[*described, *handlers],
         exception_handlers={Exception: unhandled},

@@ -43,7 +43,7 @@ class GatePage:
             stats=stats,
             days=days,
             charts=[revenue_chart(columns), calls_chart(columns)],
-            requests=requests["data"],
+            requests=requests.data,
             payments=payments,
             holders=holders,
         )

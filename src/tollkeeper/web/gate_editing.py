@@ -162,7 +162,9 @@ class GateEditing:
         await visit.form()
         secret = await self.management.replace_secret(visit.bearer, gate_id)
         gate = await self.management.read(visit.bearer, gate_id)
-        return visit.page("gate_saved.html", gate={**gate, **secret}, verb="has a new secret")
+        return visit.page(
+            "gate_saved.html", gate={**gate, "secret": secret.secret, "keyId": secret.key_id}, verb="has a new secret"
+        )
 
     async def claim(self, visit: Visit, gate_id: int) -> Answer:
         """Take over a PayGate that nobody owns. Raises: NOT_FOUND, FORBIDDEN, CONFLICT."""
@@ -180,7 +182,7 @@ class GateEditing:
         """End a PayGate. Raises: NOT_FOUND, FORBIDDEN."""
         await visit.form()
         done = await self.management.delete(visit.bearer, gate_id)
-        return visit.go("/paygates", voided=str(done["outstandingCredits"]))
+        return visit.go("/paygates", voided=str(done.outstanding_credits))
 
 
 def _networks(visit: Visit, current: str) -> list[tuple[str, str]]:

@@ -1,31 +1,36 @@
 """OpenAPI 3.1 documents out of what each operation says of itself (contract 2, `/openapi.json`).
 
-An `Operation` stands beside the handler that it describes and is what the handler is registered by, so that there is
-none without a description. What this module does not do: know any route, or serve the document.
+An `Operation` stands in the table of its part's routes and is what its handler is registered by, so that there is none
+without a description. Wherever a schema is asked for, a type that msgspec knows is one: its schema is made of it, and
+that of a struct stands in the document's components. What this module does not do: know any route, or serve the
+document.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from msgspec import Meta
+from msgspec.json import schema_components
+
+from tollkeeper.core.api.bodies import Body, Error, HeaderText, Schema
 from tollkeeper.core.api.errors import TABLE, Code
+from tollkeeper.core.limits import HISTORY_LIMIT_MAX, LIST_LIMIT_DEFAULT, OFFSET_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-Schema = dict[str, Any]
-
 JSON: Final = "application/json"
-_REF: Final = "#/components/schemas/"
+_REF: Final = "#/components/schemas/{name}"
 # What any request may be answered: it could not be read, its head is too large, too many wait on its connection,
 # something went wrong on our side.
 _ANYWHERE: Final = (Code.INVALID_PARAMETER, Code.HEADERS_TOO_LARGE, Code.RATE_LIMITED, Code.INTERNAL_ERROR)
 
 
 class Bearer(StrEnum):
-    """Rules for `Authorization: Bearer ...` of an operation."""
+    """Rules for `AuthorizationBody: Bearer ...` of an operation."""
 
     NONE = "none"
     OPTIONAL = "optional"
@@ -38,7 +43,7 @@ class Parameter:
 
     name: str
     place: str
-    schema: Schema
+    schema: object
     description: str = ""
     required: bool = False
 
@@ -56,41 +61,100 @@ class ResponseSpec:
     """
 
     description: str
-    content: Mapping[str, Schema] = field(default_factory=dict)
-    headers: Mapping[str, Schema] = field(default_factory=dict)
-    may_have: Mapping[str, Schema] = field(default_factory=dict)
+    content: Mapping[str, object] = field(default_factory=dict)
+    headers: Mapping[str, object] = field(default_factory=dict)
+    may_have: Mapping[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def query(name: str, schema: object, description: str = "", *, required: bool = False) -> Parameter:
+    """Return a parameter of the query string."""
+    return Parameter(name, "query", schema, description, required)
+
+
+def header(name: str, description: str = "", schema: object = HeaderText) -> Parameter:
+    """Return an optional request header."""
+    return Parameter(name, "header", schema, description)
+
+
+def in_path(name: str, schema: object) -> Parameter:
+    """Return a part of the path."""
+    return Parameter(name, "path", schema, required=True)
+
+
+def limit(*, required: bool = False) -> Parameter:
+    """Return `limit` of a listing."""
+    default: Schema = {} if required else {"default": LIST_LIMIT_DEFAULT}
+    return query("limit", {"type": "integer", "minimum": 1, "maximum": HISTORY_LIMIT_MAX, **default}, required=required)
+
+
+IF_NONE_MATCH: Final = header("If-None-Match", "What the caller has, by its ETag.", str)
+IDEMPOTENCY_KEY: Final = header(
+    "Idempotency-Key",
+    "Asked again under the same key, the answer is the same.",
+    Annotated[str, Meta(pattern="^[!-~]{1,255}$")],
+)
+PREFER_WAIT: Final = header("Prefer", "wait=N: wait for at most N seconds (RFC 7240).", str)
+OFFSET: Final = query("offset", {"type": "integer", "minimum": 0, "maximum": OFFSET_MAX, "default": 0})
+
+
+def answer(description: str, body: object, status: int = 200) -> dict[int | str, ResponseSpec]:
+    """Return the answers of an operation that has one success, with that body."""
+    return {status: ResponseSpec(description, {JSON: body})}
+
+
+def read(
+    description: str,
+    body: object,
+    more: Mapping[str, object] | None = None,
+    may_have: Mapping[str, object] | None = None,
+    headers: Mapping[str, object] | None = None,
+    media_type: str = JSON,
+) -> dict[int | str, ResponseSpec]:
+    """Return the answers of a read: its success, also in the media types `more`, and a 304 to whoever has it."""
+    success = ResponseSpec(description, {media_type: body, **(more or {})}, headers or {}, may_have or {})
+    return {200: success, 304: ResponseSpec("The caller has it", headers={"ETag": str})}
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
     """One method at one path.
 
     `answers` by status; the first one is that of success, "default" stands for any. `codes` are those of its refusals,
-    with the status of the table; `also` are codes with another status. `refusal_schemas` name the body of refusals, by
-    status, where it has more than Error, and `refusal_headers` what such a refusal may have. `is_limited`: its answers
+    with the status of the table; `also` are codes with another status. `refusal_bodies` are those of refusals, by
+    status, that have more than `error`, and `refusal_headers` what such a refusal may have. `is_limited`: its answers
     may say how its caller stands with a limit. `is_page`: a browser gets what is no success as a page. Where there is a
-    304, a 200 has an ETag. `links`: of the operations that
-    can be asked next, by id, where in the answer their parameters are.
+    304, `If-None-Match` is taken and a 200 has an ETag. `links`: of the operations that can be asked next, by id, where
+    in the answer their parameters are.
     """
 
     id: str
-    method: str
-    path: str
-    tag: str
+    place: str  # "get /path"
     summary: str
+    _: KW_ONLY
+    tag: str
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
-    request: Mapping[str, Schema] = field(default_factory=dict)
+    request: Mapping[str, object] = field(default_factory=dict)
     request_required: bool = True
     bearer: Bearer = Bearer.NONE
     answers: Mapping[int | str, ResponseSpec]
     codes: tuple[Code, ...] = ()
     also: Mapping[int, tuple[Code, ...]] = field(default_factory=dict)
-    refusal_schemas: Mapping[int, str] = field(default_factory=dict)
-    refusal_headers: Mapping[int, Mapping[str, Schema]] = field(default_factory=dict)
+    refusal_bodies: Mapping[int, object] = field(default_factory=dict)
+    refusal_headers: Mapping[int, Mapping[str, object]] = field(default_factory=dict)
     is_limited: bool = False
     is_page: bool = False
     links: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def method(self) -> str:
+        """The method, in small letters."""
+        return self.place.partition(" ")[0]
+
+    @property
+    def path(self) -> str:
+        """The path, with names in braces for its parameters."""
+        return self.place.partition(" ")[2]
 
     @property
     def status(self) -> int:
@@ -111,8 +175,9 @@ class Operation:
         shown: dict[str, Any] = {"operationId": self.id, "tags": [self.tag], "summary": self.summary}
         if self.description:
             shown["description"] = self.description
-        if self.parameters:
-            shown["parameters"] = [parameter.body() for parameter in self.parameters]
+        parameters = (*self.parameters, *([IF_NONE_MATCH] if 304 in self.answers else []))
+        if parameters:
+            shown["parameters"] = [parameter.body() for parameter in parameters]
         if self.request:
             shown["requestBody"] = {"required": self.request_required, "content": _content(self.request)}
         if self.bearer is not Bearer.NONE:
@@ -127,7 +192,7 @@ class Operation:
             first["links"] = {name: {"operationId": name, "parameters": dict(at)} for name, at in self.links.items()}
         for status, codes in self.refusals().items():
             may_have = self.refusal_headers.get(status, {})
-            refusal = _refusal(status, codes, self.refusal_schemas.get(status, "Error"), may_have)
+            refusal = _refusal(status, codes, self.refusal_bodies.get(status, Error), may_have)
             known = shown.setdefault(str(status), refusal)
             if known is not refusal:  # a 402 is an answer, and may be a refusal
                 known["description"] += f" Or {refusal['description']}"
@@ -137,14 +202,14 @@ class Operation:
             if self.is_page and "400" <= name <= "599" and JSON in response.get("content", {}):
                 response["content"]["text/html"] = {"schema": {"type": "string"}}
         if 304 in self.answers:
-            shown["200"]["headers"]["ETag"] = {"required": True, "schema": {"type": "string"}}
+            shown["200"]["headers"]["ETag"] = {"required": True, "schema": str}
         if self.is_limited:
             for response in shown.values():
                 response["headers"].update(_LIMITS)
         return shown
 
 
-def _content(by_type: Mapping[str, Schema]) -> dict[str, Any]:
+def _content(by_type: Mapping[str, object]) -> dict[str, Any]:
     return {media_type: {"schema": schema} for media_type, schema in by_type.items()}
 
 
@@ -196,68 +261,74 @@ def _answer(answer: ResponseSpec) -> dict[str, Any]:
     return shown
 
 
-def _optional(headers: Mapping[str, Schema]) -> dict[str, Any]:
+def _optional(headers: Mapping[str, object]) -> dict[str, Any]:
     return {name: {"required": False, "schema": schema} for name, schema in headers.items()}
 
 
-def _refusal(status: int, codes: tuple[Code, ...], schema_name: str, may_have: Mapping[str, Schema]) -> dict[str, Any]:
+def _refusal(status: int, codes: tuple[Code, ...], body: object, may_have: Mapping[str, object]) -> dict[str, Any]:
     headers: dict[str, Any] = {**_EVERYBODYS, **_optional(may_have)}
     if status == 401:
         headers["WWW-Authenticate"] = {"required": True, "schema": {"type": "string", "pattern": "^Bearer"}}
     if status == 405:
-        headers["Allow"] = {"required": True, "schema": {"type": "string"}}
+        headers["Allow"] = {"required": True, "schema": str}
     if status in {429, 503}:
         headers["Retry-After"] = {"required": True, "schema": {"type": "string", "pattern": "^[0-9]+$"}}
     named = {"properties": {"error": {"properties": {"code": {"enum": [code.value for code in codes]}}}}}
-    schema = {"allOf": [ref(schema_name), named]}
+    schema = {"allOf": [body, named]}
     return {"description": ", ".join(codes), "headers": headers, "content": _content({JSON: schema})}
 
 
-def ref(name: str) -> Schema:
-    """A schema of the document, by its name."""
-    return {"$ref": _REF + name}
+def document(title: str, description: str, server_url: str, operations: Iterable[Operation]) -> Schema:
+    """Return the OpenAPI document of these operations, with the schemas of the bodies that they name.
 
-
-def document(
-    title: str, description: str, server_url: str, operations: Iterable[Operation], schemas: Mapping[str, Schema]
-) -> dict[str, Any]:
-    """The OpenAPI document of these operations, with those of the schemas that they name.
-
-    Raises: ValueError where two operations are one, or a name is of no schema.
+    Raises: ValueError where two operations are one.
     """
-    paths: dict[str, dict[str, Any]] = {}
+    paths: dict[str, Schema] = {}
     ids: set[str] = set()
+    schemas: dict[str, Schema] = {}
     for operation in operations:
         item = paths.setdefault(operation.path, {})
         if operation.method in item or operation.id in ids:
             msg = f"{operation.id} is described twice"
             raise ValueError(msg)
         ids.add(operation.id)
-        item[operation.method] = operation.body()
+        item[operation.method] = _with_schemas(operation.body(), schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": "v1", "description": description},
         "servers": [{"url": server_url}],
         "paths": paths,
-        "components": {"schemas": _named(paths, schemas), **_COMPONENTS},
+        "components": {"schemas": {name: schemas[name] for name in sorted(schemas)}, **_COMPONENTS},
     }
 
 
-def _named(shown: object, schemas: Mapping[str, Schema]) -> dict[str, Schema]:
-    """The schemas that are named in `shown`, and in them."""
-    found: dict[str, Schema] = {}
-    ahead = [shown]
-    while ahead:
-        value = ahead.pop()
-        if isinstance(value, dict):
-            ahead.extend(value.values())
-            name = str(value.get("$ref", "")).removeprefix(_REF)
-            if str(value.get("$ref", "")).startswith(_REF) and name not in found:
-                if name not in schemas:
-                    msg = f"there is no schema {name}"
-                    raise ValueError(msg)
-                found[name] = schemas[name]
-                ahead.append(schemas[name])
-        elif isinstance(value, list):
-            ahead.extend(value)
-    return {name: found[name] for name in sorted(found)}
+def _with_schemas(shown: Any, schemas: dict[str, Schema]) -> Any:  # noqa: ANN401 - JSON
+    """Return `shown` with a schema in place of each type, and add those of structs to `schemas`, by their names."""
+    if isinstance(shown, dict):
+        return {name: _with_schemas(value, schemas) for name, value in shown.items()}
+    if isinstance(shown, list):
+        return [_with_schemas(value, schemas) for value in shown]
+    if shown is None or isinstance(shown, str | int | float):
+        return shown
+    (schema,), found = schema_components((shown,), ref_template=_REF)
+    new = {name: one for name, one in found.items() if name not in schemas}
+    schemas.update(new)
+    for body in _subclasses(Body):
+        if body.__name__ in new:
+            _add(schemas[body.__name__], _with_schemas(body.more, schemas))
+    return schema
+
+
+def _subclasses(of: type[Body]) -> list[type[Body]]:
+    return [one for body in of.__subclasses__() for one in (body, *_subclasses(body))]
+
+
+def _add(schema: Schema, more: Schema) -> None:
+    """Add the members of `more` to a schema."""
+    for name, value in more.items():
+        if name == "properties":
+            schema[name].update(value)
+        elif name == "required":
+            schema[name] = [*schema.get(name, ()), *value]
+        else:
+            schema[name] = value

@@ -1,171 +1,129 @@
-"""The description of the gateway's management (specification 4.1, contract 2, 3, 8).
+"""Table of the gateway's management (specification 4.1, contract 2, 3, 8).
 
-Calls of PayGates and downloads are described in `calls_described`, logins in `auth.operations`.
+Calls of PayGates and downloads are in `call_operations`, logins in `auth.operations`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Annotated, Final
 
+from msgspec import Meta
+
+from tollkeeper.core.api.bodies import Settled, StatusBody
 from tollkeeper.core.api.errors import Code
-from tollkeeper.core.api.openapi import JSON, Bearer, Operation, ResponseSpec, ref
-from tollkeeper.core.api.schemas import (
-    BASE_UNITS,
-    FLAG,
+from tollkeeper.core.api.openapi import (
     IDEMPOTENCY_KEY,
-    IF_NONE_MATCH,
-    NETWORK,
-    NETWORK_ASKED,
+    JSON,
     OFFSET,
     PREFER_WAIT,
-    TEXT,
-    UNCHANGED,
-    WALLET_ADDRESS,
-    answered,
+    Bearer,
+    Operation,
+    ResponseSpec,
+    answer,
     header,
     in_path,
     limit,
     query,
-    record,
+    read,
 )
 from tollkeeper.core.limits import SEARCH_LENGTH
 from tollkeeper.core.paygates.statistics import RequestOutcome
+from tollkeeper.gateway.management import bodies
 from tollkeeper.gateway.management.idempotency import UNGUESSABLE_LENGTH
-from tollkeeper.gateway.management.schemas import RECEIPT_OF_VERSION_2, REQUIRED_IN_HEADER, SLUG
 
-_TAG: Final = "paygates"
+_paygates = partial(Operation, tag="paygates", is_limited=True, bearer=Bearer.OPTIONAL)
+_statistics = partial(Operation, tag="statistics", is_limited=True, bearer=Bearer.OPTIONAL)
+_buying = partial(Operation, tag="buying", is_limited=True)
+_operation = partial(Operation, tag="operation")
+
 _FORM: Final = "multipart/form-data"
-_ID: Final = in_path("gate_id", {"type": "integer", "minimum": 1, "maximum": 2**53 - 1})
+_ID: Final = in_path("gate_id", Annotated[int, Meta(ge=1, le=2**53 - 1)])
 _CALLER: Final = (Code.AUTH_REQUIRED, Code.INVALID_TOKEN, Code.FORBIDDEN, Code.UNAVAILABLE)
 _OF_ONE: Final = (*_CALLER, Code.NOT_FOUND)
-_FIELDS: Final = (
-    Code.MISSING_PARAMETER,
-    Code.INVALID_AMOUNT,
-    Code.INVALID_ADDRESS,
-    Code.INVALID_NETWORK,
-    Code.PAYLOAD_TOO_LARGE,
-)
-_SHOWN: Final = {JSON: ref("ShownPayGate")}
+_ADDRESSES: Final = (Code.INVALID_ADDRESS, Code.INVALID_NETWORK, Code.PAYLOAD_TOO_LARGE)
+_FIELDS: Final = (Code.MISSING_PARAMETER, Code.INVALID_AMOUNT, *_ADDRESSES)
 _ONCE: Final = f"{IDEMPOTENCY_KEY.description} Without a login it has at least {UNGUESSABLE_LENGTH} characters."
-_MINE: Final = {"gate_id": "$response.body#/id"}
+_ASKED_NEXT: Final = (
+    *("readPayGate", "updatePayGate", "claimPayGate", "replaceSecret"),
+    *("payGateStatistics", "payGateRequests", "deletePayGate"),
+)
 
-CREATE: Final = Operation(
-    id="createPayGate",
-    method="post",
-    path="/api/v1/paygates",
-    tag=_TAG,
-    is_limited=True,
-    summary="Create a PayGate",
-    description=(
-        "A file is sold by sending it as a form, with a bearer. Without an owner the answer has a managementToken, and "
-        "under headerAuthMode hmac a secret: each is shown once."
-    ),
+CREATE: Final = _paygates(
+    "createPayGate",
+    "post /api/v1/paygates",
+    "Create a PayGate",
+    description="A file is sold by sending it as a form, with a bearer. Without an owner the answer has a "
+    "managementToken, and under headerAuthMode hmac a secret: each is shown once.",
     parameters=(replace(IDEMPOTENCY_KEY, description=_ONCE),),
-    request={JSON: ref("CreatePayGate"), _FORM: ref("CreateFilePayGate")},
-    bearer=Bearer.OPTIONAL,
-    answers={201: ResponseSpec("The PayGate", _SHOWN)},
+    request={JSON: bodies.CreatePayGate, _FORM: bodies.CreateFilePayGate},
+    answers=answer("The PayGate", bodies.ShownPayGate, 201),
     codes=(*_FIELDS, *_CALLER, Code.CONFLICT),
     links={
-        **dict.fromkeys(
-            (
-                "readPayGate",
-                "updatePayGate",
-                "claimPayGate",
-                "replaceSecret",
-                "payGateStatistics",
-                "payGateRequests",
-                "deletePayGate",
-            ),
-            _MINE,
-        ),
-        "callByGet": {"slug": "$response.body#/slug"},
-        "callByPost": {"slug": "$response.body#/slug"},
+        **{name: {"gate_id": "$response.body#/id"} for name in _ASKED_NEXT},
+        **{name: {"slug": "$response.body#/slug"} for name in ("callByGet", "callByPost")},
     },
 )
-PAGE: Final = Operation(
-    id="listPayGates",
-    method="get",
-    path="/api/v1/paygates",
-    tag=_TAG,
-    is_limited=True,
-    summary="List your PayGates",
+PAGE: Final = _paygates(
+    "listPayGates",
+    "get /api/v1/paygates",
+    "List your PayGates",
     description="Newest first. Without a login the filters count for nothing.",
     parameters=(
         limit(),
         OFFSET,
-        query("q", {"type": "string", "maxLength": SEARCH_LENGTH}, "A part of title or slug"),
+        query("q", Annotated[str, Meta(max_length=SEARCH_LENGTH)], "A part of title or slug"),
         query("state", {"type": "string", "enum": ["enabled", "disabled"]}),
-        IF_NONE_MATCH,
     ),
-    bearer=Bearer.OPTIONAL,
-    answers={200: ResponseSpec("A page", {JSON: ref("PayGates")}), 304: UNCHANGED},
+    answers=read("A page", bodies.PayGatePage),
     codes=_CALLER,
 )
-READ: Final = Operation(
-    id="readPayGate",
-    method="get",
-    path="/api/v1/paygates/{gate_id}",
-    tag=_TAG,
-    is_limited=True,
-    summary="Read a PayGate",
-    parameters=(_ID, IF_NONE_MATCH),
-    bearer=Bearer.OPTIONAL,
-    answers={200: ResponseSpec("The PayGate", _SHOWN), 304: UNCHANGED},
+READ: Final = _paygates(
+    "readPayGate",
+    "get /api/v1/paygates/{gate_id}",
+    "Read a PayGate",
+    parameters=(_ID,),
+    answers=read("The PayGate", bodies.ShownPayGate),
     codes=_OF_ONE,
 )
-UPDATE: Final = Operation(
-    id="updatePayGate",
-    method="put",
-    path="/api/v1/paygates/{gate_id}",
-    tag=_TAG,
-    is_limited=True,
-    summary="Update a PayGate",
+UPDATE: Final = _paygates(
+    "updatePayGate",
+    "put /api/v1/paygates/{gate_id}",
+    "Update a PayGate",
     description="Any subset of the fields, all or nothing; as a form with a file, that takes the former one's place.",
     parameters=(_ID,),
-    request={JSON: ref("UpdatePayGate"), _FORM: ref("UpdateFilePayGate")},
-    bearer=Bearer.OPTIONAL,
-    answers={200: ResponseSpec("The PayGate", _SHOWN)},
+    request={JSON: bodies.UpdatePayGate, _FORM: bodies.UpdateFilePayGate},
+    answers=answer("The PayGate", bodies.ShownPayGate),
     codes=(*_FIELDS, *_OF_ONE, Code.CONFLICT),
 )
-CLAIM: Final = Operation(
-    id="claimPayGate",
-    method="post",
-    path="/api/v1/paygates/{gate_id}/claim",
-    tag=_TAG,
-    is_limited=True,
-    summary="Claim a PayGate that has no owner",
+CLAIM: Final = _paygates(
+    "claimPayGate",
+    "post /api/v1/paygates/{gate_id}/claim",
+    "Claim a PayGate that has no owner",
     parameters=(_ID,),
-    request={JSON: record({"managementToken": {"type": ["string", "null"]}}, optional=["managementToken"])},
+    request={JSON: bodies.ClaimRequest},
     request_required=False,
     bearer=Bearer.REQUIRED,
-    answers={200: ResponseSpec("The PayGate, now yours", _SHOWN)},
+    answers=answer("The PayGate, now yours", bodies.ShownPayGate),
     codes=(*_OF_ONE, Code.CONFLICT, Code.PAYLOAD_TOO_LARGE),
 )
-REPLACE_SECRET: Final = Operation(
-    id="replaceSecret",
-    method="post",
-    path="/api/v1/paygates/{gate_id}/secret",
-    tag=_TAG,
-    is_limited=True,
-    summary="Replace a PayGate's HMAC secret",
+REPLACE_SECRET: Final = _paygates(
+    "replaceSecret",
+    "post /api/v1/paygates/{gate_id}/secret",
+    "Replace a PayGate's HMAC secret",
     description="Shown once. The former one signs too for a day.",
     parameters=(_ID,),
-    bearer=Bearer.OPTIONAL,
-    answers={200: ResponseSpec("The secret", {JSON: ref("Secret")})},
+    answers=answer("The secret", bodies.SecretBody),
     codes=(*_OF_ONE, Code.CONFLICT),
 )
-DELETE: Final = Operation(
-    id="deletePayGate",
-    method="delete",
-    path="/api/v1/paygates/{gate_id}",
-    tag=_TAG,
-    is_limited=True,
-    summary="Delete a PayGate",
+DELETE: Final = _paygates(
+    "deletePayGate",
+    "delete /api/v1/paygates/{gate_id}",
+    "Delete a PayGate",
     description="Bought credits are void; the answer says how many.",
     parameters=(_ID,),
-    bearer=Bearer.OPTIONAL,
-    answers={200: ResponseSpec("Deleted", {JSON: ref("Deleted")})},
+    answers=answer("Deleted", bodies.Deleted),
     codes=_OF_ONE,
 )
 
@@ -174,186 +132,98 @@ _SPAN: Final = (
     query("from", _MOMENT, "ISO 8601 time or day; seven days ago where it is left out"),
     query("to", _MOMENT, "ISO 8601 time or day; now where it is left out"),
     query("bucket", {"type": "string", "enum": ["hour", "day"], "default": "day"}),
-    IF_NONE_MATCH,
 )
-_STATISTICS: Final[dict[int | str, ResponseSpec]] = {
-    200: ResponseSpec("What happened", {JSON: ref("Statistics")}),
-    304: UNCHANGED,
-}
-ALL_STATISTICS: Final = Operation(
-    id="statistics",
-    method="get",
-    path="/api/v1/stats",
-    tag="statistics",
-    is_limited=True,
-    summary="Statistics of all your PayGates",
+ALL_STATISTICS: Final = _statistics(
+    "statistics",
+    "get /api/v1/stats",
+    "Statistics of all your PayGates",
     parameters=_SPAN,
     bearer=Bearer.REQUIRED,
-    answers=_STATISTICS,
+    answers=read("What happened", bodies.StatisticsReport),
     codes=_CALLER,
 )
-GATE_STATISTICS: Final = Operation(
-    id="payGateStatistics",
-    method="get",
-    path="/api/v1/paygates/{gate_id}/stats",
-    tag="statistics",
-    is_limited=True,
-    summary="Statistics of a PayGate",
+GATE_STATISTICS: Final = _statistics(
+    "payGateStatistics",
+    "get /api/v1/paygates/{gate_id}/stats",
+    "Statistics of a PayGate",
     parameters=(_ID, *_SPAN),
-    bearer=Bearer.OPTIONAL,
-    answers=_STATISTICS,
+    answers=read("What happened", bodies.StatisticsReport),
     codes=_OF_ONE,
 )
-REQUESTS: Final = Operation(
-    id="payGateRequests",
-    method="get",
-    path="/api/v1/paygates/{gate_id}/requests",
-    tag="statistics",
-    is_limited=True,
-    summary="The requests at a PayGate",
+REQUESTS: Final = _statistics(
+    "payGateRequests",
+    "get /api/v1/paygates/{gate_id}/requests",
+    "The requests at a PayGate",
     description="Newest first.",
-    parameters=(
-        _ID,
-        limit(),
-        OFFSET,
-        query("outcome", {"type": "string", "enum": [outcome.value for outcome in RequestOutcome]}),
-        IF_NONE_MATCH,
-    ),
-    bearer=Bearer.OPTIONAL,
-    answers={200: ResponseSpec("A page", {JSON: ref("Requests")}), 304: UNCHANGED},
+    parameters=(_ID, limit(), OFFSET, query("outcome", RequestOutcome)),
+    answers=read("A page", bodies.RequestPage),
     codes=_OF_ONE,
 )
-CREDITS: Final = Operation(
-    id="credits",
-    method="get",
-    path="/api/v1/credits",
-    tag="buying",
-    is_limited=True,
-    summary="Credits that a payment, a token or a wallet holds",
+CREDITS: Final = _buying(
+    "credits",
+    "get /api/v1/credits",
+    "Credits that a payment, a token or a wallet holds",
     description="Free. A bearer of the payer is told the credit tokens too. Newest first.",
     parameters=(
         limit(),
         OFFSET,
         header("X-Payment", "The payment that bought; PAYMENT-SIGNATURE is taken as well."),
         header("X-Credit-Token"),
-        IF_NONE_MATCH,
     ),
     bearer=Bearer.OPTIONAL,
-    answers={200: ResponseSpec("The credits", {JSON: ref("Credits")}), 304: UNCHANGED},
+    answers=read("The credits", bodies.CreditPage),
     codes=(*_CALLER, Code.CREDIT_TOKEN_REQUIRED),
     also={400: (Code.PAYMENT_INVALID, Code.INVALID_NETWORK, Code.INVALID_SIGNATURE)},
 )
-UNSIGNED_PAYMENT: Final = Operation(
-    id="unsignedPayment",
-    method="post",
-    path="/api/v1/solana/transactions",
-    tag="buying",
-    is_limited=True,
-    summary="Make a payment on Solana for a wallet to sign",
+UNSIGNED_PAYMENT: Final = _buying(
+    "unsignedPayment",
+    "post /api/v1/solana/transactions",
+    "Make a payment on Solana for a wallet to sign",
     description="Of what the PayGate asks for. Nothing is charged before it is signed and shown to the PayGate.",
-    request={JSON: record({"slug": SLUG, "network": NETWORK_ASKED, "payer": WALLET_ADDRESS})},
+    request={JSON: bodies.UnsignedPaymentAsked},
+    answers=answer("The transaction, in base64", bodies.UnsignedPayment),
+    codes=(Code.MISSING_PARAMETER, *_ADDRESSES, Code.FORBIDDEN, Code.NOT_FOUND, Code.UNAVAILABLE),
+)
+PAYMENT_HEADERS: Final = (
+    header("PAYMENT-SIGNATURE", "Base64 of the x402 payment: of version 2, as today's clients send it."),
+    header("X-Payment", "The same of version 1. In either header a payment of either version is taken."),
+)
+CHALLENGE: Final = ResponseSpec(
+    "Payment required",
+    {JSON: {"anyOf": [bodies.PaymentChallenge, bodies.ShapeA, bodies.ShapeB]}},
+    bodies.REQUIRED_IN_HEADER,
+)
+REFUSED_PAYMENTS: Final = (
+    *(Code.PAYMENT_INVALID, Code.INVALID_SIGNATURE, Code.INSUFFICIENT_FUNDS),
+    *(Code.INSUFFICIENT_AMOUNT, Code.NONCE_ALREADY_USED, Code.PAYMENT_EXPIRED),
+)
+_RECEIPT: Final = {"PAYMENT-RESPONSE": bodies.ReceiptOfVersion2}
+TRANSFER: Final = _buying(
+    "transfer",
+    "post /api/v1/transfer",
+    "Direct transfer of USDC",
+    description="Without a payment: a 402 that asks for this very transfer. With one that pays it: the transfer is "
+    "made, once, and the same request sent again is told what became of it.",
+    parameters=(*PAYMENT_HEADERS, header("Accept", schema=str), PREFER_WAIT),
+    request={JSON: bodies.TransferBody},
     answers={
-        200: ResponseSpec("The transaction, in base64", {JSON: answered({"network": NETWORK, "transaction": TEXT})}),
+        200: ResponseSpec("What became of it", {JSON: Settled}, {"X-Payment-Response": str}, may_have=_RECEIPT),
+        402: CHALLENGE,
     },
-    codes=(
-        Code.MISSING_PARAMETER,
-        Code.INVALID_NETWORK,
-        Code.INVALID_ADDRESS,
-        Code.FORBIDDEN,
-        Code.NOT_FOUND,
-        Code.UNAVAILABLE,
-        Code.PAYLOAD_TOO_LARGE,
-    ),
+    refusal_headers={503: _RECEIPT},
+    codes=(*_FIELDS, Code.FORBIDDEN, Code.UNAVAILABLE, Code.SETTLEMENT_PENDING),
+    also={400: REFUSED_PAYMENTS},
 )
-TRANSFER: Final = Operation(
-    id="transfer",
-    method="post",
-    path="/api/v1/transfer",
-    tag="buying",
-    is_limited=True,
-    summary="Direct transfer of USDC",
-    description=(
-        "Without a payment: a 402 that asks for this very transfer. With one that pays it: the transfer is made, once, "
-        "and the same request sent again is told what became of it."
-    ),
-    parameters=(
-        header("PAYMENT-SIGNATURE", "Base64 of the x402 payment: of version 2, as today's clients send it."),
-        header("X-Payment", "The same of version 1. In either header a payment of either version is taken."),
-        header("Accept", schema=TEXT),
-        PREFER_WAIT,
-    ),
-    request={
-        JSON: record(
-            {
-                "network": NETWORK_ASKED,
-                "signature": {"type": "string", "pattern": "^0x([0-9a-fA-F]{2})+$"},
-                "authorization": ref("Authorization"),
-                "transaction": {"type": "string", "description": "On Solana, in place of the two; base64"},
-                "recipient": {
-                    **WALLET_ADDRESS,
-                    "description": "Who is paid, as was signed; on Solana the owner",
-                },
-                "amount": {**BASE_UNITS, "description": "What is transferred, as it was signed"},
-                "confirm": FLAG,
-            },
-            optional=["signature", "authorization", "transaction", "recipient", "amount", "confirm"],
-        )
-        | {
-            "oneOf": [
-                {"required": ["signature", "authorization"], "not": {"required": ["transaction"]}},
-                {"required": ["transaction"], "not": {"required": ["authorization"]}},
-            ]
-        }
-    },
-    answers={
-        200: ResponseSpec(
-            "What became of it",
-            {JSON: ref("Settled")},
-            {"X-Payment-Response": TEXT},
-            may_have={"PAYMENT-RESPONSE": RECEIPT_OF_VERSION_2},
-        ),
-        402: ResponseSpec(
-            "Payment required",
-            {JSON: {"anyOf": [ref("Challenge"), ref("ShapeA"), ref("ShapeB")]}},
-            REQUIRED_IN_HEADER,
-        ),
-    },
-    refusal_headers={503: {"PAYMENT-RESPONSE": RECEIPT_OF_VERSION_2}},
-    codes=(
-        Code.MISSING_PARAMETER,
-        Code.INVALID_AMOUNT,
-        Code.INVALID_ADDRESS,
-        Code.INVALID_NETWORK,
-        Code.PAYLOAD_TOO_LARGE,
-        Code.FORBIDDEN,
-        Code.UNAVAILABLE,
-        Code.SETTLEMENT_PENDING,
-    ),
-    also={
-        400: (
-            Code.PAYMENT_INVALID,
-            Code.INVALID_SIGNATURE,
-            Code.INSUFFICIENT_FUNDS,
-            Code.INSUFFICIENT_AMOUNT,
-            Code.NONCE_ALREADY_USED,
-            Code.PAYMENT_EXPIRED,
-        )
-    },
+HEALTH: Final = _operation(
+    "healthz",
+    "get /healthz",
+    "Is the process alive?",
+    answers=answer("It is", StatusBody),
 )
-HEALTH: Final = Operation(
-    id="healthz",
-    method="get",
-    path="/healthz",
-    tag="operation",
-    summary="Is the process alive?",
-    answers={200: ResponseSpec("It is", {JSON: ref("Status")})},
-)
-READY: Final = Operation(
-    id="readyz",
-    method="get",
-    path="/readyz",
-    tag="operation",
-    summary="Do the database and the hub answer?",
-    answers={200: ResponseSpec("They do", {JSON: ref("Ready")})},
+READY: Final = _operation(
+    "readyz",
+    "get /readyz",
+    "Do the database and the hub answer?",
+    answers=answer("They do", bodies.Ready),
     codes=(Code.UNAVAILABLE,),
 )

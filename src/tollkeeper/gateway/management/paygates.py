@@ -40,6 +40,7 @@ from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.x402.challenge import client_warnings
 from tollkeeper.describing import route
 from tollkeeper.gateway.management import operations
+from tollkeeper.gateway.management.bodies import Deleted, SecretBody
 from tollkeeper.gateway.management.idempotency import creation_key, key_among
 from tollkeeper.gateway.management.ownership import management_hash, new_management_token
 from tollkeeper.gateway.management.uploads import is_form
@@ -329,7 +330,7 @@ class Management:
         target = await self.resolver.check_target(url, tenant)
         return (await self.target_probe.test(target, methods[0], headers, tenant)).body()
 
-    async def replace_secret(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
+    async def replace_secret(self, bearer: str | None, gate_id: int) -> SecretBody:
         """A new secret to sign with, shown once; requests carry the former one's signature too for a day."""
         gate, caller = await self.managed(bearer, gate_id)
         secret, by = self._new_secret(), await self._authority(caller)
@@ -337,7 +338,7 @@ class Management:
             await self.store.replace_secret(gate_id, secret, clock_ms(), by=by)
         finally:
             self.gates.forget(gate.slug)
-        return _shown(secret)
+        return SecretBody(secret.secret, secret.key_id)
 
     async def claim(self, bearer: str | None, gate_id: int, token: str | None) -> dict[str, Any]:
         """Gives an ownerless gate to the caller's wallet."""
@@ -351,8 +352,8 @@ class Management:
             self.gates.forget(gate.slug)
         return self._body(claimed, await self._counters(claimed))
 
-    async def delete(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
-        """Ends a gate; its slug answers 404 from then on."""
+    async def delete(self, bearer: str | None, gate_id: int) -> Deleted:
+        """End a gate; its slug answers 404 from then on."""
         gate, caller = await self.managed(bearer, gate_id)
         by = await self._authority(caller)
         # Before the rest is void, too: that takes seconds where much was sold.
@@ -361,7 +362,7 @@ class Management:
             outstanding = await self.store.delete(gate_id, clock_ms(), forget, by=by)
         finally:
             forget()
-        return {"success": True, "message": "the PayGate is deleted", "outstandingCredits": outstanding}
+        return Deleted(success=True, message="the PayGate is deleted", outstanding_credits=outstanding)
 
     async def _found(self, gate_id: int) -> tuple[PayGate, bytes | None]:
         found = await self.store.by_id(gate_id)
@@ -403,7 +404,7 @@ def _given(gate: PayGate | None) -> PayGate:
     return gate
 
 
-def _shown(secret: HmacSecret) -> dict[str, Any]:
+def _shown(secret: HmacSecret) -> dict[str, str]:
     return {"secret": secret.secret, "keyId": secret.key_id}
 
 

@@ -13,6 +13,7 @@ from tollkeeper.core.api.errors import ApiError, Code, invalid
 from tollkeeper.core.paygates.statistics import DAY_MS, HOUR_MS, RequestOutcome, parse_span, statistics_body
 from tollkeeper.describing import route
 from tollkeeper.gateway.management import operations
+from tollkeeper.gateway.management.bodies import RequestPage, RequestRow
 from tollkeeper.gateway.management.paygates import gate_id_of
 from tollkeeper.storage.gateway.statistics import Whose
 
@@ -55,8 +56,8 @@ class Reports:
         buckets = await self.statistics.read(whose, span)
         return statistics_body(span, buckets, await self.statistics.outstanding(whose, now_ms), iso)
 
-    async def requests(self, bearer: str | None, gate_id: int, query: Mapping[str, str]) -> dict[str, Any]:
-        """A gate's requests, newest first; `outcome` filters."""
+    async def requests(self, bearer: str | None, gate_id: int, query: Mapping[str, str]) -> RequestPage:
+        """Return a gate's requests, newest first; `outcome` filters."""
         gate, _ = await self.management.managed(bearer, gate_id)
         limit, offset = page_parameters(query)
         named = query.get("outcome")
@@ -67,21 +68,13 @@ class Reports:
         rows, total = await self.statistics.requests(gate_id, gate.tenant, limit, offset, outcome)
         since_ms = (clock_ms() - self.kept.log_days * DAY_MS) // HOUR_MS * HOUR_MS
         not_logged = await self.statistics.not_logged(gate_id, since_ms)
-        page = pagination(total, limit, offset)
-        return {"data": [_row(row) for row in rows], "pagination": page, "notLogged": not_logged}
+        return RequestPage([_row(row) for row in rows], pagination(total, limit, offset), not_logged)
 
 
-def _row(row: LoggedRequest) -> dict[str, Any]:
-    return {
-        "requestId": row.id,
-        "at": iso(row.at_ms),
-        "method": row.method,
-        "status": row.status,
-        "outcome": row.outcome.value,
-        "code": row.code,
-        "durationUs": row.duration_us,
-        "purchaseId": row.purchase_id,
-    }
+def _row(row: LoggedRequest) -> RequestRow:
+    return RequestRow(
+        row.id, iso(row.at_ms), row.method, row.status, row.outcome, row.code, row.duration_us, row.purchase_id
+    )
 
 
 def parse_time(text: str) -> int | None:
