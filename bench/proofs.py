@@ -21,7 +21,8 @@ from bench.load import OK, drive
 from bench.measuring import Result, cores, pinned, say
 from bench.scene import scene
 from bench.variety import request
-from tollkeeper.chains.evm.chain import EvmChain, EvmConfig
+from tollkeeper.chains.evm.chain import EvmChain
+from tollkeeper.chains.evm.config import EvmConfig
 from tollkeeper.core.evm.encoding import recover_address, sign_digest
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.sandbox.buyer import Buyer

@@ -26,7 +26,8 @@ from tests.gateway.ordering import honour_payment
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.chaos import run_chaos
 from tollkeeper.api import clock_ms
-from tollkeeper.chains.evm.chain import EvmChain, EvmConfig
+from tollkeeper.chains.evm.chain import EvmChain
+from tollkeeper.chains.evm.config import EvmConfig
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.core.networks import NETWORKS

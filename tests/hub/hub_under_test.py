@@ -21,7 +21,7 @@ from tests.books import assert_books_agree
 from tests.chains.chain_under_test import ChainUnderTest
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth
-from tollkeeper.chains.evm.chain import EvmConfig
+from tollkeeper.chains.evm.config import EvmConfig
 from tollkeeper.core.evm.encoding import Authorization, authorization_digest, personal_message_digest, sign_digest
 from tollkeeper.core.http.client_addresses import ClientAddresses
 from tollkeeper.core.networks import NETWORKS, Family

@@ -10,7 +10,8 @@ from tollkeeper.chains.evm.batcher import DEPLOYMENT_SALT, batcher_artifact
 from tollkeeper.core.evm.batches import DEPLOYER_ADDRESS
 from tollkeeper.core.evm.encoding import Transaction
 from tollkeeper.hub.evm.deployment import CREATION, DeploymentPolicy, created_address
-from tollkeeper.hub.evm.signer import PolicyError, Signer
+from tollkeeper.hub.evm.signer import Signer
+from tollkeeper.hub.signer_pool import PolicyError
 
 KEY = bytes(range(1, 33))
 POLICY = DeploymentPolicy(84532, 10**10)

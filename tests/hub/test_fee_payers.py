@@ -14,7 +14,7 @@ from tests.core.solana_payments import BLOCKHASH, DEVNET, PAY_TO, PAYER, Draft, 
 from tests.hub.drains import Scene, drains
 from tollkeeper.core.solana import FeePolicy
 from tollkeeper.core.solana.base58 import encode
-from tollkeeper.hub.evm.signer import PolicyError
+from tollkeeper.hub.signer_pool import PolicyError
 from tollkeeper.hub.solana import signer
 from tollkeeper.hub.solana.signer import ADVERTISED_SECONDS, FeePayer
 

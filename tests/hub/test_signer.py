@@ -22,7 +22,8 @@ from tollkeeper.core.evm.encoding import (
     transfer_calldata,
 )
 from tollkeeper.core.evm.multicall import InnerCall, decode_aggregate, encode_aggregate
-from tollkeeper.hub.evm.signer import PolicyError, Signer, SignerPolicy
+from tollkeeper.hub.evm.signer import Signer, SignerPolicy
+from tollkeeper.hub.signer_pool import PolicyError
 
 KEY = bytes(range(1, 33))
 TOKEN = "0x036cbd53842c5426634e7929541ec2318f3dcf7e"

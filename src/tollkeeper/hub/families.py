@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tollkeeper.chains.evm.chain import EvmChain, EvmConfig
+from tollkeeper.chains.evm.chain import EvmChain
+from tollkeeper.chains.evm.config import EvmConfig
 from tollkeeper.chains.solana import RENT_EXEMPT_LAMPORTS, SolanaChain, SolanaConfig
 from tollkeeper.core.keys.keyring import fee_payer_seeds
 from tollkeeper.core.limits import PAYER_FAILURES_MAX, PAYER_UNDER_WAY_MAX
@@ -97,7 +98,7 @@ def account_of(network: HubNetwork, context: HubContext) -> AnyAccount:
 def _evm_account(config: EvmConfig, signers: Sequence[Signer], context: HubContext) -> EvmAccount:
     name, chain_id = config.network.name, config.network.chain_id
     assert chain_id is not None  # noqa: S101 - an EVM network has one
-    company = BatchPlanner(config)
+    planner = BatchPlanner(config)
 
     def relayer(signer: Signer) -> Relayer[NetworkSigner]:
         policy = SignerPolicy(
@@ -106,7 +107,7 @@ def _evm_account(config: EvmConfig, signers: Sequence[Signer], context: HubConte
             gas_max=config.gas_limit,
             max_fee_per_gas_max=config.max_fee_per_gas_wei,
             own=signer.address,
-            carriers=company.allowed,
+            carriers=planner.allowed,
             factories=frozenset(config.wallet_factories),
             deploy_gas_max=config.deploy_gas_limit,
         )
@@ -115,7 +116,7 @@ def _evm_account(config: EvmConfig, signers: Sequence[Signer], context: HubConte
 
     gas = FeeBudget(name, config.gas_budget_per_hour, "gas_budget_per_hour", context.trusted_keys, context.clock_ms)
     pool = SignerPool([relayer(signer) for signer in signers])
-    return EvmAccount(EvmChain(config), pool, gas, _queue(config, context), company)
+    return EvmAccount(EvmChain(config), pool, gas, _admission(config, context), planner)
 
 
 def _solana_account(config: SolanaConfig, signers: Sequence[FeePayer], context: HubContext) -> SolanaAccount:
@@ -128,13 +129,15 @@ def _solana_account(config: SolanaConfig, signers: Sequence[FeePayer], context: 
     setting, per_hour = "fee_budget_per_hour_lamports", config.fee_budget_per_hour_lamports
     gas = FeeBudget(name, per_hour, setting, context.trusted_keys, context.clock_ms)
     share = max(PAYER_FAILURES_MAX, config.settlements_max // _PAYERS_OF_A_FULL_QUEUE)
-    queue = _queue(config, context, min(PAYER_UNDER_WAY_MAX, share))
-    return SolanaAccount(SolanaChain(config), SignerPool([relayer(signer) for signer in signers]), gas, queue)
+    admission = _admission(config, context, min(PAYER_UNDER_WAY_MAX, share))
+    return SolanaAccount(SolanaChain(config), SignerPool([relayer(signer) for signer in signers]), gas, admission)
 
 
-def _queue(config: EvmConfig | SolanaConfig, context: HubContext, payer_max: int = PAYER_UNDER_WAY_MAX) -> Admission:
-    about = context.trusted_keys, context.metrics, context.clock_ms
-    return Admission(config.network.name, config.settlements_max, *about, payer_max=payer_max)
+def _admission(
+    config: EvmConfig | SolanaConfig, context: HubContext, payer_max: int = PAYER_UNDER_WAY_MAX
+) -> Admission:
+    name, most = config.network.name, config.settlements_max
+    return Admission(name, most, context.trusted_keys, context.metrics, context.clock_ms, payer_max=payer_max)
 
 
 class FamilyDispatch:

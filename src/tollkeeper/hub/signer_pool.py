@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from tollkeeper.hub.signer_balance import SignerBalance
 
 
+class PolicyError(ValueError):
+    """A transaction that this signer does not sign: a fault of the caller's code, never of a payment."""
+
+
 class NamedSigner(Protocol):
     """A key of either family, known by the address of its account."""
 

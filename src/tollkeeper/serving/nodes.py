@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tollkeeper.chains.evm.chain import EvmChain, EvmConfig
+from tollkeeper.chains.evm.chain import EvmChain
+from tollkeeper.chains.evm.config import EvmConfig
 from tollkeeper.chains.solana import SolanaChain, SolanaConfig
 from tollkeeper.core.networks import Family
 

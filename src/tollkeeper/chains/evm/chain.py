@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from tollkeeper.chains.evm.blocks import Block, data_of, read_block, word_of
 from tollkeeper.chains.evm.calls import accepts_once_deployed, accepts_signature, revert_of, text_of
+from tollkeeper.chains.evm.config import EvmConfig
 from tollkeeper.chains.evm.logs import LogRange
 from tollkeeper.chains.evm.market import Market
 from tollkeeper.chains.evm.reader import EvmReader
 from tollkeeper.chains.evm.receipts import counted, hash_of_block, quantity
+from tollkeeper.chains.nodes import NOT_PREPARED
 from tollkeeper.chains.quorum import NodeQuorum, QuorumReader
 from tollkeeper.chains.rebroadcast import Rebroadcast
 from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
@@ -32,63 +34,16 @@ from tollkeeper.core.evm.counterfactual import (
     settling_call,
     unwrap,
 )
-from tollkeeper.core.evm.fees import settlement_cap
 from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS
-from tollkeeper.core.limits import SETTLEMENTS_UNDER_WAY_MAX
-from tollkeeper.core.settlement.proof import Depths
 from tollkeeper.core.x402.verification import ChainFacts, EvmAsset
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from tollkeeper.chains.nodes import Node
-    from tollkeeper.core.networks import Network
     from tollkeeper.core.x402.version1 import EvmPayload
 
 _LOG = structlog.get_logger("tollkeeper.chains.evm.chain")
-
-
-@dataclass(frozen=True, slots=True)
-class EvmConfig:
-    """How to reach and use one EVM network.
-
-    Empty `asset`, `token_name` and `token_version` mean the network's USDC and what the token says of itself; an empty
-    `batcher` means its usual place. With a `batch_queue_depth` of 0 every settlement goes alone. `wallet_factories` may
-    deploy payers' wallets, for `deploy_gas_limit` on top of a settlement's gas. What became of a payment is known once
-    `confirm_nodes` nodes show it; 0 means two, where another one can be reached.
-    """
-
-    network: Network
-    rpc_urls: tuple[str, ...]
-    asset: str = ""
-    token_name: str = ""
-    token_version: str = ""
-    depths: Depths = field(default_factory=Depths)
-    watch_blocks: int = 128
-    gas_limit: int = 150_000
-    gas_budget_per_hour: int = 18_000_000_000
-    max_fee_per_gas_wei: int = 50_000_000_000
-    batcher: str = ""
-    batch_queue_depth: int = 0
-    batch_items_max: int = 20
-    wallet_factories: tuple[str, ...] = ()
-    deploy_gas_limit: int = 500_000
-    timeout_seconds: float = 10.0
-    confirm_nodes: int = 0
-    settlements_max: int = SETTLEMENTS_UNDER_WAY_MAX
-    min_value: int = 0  # of a payment, in base units: what moves less is not worth its gas
-
-    @property
-    def settlement_fee_cap_wei(self) -> int:
-        """Most that a settlement may pay per gas.
-
-        The rest of the cap is left to free a nonce that this did not pay for.
-        """
-        return settlement_cap(self.max_fee_per_gas_wei)
-
-    def gas_of(self, *, deploys: bool) -> int:
-        """The gas limit of a settlement that goes alone, and may deploy its payer's wallet first."""
-        return self.gas_limit + (self.deploy_gas_limit if deploys else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +64,6 @@ class EvmSimulation:
     revert: str | None
     block: Block
     balance: int | None
-
-
-# Why a network is not enabled while its signers are made ready.
-NOT_PREPARED: Final = "its signers' nonces are not known yet"
 
 
 class GasTooDear(RpcUnavailable):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from tollkeeper.chains.evm.chain import NOT_PREPARED
+from tollkeeper.chains.nodes import NOT_PREPARED
 from tollkeeper.chains.quorum import NodeQuorum, QuorumReader
 from tollkeeper.chains.rebroadcast import Rebroadcast
 from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcUnavailable

@@ -50,9 +50,9 @@ class EvmAccount:
 
     chain: EvmChain
     signers: SignerPool[NetworkSigner]
-    gas: FeeBudget
-    queue: Admission
-    company: BatchPlanner
+    gas_budget: FeeBudget
+    admission: Admission
+    planner: BatchPlanner
 
     @property
     def caller(self) -> str:
@@ -107,7 +107,7 @@ class EvmAccount:
             return replace(payment, payload=payload), by_key
         try:
             payload = await self._unwrapped(payload)
-            deployed = deployed_check(payload, self.company.factories)
+            deployed = deployed_check(payload, self.planner.factories)
             if not deployed.ok:
                 return payment, deployed
             accepts = await self.chain.wallet_accepts(payload, self._asset)
@@ -127,7 +127,7 @@ class EvmAccount:
 
         Raises: RpcUnavailable.
         """
-        if deployed_check(payload, self.company.factories).ok or not is_wrapped(payload.signature):
+        if deployed_check(payload, self.planner.factories).ok or not is_wrapped(payload.signature):
             return payload
         return await self.chain.ready(payload)
 
@@ -167,7 +167,7 @@ class EvmAccount:
         """
         spelled, by_key = self._by_key(asked.payment.authorized)
         payment, signed = await self._authorized(asked.payment, spelled, by_key)
-        deployed = deployed_check(payment.authorized, self.company.factories)
+        deployed = deployed_check(payment.authorized, self.planner.factories)
         if not signed.ok:
             return [deployed, signed] if deployed.ok else [deployed]
         payload, asset = payment.authorized, self._asset
@@ -221,11 +221,11 @@ class EvmAccount:
         """Obstacles that keep payments from being taken, or reported, as the operator meant them to be."""
         if self.chain.asset is None:
             return []
-        return [*self.chain.obstacles, *self.company.obstacles]
+        return [*self.chain.obstacles, *self.planner.obstacles]
 
     async def look_around(self) -> None:
         """Looks for what the open network offers beyond what settling needs. Raises: RpcUnavailable."""
-        await self.company.look(self.chain)
+        await self.planner.look(self.chain)
 
     async def reach(self) -> None:
         """Asks a node anything. Raises: RpcUnavailable."""

@@ -25,7 +25,8 @@ from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS, MULTICALL_CODE_HASH
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tollkeeper.chains.evm.chain import EvmChain, EvmConfig, Fees
+    from tollkeeper.chains.evm.chain import EvmChain, Fees
+    from tollkeeper.chains.evm.config import EvmConfig
     from tollkeeper.core.x402.version1 import EvmPayload
 
 _LOG = structlog.get_logger("tollkeeper.hub")

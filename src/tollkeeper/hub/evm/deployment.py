@@ -25,7 +25,7 @@ from tollkeeper.chains.rpc import Rpc, RpcError, RpcUnavailable
 from tollkeeper.core.evm.batches import DEPLOYER_ADDRESS, DEPLOYER_CODE_HASH
 from tollkeeper.core.evm.encoding import Transaction, checksum_address, keccak256, rlp_encode
 from tollkeeper.core.evm.fees import bounded_tip
-from tollkeeper.hub.evm.signer import PolicyError
+from tollkeeper.hub.signer_pool import PolicyError
 
 if TYPE_CHECKING:
     from tollkeeper.hub.evm.signer import Signer

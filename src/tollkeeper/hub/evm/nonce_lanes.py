@@ -248,7 +248,7 @@ class LaneKeeper:
             new = replace(new, to=relayer.signer.address, data=b"", gas=_EMPTY_GAS)
         data, transaction_hash = relayer.signer.sign(new)
         signed = RawTransaction(data, transaction_hash, raw.network, raw.signer, raw.signer_nonce, self.clock_ms())
-        budget = account.gas.budget()
+        budget = account.gas_budget.budget()
         unit = replace_transaction(lease, raw, signed, budget, gas=new.gas, frees_nonce=frees_nonce)
         if not await self.database.run(unit):
             return raw
@@ -289,7 +289,7 @@ class LaneKeeper:
         )
         data, transaction_hash = relayer.signer.sign(nothing)
         filler = RawTransaction(data, transaction_hash, chain.network.name, signer, nonce, self.clock_ms())
-        if not await self.database.run(store_filler(lease, filler, account.gas.budget(), gas=_EMPTY_GAS)):
+        if not await self.database.run(store_filler(lease, filler, account.gas_budget.budget(), gas=_EMPTY_GAS)):
             return None
         _LOG.error("nonce_gap_filled", network=chain.network.name, nonce=nonce, transaction=transaction_hash)
         self.metrics.gaps_filled.labels(chain.network.name, signer).inc()

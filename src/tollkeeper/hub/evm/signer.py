@@ -21,15 +21,12 @@ from tollkeeper.core.evm.encoding import (
     sign_transaction,
 )
 from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS
+from tollkeeper.hub.signer_pool import PolicyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.chains.evm.batcher import Carrier
-
-
-class PolicyError(ValueError):
-    """A transaction that this signer does not sign: a fault of the caller's code, never of a payment."""
 
 
 class Policy(Protocol):

@@ -81,7 +81,7 @@ class EvmSigning:
     async def claim(self, order: EvmOrder, known: Settlement | None, row_id: str, terms: FeeTerms) -> Claimed:
         """Claim and sign for an order, perhaps with others. Raises: UNAVAILABLE, StorageError."""
         ready = _Ready(order, known, row_id, terms)
-        if not order.account.company.takes(terms.payload):
+        if not order.account.planner.takes(terms.payload):
             (claimed,) = await self._together(order.account, [ready], None)
             return claimed
         return await self._window(order.account).join(ready)
@@ -110,10 +110,10 @@ class EvmSigning:
         """Those whose accounts have no code share a transaction; each of the others has its own."""
         if len(party) == 1:
             return [*await self._together(account, party, None)]
-        carrier = account.company.carrier
+        carrier = account.planner.carrier
         plain = [False] * len(party)
         if carrier is not None:
-            plain = await account.company.plain(account.chain, [ready.terms.payload for ready in party])
+            plain = await account.planner.plain(account.chain, [ready.terms.payload for ready in party])
         groups = [[ready] for ready, is_plain in zip(party, plain, strict=True) if not is_plain]
         together = [ready for ready, is_plain in zip(party, plain, strict=True) if is_plain]
         # Where no signer's money lasts for all of them, it may last for some.
@@ -147,7 +147,7 @@ class EvmSigning:
 
         Raises: UNAVAILABLE, StorageError; GivenUpError.
         """
-        gas = account.company.gas_of_each(carrier, [ready.terms.payload for ready in party])
+        gas = account.planner.gas_of_each(carrier, [ready.terms.payload for ready in party])
         # Money is counted in settlements: one that deploys its payer's wallet costs as much as several.
         count = len(party) * -(-gas // account.chain.config.gas_limit)
         relayer = account.signers.pick(count, but)
@@ -188,7 +188,7 @@ class EvmSigning:
         def sign(nonce: int, won: Sequence[NewSettlement]) -> tuple[bytes, str]:
             require_awaited({new.id: by_row[new.id].order for new in won}, self._clock_ms())
             payloads = [by_row[new.id].terms.payload for new in won]
-            called = account.company.call(carrier, won[0].key.asset, payloads)
+            called = account.planner.call(carrier, won[0].key.asset, payloads)
             return relayer.signer.sign(called.transaction(relayer.signer.policy.chain_id, nonce, fees))
 
         signer = relayer.signer.address
@@ -201,8 +201,8 @@ class EvmSigning:
             for ready in party
         ]
         config = account.chain.config
-        bounds = account.queue.bounds(relayer.purse.funds(config.gas_of(deploys=bool(config.wallet_factories))))
-        unit = claim_and_sign(requests, sign, account.gas.budget(), bounds)
+        bounds = account.admission.bounds(relayer.purse.funds(config.gas_of(deploys=bool(config.wallet_factories))))
+        unit = claim_and_sign(requests, sign, account.gas_budget.budget(), bounds)
         return await self._database.run(unit, is_short=len(requests) == 1)
 
     async def sign_alone(
@@ -213,12 +213,12 @@ class EvmSigning:
         None where the hour's gas is used up, or somebody else has moved the row. Raises: UNAVAILABLE, StorageError.
         """
         relayer = account.signers.pick()
-        called = account.company.call(None, row.key.asset, [payload])
+        called = account.planner.call(None, row.key.asset, [payload])
 
         def sign(nonce: int) -> tuple[bytes, str]:
             return relayer.signer.sign(called.transaction(relayer.signer.policy.chain_id, nonce, fees))
 
-        unit = sign_again(row, relayer.signer.address, sign, account.gas.budget(), gas=called.gas)
+        unit = sign_again(row, relayer.signer.address, sign, account.gas_budget.budget(), gas=called.gas)
         try:
             again = await self._database.run(unit)
         except Overtaken:

@@ -43,11 +43,11 @@ class SettlingAccount(Protocol):
         """The network behind its nodes."""
 
     @property
-    def gas(self) -> FeeBudget:
+    def gas_budget(self) -> FeeBudget:
         """Budget of what settling may cost in an hour."""
 
     @property
-    def queue(self) -> Admission:
+    def admission(self) -> Admission:
         """Bound of how many settlements are under way."""
 
     def without_money(self) -> ApiError:

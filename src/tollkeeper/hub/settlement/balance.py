@@ -42,4 +42,4 @@ async def balance_beside(
         if lasts or not waiting:
             return balance, used
         if not found:
-            raise order.account.gas.suspended(order.key.payer, Suspended(0, len(left), RETRY_AFTER_SECONDS))
+            raise order.account.gas_budget.suspended(order.key.payer, Suspended(0, len(left), RETRY_AFTER_SECONDS))

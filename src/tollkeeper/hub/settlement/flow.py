@@ -226,16 +226,16 @@ class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
         """Answer a claim that was not made. Raises: UNAVAILABLE for budget, money, queue or payer; _KeyTaken."""
         claim, account = claimed.claim, order.account
         if claim.outcome is ClaimedSettlement.OVER_BUDGET:
-            raise account.gas.used_up()
+            raise account.gas_budget.used_up()
         if claim.outcome is ClaimedSettlement.OVER_SHARE:
-            raise account.gas.share_used_up(order.asker.tenant)
+            raise account.gas_budget.share_used_up(order.asker.tenant)
         if claim.outcome is ClaimedSettlement.NO_FUNDS:
-            account.gas.promised(claimed.relayer.signer.address)
+            account.gas_budget.promised(claimed.relayer.signer.address)
             raise account.without_money()
         if claim.outcome is ClaimedSettlement.NO_ROOM:
-            raise account.queue.is_full()
+            raise account.admission.is_full()
         if isinstance(claim.obstacle, Suspended):
-            raise account.gas.suspended(order.key.payer, claim.obstacle)
+            raise account.gas_budget.suspended(order.key.payer, claim.obstacle)
         if claim.obstacle is not None:
             return await self._kept(order, refusal(Reason.FUNDS.value), known)
         if claim.settlement is None:

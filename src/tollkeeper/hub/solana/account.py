@@ -49,8 +49,8 @@ class SolanaAccount:
 
     chain: SolanaChain
     signers: SignerPool[FeePayer]
-    gas: FeeBudget
-    queue: Admission
+    gas_budget: FeeBudget
+    admission: Admission
 
     @property
     def policy(self) -> FeePolicy:

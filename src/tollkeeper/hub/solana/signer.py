@@ -13,7 +13,7 @@ from tollkeeper.core.limits import CHALLENGE_TIMEOUT_SECONDS
 from tollkeeper.core.solana import ed25519, read_transfer, transaction_checks
 from tollkeeper.core.solana.base58 import decode_key, encode, encode_key
 from tollkeeper.core.x402.verification import refusal
-from tollkeeper.hub.evm.signer import PolicyError
+from tollkeeper.hub.signer_pool import PolicyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -77,11 +77,11 @@ class SolanaSigning:
             return relayer.signer.co_sign(transfer.payload, account.asset, account.policy)
 
         request = self._request(order, known, row_id, terms)
-        bounds = account.queue.bounds(self._funds(account, transfer, terms))
+        bounds = account.admission.bounds(self._funds(account, transfer, terms))
         relayer.in_flight += 1
         try:
             (claim,) = await self._database.run(
-                claim_and_sign([request], sign, account.gas.budget(), bounds), is_short=True
+                claim_and_sign([request], sign, account.gas_budget.budget(), bounds), is_short=True
             )
         except BaseException:
             relayer.in_flight -= 1
