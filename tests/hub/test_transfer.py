@@ -10,6 +10,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
+from tests.hub.gateway_requests import settle_for_gateway
 from tests.hub.hub_under_test import NETWORK, Answer, HubUnderTest, TestPayment, in_the_pool, new_payment
 from tollkeeper.core.evm.encoding import checksum_address, transfer_calldata
 from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
@@ -301,3 +302,11 @@ async def test_a_network_whose_node_is_silent_is_unavailable(
     for account in chaos_hub.hub.accounts.values():
         account.chain.asset = None
     assert error_of(await transfer(chaos_hub, new_payment(embedded_chain))) == (503, "UNAVAILABLE", "server")
+
+
+async def test_a_gateway_s_purchase_data_that_is_none_leaves_its_transfer_as_it_is(
+    trusting_hub: HubUnderTest, embedded_chain: ChainUnderTest
+) -> None:
+    body = body_of(new_payment(embedded_chain), purchaseData="p-1")
+    answer = await settle_for_gateway(trusting_hub, body, "claim.1", "/transfer")
+    assert (answer.status, answer.body["success"]) == (200, True)

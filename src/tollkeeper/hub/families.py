@@ -166,8 +166,8 @@ class FamilyDispatch:
         return await self._flow(order.account).settle(order)
 
     async def prior(self, account: AnyAccount, payment: Payment, reason: Reason) -> PriorOutcome | None:
-        """Answer by `SettlementFlow.prior` of the account's family."""
-        return await self._flow(account).prior(account, payment, reason)
+        """Return the earlier use of a payment that a verification refuses for this reason. Raises: UNAVAILABLE."""
+        return await self._flow(account).family.prior(account, payment, reason)
 
     def recoveries(self, accounts: Mapping[str, AnyAccount], interval_seconds: float) -> dict[Family, AnyRecovery]:
         """Return the recovery of each family that has accounts."""

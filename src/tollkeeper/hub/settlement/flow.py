@@ -40,7 +40,7 @@ from tollkeeper.storage.hub.settlements import Settlement, find_settlement
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tollkeeper.core.x402.version1 import Payment, PaymentKey
+    from tollkeeper.core.x402.version1 import PaymentKey
     from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.settlement.family import ChainFamily, Claimed
     from tollkeeper.hub.settlement.orders import Order
@@ -113,10 +113,6 @@ class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
                 return await self._lead(order, row)
             except _KeyTaken:
                 continue
-
-    async def prior(self, account: AccountT, payment: Payment, reason: Reason) -> PriorOutcome | None:
-        """Return the earlier use of a payment that a verification refuses for this reason. Raises: UNAVAILABLE."""
-        return await self.family.prior(account, payment, reason)
 
     async def _follow(self, order: Order[AccountT, PayloadT], leading: asyncio.Future[Shared]) -> SettleOutcome | None:
         """Wait for the request of this process that settles the payment; return its outcome if that is a failure.
