@@ -37,7 +37,7 @@ pytest_plugins = ("tests.described_answers", "tests.fixtures_chain")
 # Files that mostly wait and files that mostly compute begin in turns, so that the cores always have work. The longest
 # come first: begun last, one of them would keep one job busy while the others have nothing left.
 _WAITING: Final = ("faults", "storage", "edge")
-_COMPUTING: Final = ("cli", "gateway", "interop", "openapi")
+_COMPUTING: Final = ("deploy", "cli", "gateway", "interop", "openapi")
 # Files that take longer than all others, one test after the other, or whose long forms do.
 _LONGEST: Final = frozenset(
     {
