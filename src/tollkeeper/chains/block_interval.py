@@ -50,7 +50,7 @@ class BlockBeat:
         self._number, self._after, self._by = number, after, by
 
     def next_look(self, now: float) -> float | None:
-        """The first moment behind `now` at which it is worth looking; None while the beat is not known."""
+        """Return the first moment behind `now` at which it is worth looking; None while the beat is not known."""
         period, width = self._period, self._width
         if period < _SHORTEST_SECONDS:
             return None
@@ -70,7 +70,7 @@ class BlockBeat:
         return max(_NARROWEST_SECONDS, min(self._by - self._after, self._period))
 
     def _learn(self, measured: float, blocks: int) -> None:
-        """From a beat measured over so many blocks."""
+        """Take a beat that was measured over so many blocks."""
         if abs(measured - self._period) > _SAME_BEAT * self._period:
             self._period = measured
         else:

@@ -71,13 +71,13 @@ class Node:
         self._configured_url = self.url
 
     def judged(self, network: str, problem: str) -> None:
-        """It said who it is; `problem`: why it must not be asked on this network, empty where it may."""
+        """Note who it says it is; `problem`: why it must not be asked on this network, empty where it may."""
         if problem and problem != self.barred:
             _LOG.error("node_refused", network=network, node=self.position, reason=problem)
         self.barred = problem
 
     def answered(self) -> None:
-        """It gave an answer that could be read."""
+        """Note an answer that could be read."""
         if self.failures:
             _LOG.info("node_answers_again", node=self.position)
         self.failures, self.rests_until, self.silent_since = 0, 0.0, None
@@ -160,24 +160,24 @@ class Nodes:
         return [sentence for node in self.all for sentence in node.limits.values()]
 
     def is_out_of_reach(self, node: Node, now: float) -> bool:
-        """Does it not answer, and for so long that nothing is to be expected of it?"""
+        """Say whether it has not answered for so long that nothing is to be expected of it."""
         return node.silent_since is not None and now - node.silent_since >= self.out_of_reach_seconds
 
     def missing(self, needed: int) -> int:
-        """How many fewer answer than are needed."""
+        """Return how many fewer answer than are needed."""
         return max(0, needed - sum(not node.barred and not node.failures for node in self.all))
 
     def well(self, now: float) -> list[Node]:
-        """Those that do not rest, in the order in which they are asked."""
+        """Return those that do not rest, in the order in which they are asked."""
         return [node for node in self.in_order(now) if now >= node.rests_until]
 
     def in_order(self, now: float) -> list[Node]:
-        """Those that may be asked, the best first."""
+        """Return those that may be asked, the best first."""
         usable = [node for node in self.all if not node.barred]
         return sorted(usable, key=lambda node: (now < node.rests_until, now < node.doubted_until, node.is_behind))
 
     def compare_heights(self) -> None:
-        """Finds out which nodes are behind, by the heights that were seen last."""
+        """Find out which nodes are behind, by the heights that were seen last."""
         heights = [node.height for node in self.all if node.height is not None and not node.barred]
         highest = max(heights, default=0)
         for node in self.all:

@@ -209,7 +209,7 @@ class NodeQuorum(Generic[ReaderT_co]):
         node.overruled(asyncio.get_running_loop().time())
 
     async def first(self, ask: Callable[[Node], Awaitable[T]]) -> tuple[Node, T]:
-        """The answer of the best node that gives one.
+        """Return the answer of the best node that gives one.
 
         Raises: RpcUnavailable where none does in the time there is, as the best one said it.
         """
@@ -233,7 +233,7 @@ class NodeQuorum(Generic[ReaderT_co]):
         *,
         is_alone_enough: bool = True,
     ) -> set[int]:
-        """Those of these claims of `first` that enough others share, as `ask` says of each of the others.
+        """Return those of these claims of `first` that enough others share, as `ask` says of each of the others.
 
         `is_alone_enough`: its word may have to do where none of the others can be reached.
         """
@@ -259,7 +259,7 @@ class NodeQuorum(Generic[ReaderT_co]):
         return {place for place in places if alike[place] >= self._needed or (may_be_alone and place not in denied)}
 
     async def _stands_still(self, node: Node, first: Node) -> bool:
-        """Does this node itself say that it has seen no block for long, and the first one, that there are newer ones?
+        """Say whether this node says that it saw no block for long, and the first one that there are newer ones.
 
         What another one says of it does not count, and where no block came for long it knows as much as the first.
         """
@@ -307,7 +307,7 @@ class QuorumReader(Generic[WantedT]):
     def _sharing(
         self, wanted: Sequence[WantedT], claims: Sequence[Sighting]
     ) -> Callable[[Node, Sequence[int]], Awaitable[list[bool]]]:
-        """Asks another node whether it shows what these claims say."""
+        """Ask another node whether it shows what these claims say."""
 
         async def ask(node: Node, places: Sequence[int]) -> list[bool]:
             some = [wanted[place] for place in places]
@@ -318,7 +318,7 @@ class QuorumReader(Generic[WantedT]):
         return ask
 
     def _overdue(self, wanted: Sequence[WantedT], sightings: Sequence[Sighting]) -> set[int]:
-        """The places of what the first node has not shown for so long that the others are asked by themselves."""
+        """Return the places of what the first node has not shown for so long that the others are asked."""
         now = asyncio.get_running_loop().time()
         overdue: set[int] = set()
         if not self._quorum.can_overrule:
@@ -335,7 +335,7 @@ class QuorumReader(Generic[WantedT]):
         return overdue
 
     def _remember(self, first: Node, transactions: Sequence[str], *, doubted: bool) -> None:
-        """Tells the operator, once, of what one node shows and others do not for longer than a lag explains.
+        """Tell the operator, once, of what one node shows and others do not for longer than a lag explains.
 
         From then on that node is asked last, where as many others as are needed do not show it.
         """
@@ -361,6 +361,6 @@ def _doubted(one: Sighting) -> Sighting:
 
 
 def _is_alike(one: Sighting, other: Sighting) -> bool:
-    """The same verdict in the same block, and as good as final there too, if it is here."""
+    """Compare: the same verdict in the same block, and as good as final there too, if it is here."""
     is_same = (other.verdict, other.block_number, other.block_hash) == (one.verdict, one.block_number, one.block_hash)
     return is_same and (other.deep or not one.deep)

@@ -101,7 +101,7 @@ _DECODE_ONE: Final = msgspec.json.Decoder(_Reply).decode
 
 
 def is_limit(answer: Answer) -> bool:
-    """Does a node say by this that it serves no more of our calls for now?"""
+    """Say whether a node says by this that it serves no more of our calls for now."""
     if not isinstance(answer, RpcError) or _RANGE_WORDS.search(answer.message) is not None:
         return False
     if "revert" in answer.message.lower():  # what a contract says
@@ -164,7 +164,7 @@ def _refusal_by_status(reply: HttpReply, ids: range, clean: Callable[[str], str]
 
 
 def _is_one_error(body: bytes) -> bool:
-    """Is it one error for all calls, alone or in a list?"""
+    """Say whether it is one error for all calls, alone or in a list."""
     if body.lstrip().startswith(b"{"):
         return True
     try:

@@ -79,14 +79,14 @@ class Rpc:
         self._next_id = 0
 
     async def call(self, method: str, *params: Any) -> Any:  # noqa: ANN401 - JSON
-        """The result of one read. Raises: RpcUnavailable, RpcError."""
+        """Return the result of one read. Raises: RpcUnavailable, RpcError."""
         (answer,) = await self.ask([(method, params)])
         if isinstance(answer, RpcError):
             raise answer
         return answer
 
     async def ask(self, calls: Sequence[Call]) -> list[Answer]:
-        """The answers to several reads, sent in one batch; an error of one is its answer.
+        """Return the answers to several reads, sent in one batch; an error of one is its answer.
 
         Raises: RpcUnavailable, also where the time for one question passed while it waited for its turn.
         """
@@ -103,14 +103,14 @@ class Rpc:
             budget.cancel()
 
     async def send_raw(self, raw: bytes) -> str:
-        """Hands a signed transaction to the node and returns the hash that the node names.
+        """Hand a signed transaction to the node and returns the hash that the node names.
 
         Raises: RpcError where the node refused; RpcUnavailable where nobody knows whether it took it.
         """
         return await self.send("eth_sendRawTransaction", ["0x" + raw.hex()])
 
     async def send(self, method: str, params: Sequence[Any]) -> str:
-        """Hands a signed transaction to the node by a method of its family's. Returns and raises as `send_raw`."""
+        """Hand a signed transaction to the node by a method of its family's. Returns and raises as `send_raw`."""
         (answer,) = await self._first_answer(partial(self._exchange, requests=[_request(method, params)]))
         return self._named(answer)
 
@@ -151,7 +151,7 @@ class Rpc:
         return list(await asyncio.gather(*(ask(node) for node in self.nodes.all)))
 
     async def ask_of(self, node: Node, calls: Sequence[Call]) -> list[Answer]:
-        """The answers of this node and of no other. Raises: RpcUnavailable."""
+        """Return the answers of this node and of no other. Raises: RpcUnavailable."""
         now = asyncio.get_running_loop().time
         try:
             answers = await self._exchange(
@@ -167,7 +167,7 @@ class Rpc:
         return answers
 
     async def close(self) -> None:
-        """Ends the connections; calls in flight fail with RpcUnavailable."""
+        """End the connections; calls in flight fail with RpcUnavailable."""
         for exchange in (*self._flights, *self._sending):
             exchange.cancel()
         await self._connections.close()
@@ -219,7 +219,7 @@ class Rpc:
             self._take_off()
 
     async def _fly(self, groups: list[_Group]) -> None:
-        """Sends one batch and answers its groups."""
+        """Send one batch and answers its groups."""
         entries: dict[bytes, int] = {}
         for group in groups:
             for method, params in group.calls:
@@ -266,7 +266,7 @@ class Rpc:
         return await self._by_any(ask, deadline)
 
     async def _by_any(self, ask: Callable[[Node, float], Awaitable[list[Answer]]], deadline: float) -> list[Answer]:
-        """The same, once. What all limit is an answer, or RateLimited. Raises: RpcUnavailable."""
+        """Ask once. What all limit is an answer, or RateLimited. Raises: RpcUnavailable."""
         loop = asyncio.get_running_loop()
         last = RpcUnavailable("no node may be asked")
         candidates = self.nodes.in_order(loop.time())
@@ -313,7 +313,7 @@ class Rpc:
         return await self._in_step(lambda: read_one(reply, call_id, node.clean))
 
     async def _ask_batch(self, node: Node, seconds: float, requests: Sequence[bytes]) -> list[Answer]:
-        """The answers to some of these calls, the first ones: to all of them, where the batch is not too large."""
+        """Return the answers to the first of these calls: to all of them, where the batch is not too large."""
         now = asyncio.get_running_loop().time
         deadline = now() + seconds
         ids = self._take_ids(len(requests))
@@ -346,7 +346,7 @@ class Rpc:
             raise
 
     def _take_ids(self, count: int) -> range:
-        """Ids that no call had before, so that an answer that comes twice, or late, is not taken for another one's."""
+        """Take ids that no call had before, so that an answer that comes twice, or late, is not another one's."""
         self._next_id += count
         return range(self._next_id - count, self._next_id)
 
@@ -368,7 +368,7 @@ def _leave_none_waiting(waiting: Sequence[asyncio.Future[T]], _ended: asyncio.Ta
 
 
 def _request(method: str, params: Sequence[Any]) -> bytes:
-    """A call without its head, which numbers it."""
+    """Return a call without its head, which numbers it."""
     return b'"method":' + _ENCODE(method) + b',"params":' + _ENCODE(params) + b"}"
 
 

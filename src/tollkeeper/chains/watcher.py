@@ -63,7 +63,7 @@ class SightingWatcher(Generic[T]):
         self._task: asyncio.Task[None] | None = None
 
     async def wait(self, expected: T, deadline: float) -> Sighting:
-        """The first deep sighting, or at `deadline` (event loop time) whatever was seen last."""
+        """Return the first deep sighting, or at `deadline` (event loop time) whatever was seen last."""
         loop = asyncio.get_running_loop()
         waiter = _Waiter(expected, loop.create_future(), loop.time())
         self._waiters.append(waiter)
@@ -81,7 +81,7 @@ class SightingWatcher(Generic[T]):
         return waiter.last
 
     async def close(self) -> None:
-        """Ends the task; those who wait get what was seen last, at their deadline."""
+        """End the task; those who wait get what was seen last, at their deadline."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -20,7 +20,7 @@ AnyAccount: TypeAlias = "EvmAccount | SolanaAccount"
 
 
 def enabled_assets(accounts: Mapping[str, AnyAccount]) -> dict[str, EvmAsset | SolanaAsset]:
-    """The asset of each network that can be settled on now, by the network's name."""
+    """Return the asset of each network that can be settled on now, by the network's name."""
     return {name: account.chain.asset for name, account in accounts.items() if account.chain.asset is not None}
 
 

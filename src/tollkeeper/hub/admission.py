@@ -53,7 +53,7 @@ class Admission:
         return ClaimBounds(self._network, self._settlements_max, share, self._payer_max, funds)
 
     def is_full(self) -> ApiError:
-        """503 for a claim that there was no room for; the operator is told once a minute."""
+        """Return the 503 for a claim that there was no room for; the operator is told once a minute."""
         self._metrics.turned_away.labels(self._network).inc()
         if self._telling.is_due("settlements_turned_away"):
             _LOG.error("settlements_turned_away", network=self._network, under_way_max=self._settlements_max)

@@ -97,12 +97,12 @@ class Hub:
         self.recoveries = self.settling.recoveries(self.accounts, recovery_interval_seconds)
 
     async def start(self) -> None:
-        """Joins the database's other hubs, then `open`. Raises: StorageError."""
+        """Join the database's other hubs, then `open`. Raises: StorageError."""
         await self.membership.start()
         await self.open()
 
     async def open(self) -> None:
-        """Opens the networks whose node answers and begins to finish what a former run left.
+        """Open the networks whose node answers and begins to finish what a former run left.
 
         A network that cannot be opened now, for whatever reason, recovery opens.
         """
@@ -117,7 +117,7 @@ class Hub:
             recovery.start()
 
     async def close(self) -> None:
-        """Ends background work and connections. What is unfinished is on disk."""
+        """End background work and connections. What is unfinished is on disk."""
         for recovery in self.recoveries.values():
             await recovery.close()
         for account in self.accounts.values():
@@ -139,7 +139,7 @@ class Hub:
         return told + [f"{name}: {count} settlements cannot be worked on" for name, count in aside.items()]
 
     async def unreadiness(self) -> list[str]:
-        """Why the hub is not ready; empty when it is (contract 2).
+        """Say why the hub is not ready; empty when it is (contract 2).
 
         A signer without money is no reason: it is funded while the program runs.
         """
@@ -171,7 +171,7 @@ class Hub:
 
 
 def create_app(hub: Hub, *, manages_hub: bool = True) -> ASGIApp:
-    """The hub's ASGI application.
+    """Make the hub's ASGI application.
 
     With `manages_hub` its lifespan starts and closes the hub; a composition root that mounts it does that itself.
     """
@@ -181,7 +181,7 @@ def create_app(hub: Hub, *, manages_hub: bool = True) -> ASGIApp:
 def _litestar(hub: Hub) -> ASGIApp:
     @route(operations.HEALTH)
     async def healthz() -> Response[bytes]:
-        """The process serves requests."""
+        """Say that the process serves requests."""
         return ok({"status": "ok"})
 
     @route(operations.READY)
@@ -232,7 +232,7 @@ class Dispatcher:
         }
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:  # noqa: ANN401 - of any ASGI kind
-        """Serves one request or the lifespan."""
+        """Serve one request or the lifespan."""
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return

@@ -47,13 +47,13 @@ class FeeBudget:
         return GasBudget(self._network, self._per_hour, share, self._clock_ms())
 
     def used_up(self) -> ApiError:
-        """503 for a claim that the budget had no room for; the operator is told once a minute."""
+        """Return the 503 for a claim that the budget had no room for; the operator is told once a minute."""
         if self._telling.is_due("gas_budget_used_up"):
             _LOG.error("gas_budget_used_up", network=self._network, per_hour=self._per_hour)
         return unavailable(f"its gas budget of this hour is used up (the operator's setting {self._setting})")
 
     def share_used_up(self, tenant: str) -> ApiError:
-        """503 for a claim whose tenant has its share of the budget; told as above."""
+        """Return the 503 for a claim whose tenant has its share of the budget; told as above."""
         if self._telling.is_due("gas_share_used_up"):
             _LOG.warning("gas_share_used_up", network=self._network, tenant=tenant, per_hour=self._per_hour)
         return unavailable(
@@ -61,12 +61,12 @@ class FeeBudget:
         )
 
     def promised(self, signer: str) -> None:
-        """The operator is told, as above, that nobody's money lasts beside what is under way, this signer's last."""
+        """Tell the operator, as above, that nobody's money lasts beside what is under way, this signer's last."""
         if self._telling.is_due("fees_promised"):
             _LOG.error("fees_promised", network=self._network, signer=signer)
 
     def suspended(self, payer: str, why: Suspended) -> ApiError:
-        """503 for a payer whose payments failed at our cost, or too many of whose are under way; told as above."""
+        """Return the 503 for a payer whose payments failed at our cost, or are too many under way; told as above."""
         if self._telling.is_due("payer_suspended"):
             about = {"network": self._network, "payer": payer}
             _LOG.warning("payer_suspended", **about, failures=why.failures, pending=why.under_way)

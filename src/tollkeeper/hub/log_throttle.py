@@ -18,7 +18,7 @@ class LogThrottle:
         self._minutes: dict[str, int] = {}
 
     def is_due(self, event: str) -> bool:
-        """Was the event not told of within this minute? Who asks tells."""
+        """Say whether the event was not told of within this minute. Who asks tells."""
         minute = self._clock_ms() // _MINUTE_MS
         was, self._minutes[event] = self._minutes.get(event, -1), minute
         return minute != was

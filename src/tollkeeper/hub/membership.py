@@ -56,11 +56,11 @@ class Membership:
             await self._database.run(leave(self.id))
 
     def is_current(self) -> bool:
-        """Does the database still believe that this process lives? Asked before anything is sent."""
+        """Say whether the database still believes that this process lives. Asked before anything is sent."""
         return self._is_alone or asyncio.get_running_loop().time() < self._believed_until
 
     async def lease(self, name: str) -> Lease | None:
-        """The lease of that name; None where another process has it. Raises: StorageError.
+        """Return the lease of that name; None where another process has it. Raises: StorageError.
 
         What was taken once is this process's for as long as it keeps its name.
         """

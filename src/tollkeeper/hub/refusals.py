@@ -10,7 +10,7 @@ RETRY_AFTER_SECONDS: Final = 2
 
 
 def unavailable(reason: str) -> ApiError:
-    """503: the chain cannot be asked, and nothing was started."""
+    """Return the 503 of a chain that cannot be asked: nothing was started."""
     return ApiError(
         Code.UNAVAILABLE,
         f"the network cannot be used at the moment: {reason}",
@@ -19,17 +19,17 @@ def unavailable(reason: str) -> ApiError:
 
 
 def without_gas_money() -> ApiError:
-    """503: no signer can pay for one more, by what it holds or by what it holds beside what is under way."""
+    """Return the 503 where no signer can pay for one more, beside what is under way."""
     return unavailable("the hub's accounts have no gas money on this network")
 
 
 def nothing_moved(field: str) -> ApiError:
-    """400: a transfer of nothing would cost a fee all the same."""
+    """Return the 400 of a transfer of nothing, which would cost a fee all the same."""
     return ApiError(Code.INVALID_AMOUNT, f"{field} must be above zero", details={"field": field})
 
 
 def conflict() -> ApiError:
-    """409: an idempotency key that came with another request before."""
+    """Return the 409 of an idempotency key that came with another request before."""
     return ApiError(
         Code.CONFLICT, "this Idempotency-Key came with another request", details={"field": "Idempotency-Key"}
     )

@@ -40,7 +40,7 @@ class Relayer(Generic[SignerT_co]):
     in_flight: int = 0
 
     def can_pay(self, count: int = 1) -> bool:
-        """Does its money last for so many more than are on their way? Yes while nobody has looked."""
+        """Say whether its money lasts for so many more than are on their way. Yes while nobody has looked."""
         return self.purse.affordable is None or self.purse.affordable >= self.in_flight + count
 
 
@@ -57,7 +57,7 @@ class SignerPool(Generic[SignerT_co]):
             raise ValueError(msg)
 
     def can_pay(self, count: int, but: Collection[Relayer[NamedSigner]] = ()) -> bool:
-        """Does any signer's money last for so many more, but for some signers?"""
+        """Say whether any signer's money lasts for so many more, but for some signers."""
         return any(relayer.can_pay(count) for relayer in self.relayers if relayer not in but)
 
     def pick(self, count: int = 1, but: Collection[Relayer[NamedSigner]] = ()) -> Relayer[SignerT_co]:
@@ -87,10 +87,10 @@ class SignerPool(Generic[SignerT_co]):
         raise KeyError(address)
 
     def holds(self, address: str) -> bool:
-        """Is this one of ours?"""
+        """Say whether this one is ours."""
         return address in self.addresses
 
     def see_balances(self, balances: Sequence[int], max_fee_per_gas: int) -> None:
-        """Takes note of what each signer holds, in the order of `addresses` and in its network's unit."""
+        """Take note of what each signer holds, in the order of `addresses` and in its network's unit."""
         for relayer, balance in zip(self.relayers, balances, strict=True):
             relayer.purse.see(balance, max_fee_per_gas)

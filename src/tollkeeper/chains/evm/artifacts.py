@@ -20,7 +20,7 @@ class Artifact:
 
 @cache
 def load_artifact(name: str) -> Artifact:
-    """The artifact of a contract in `contracts/`, such as `UsdcTestToken`."""
+    """Return the artifact of a contract in `contracts/`, such as `UsdcTestToken`."""
     text = files("tollkeeper.chains").joinpath("artifacts", f"{name}.json").read_text("utf-8")
     fields = json.loads(text)
     return Artifact(

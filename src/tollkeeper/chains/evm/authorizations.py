@@ -67,7 +67,7 @@ class AuthorizationReader:
         self._takes_hashes = False  # as far as was seen; from then on who refuses one does not have the block
 
     def of(self, asset: str) -> AuthorizationReader:
-        """The same of that asset: a payment's own, where the network's was changed since."""
+        """Return the reader of that asset: a payment's own, where the network's was changed since."""
         return self if asset == self._asset else AuthorizationReader(self._ask, asset, self._logs)
 
     async def standing(self, payer: str, nonce: str, signers: Sequence[str], depth_blocks: int) -> Standing:
@@ -104,7 +104,7 @@ class AuthorizationReader:
         return PaymentStanding(word_of(used) == 0, read_block(block).timestamp_seconds)
 
     async def block(self, depth_blocks: int) -> Block:
-        """The newest block that is so deep: 1 is the latest. Raises: RpcUnavailable."""
+        """Return the newest block that is so deep: 1 is the latest. Raises: RpcUnavailable."""
         tag = "latest"
         if depth_blocks > 1:
             (head,) = await self._ask([("eth_blockNumber", [])])
@@ -123,7 +123,7 @@ class AuthorizationReader:
         return word_of(balance), [word_of(one) != 0 for one in used]
 
     async def nonce_of(self, signer: str, tag: str) -> int:
-        """How many transactions of this account are mined ("latest"), or also waited for ("pending").
+        """Return how many transactions of this account are mined ("latest"), or also waited for ("pending").
 
         Raises: RpcUnavailable.
         """
@@ -193,7 +193,7 @@ class AuthorizationReader:
         return sender.lower() if isinstance(sender, str) else None
 
     async def signed(self, transaction_hash: str) -> SignedTransaction | None:
-        """The transaction with the signer that its bytes show; None for one of a kind that our signers never make.
+        """Return the transaction with the signer that its bytes show; None for a kind that our signers never make.
 
         Raises: RpcUnavailable where the node does not show it, or shows something that is not it.
         """

@@ -34,7 +34,7 @@ class Carrier:
 
 @cache
 def batcher_artifact() -> Artifact:
-    """The compiled contract."""
+    """Return the compiled contract."""
     return load_artifact("SettlementBatcher")
 
 
@@ -66,7 +66,7 @@ def allowed_carriers(batcher: str) -> tuple[Carrier, ...]:
 async def find_carrier(
     ask: Callable[[Sequence[Call]], Awaitable[list[Answer]]], allowed: Sequence[Carrier]
 ) -> Carrier | None:
-    """The first of them that has the right code on the chain; None where none has. Raises: RpcUnavailable."""
+    """Return the first of them that has the right code on the chain; None where none has. Raises: RpcUnavailable."""
     codes = await read_codes(ask, [carrier.address for carrier in allowed])
     wanted = {Via.BATCHER: batcher_code_hash(), Via.MULTICALL: MULTICALL_CODE_HASH}
     for carrier, code in zip(allowed, codes, strict=True):
@@ -76,7 +76,7 @@ async def find_carrier(
 
 
 async def read_codes(ask: Callable[[Sequence[Call]], Awaitable[list[Answer]]], addresses: Sequence[str]) -> list[bytes]:
-    """The code of each account as of the latest block, `NO_CODE` for a plain one. Raises: RpcUnavailable."""
+    """Return the code of each account as of the latest block, `NO_CODE` for a plain one. Raises: RpcUnavailable."""
     answers = await ask([("eth_getCode", [address, "latest"]) for address in addresses])
     return [_code(answer) for answer in answers]
 

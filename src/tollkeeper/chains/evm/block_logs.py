@@ -47,7 +47,7 @@ class BlockLogs:
         self._blocks: dict[tuple[str, str], _Remembered] = {}  # by block hash and contract, the oldest first
 
     async def read(self, block_number: int, block_hash: str, contract: str) -> None:
-        """Reads what the contract wrote in that block, unless it is remembered; nothing where the node shows none."""
+        """Read what the contract wrote in that block, unless it is remembered; nothing where the node shows none."""
         if (block_hash, contract) in self._blocks:
             return
         with suppress(RpcUnavailable):
@@ -65,7 +65,7 @@ class BlockLogs:
         return None
 
     def forget_old(self) -> None:
-        """Lets go of what was read long ago, and of the oldest where it is too much."""
+        """Let go of what was read long ago, and of the oldest where it is too much."""
         now = asyncio.get_running_loop().time()
         total = sum(len(block.transactions) for block in self._blocks.values())
         for key, block in list(self._blocks.items()):
@@ -76,12 +76,12 @@ class BlockLogs:
 
 
 def read_log(log: dict[str, Any]) -> Log:
-    """A log object. Raises: KeyError, TypeError, AttributeError for what is none."""
+    """Return a log object. Raises: KeyError, TypeError, AttributeError for what is none."""
     return Log(log["address"].lower(), tuple(topic.lower() for topic in log["topics"]), log["data"].lower())
 
 
 def _by_transaction(logs: list[Any], block_number: int, block_hash: str, contract: str) -> dict[str, TransactionLogs]:
-    """The logs in their order, by their transactions. Raises: RpcUnavailable where one is not what was asked for."""
+    """Sort logs by their transactions, in order. Raises: RpcUnavailable where one is not what was asked for."""
     found: dict[str, list[tuple[int, Log]]] = {}
     try:
         for one in logs:

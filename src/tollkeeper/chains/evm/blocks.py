@@ -23,7 +23,7 @@ class Block:
 
 
 def read_block(answer: Answer) -> Block:
-    """A block object. Raises: RpcUnavailable for anything else."""
+    """Return a block object. Raises: RpcUnavailable for anything else."""
     if not isinstance(answer, dict):
         msg = "the node does not show its latest block"
         raise RpcUnavailable(msg)
@@ -37,7 +37,7 @@ def read_block(answer: Answer) -> Block:
 
 
 def data_of(answer: Answer) -> bytes:
-    """Bytes in hex. Raises: RpcUnavailable for anything else."""
+    """Return bytes in hex. Raises: RpcUnavailable for anything else."""
     if isinstance(answer, str) and answer.startswith("0x"):
         try:
             return bytes.fromhex(answer[2:])
@@ -48,7 +48,7 @@ def data_of(answer: Answer) -> bytes:
 
 
 def word_of(answer: Answer) -> int:
-    """A number of 32 bytes. Raises: RpcUnavailable for anything else."""
+    """Return a number of 32 bytes. Raises: RpcUnavailable for anything else."""
     data = data_of(answer)
     if len(data) != 32:
         msg = "the asset answered with something that is no number"

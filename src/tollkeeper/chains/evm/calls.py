@@ -22,7 +22,7 @@ _HALTS: Final = ("gas", "opcode", "stack", "jump", "write protection", "return d
 
 
 def text_of(answer: Answer) -> str:
-    """A string; empty for anything else."""
+    """Return a string; empty for anything else."""
     try:
         return "" if isinstance(answer, RpcError) else evm.decode_string(data_of(answer))
     except ValueError:
@@ -30,7 +30,7 @@ def text_of(answer: Answer) -> str:
 
 
 def accepts_signature(answer: Answer) -> bool:
-    """A wallet's yes to a signature. Raises: RpcUnavailable where the node did not run the call."""
+    """Read a wallet's yes to a signature. Raises: RpcUnavailable where the node did not run the call."""
     return revert_of(answer) is None and evm.is_wallet_acceptance(data_of(answer))
 
 
@@ -45,7 +45,7 @@ def accepts_once_deployed(answer: Answer) -> bool:
 
 
 def revert_of(answer: Answer) -> str | None:
-    """The reason of a reverted eth_call; None where it passed. Raises: RpcUnavailable where the node did not run it."""
+    """Read why an eth_call reverted; None where it passed. Raises: RpcUnavailable where the node did not run it."""
     if not isinstance(answer, RpcError):
         data_of(answer)
         return None

@@ -104,7 +104,7 @@ class EvmChain:
         return [*self.quorum.shortage, *self.limits]
 
     async def open(self, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Asks every node who it is, and enables the network or disables it and says why in `problem`.
+        """Ask every node who it is, and enables the network or disables it and says why in `problem`.
 
         To be done again from time to time: nodes come, go and fall behind, and a token may be replaced. One of another
         chain or token is not asked again until it is right. `prepare` is awaited before a network is enabled that was
@@ -152,7 +152,7 @@ class EvmChain:
         self.asset, self.problem, self.is_refused = None, problem, True
 
     def _judge(self, answers: list[Answer] | RpcUnavailable) -> EvmAsset | str:
-        """The asset as a node's answers show it; the reason where they do not fit. Raises: RpcUnavailable."""
+        """Return the asset as a node's answers show it; the reason where they do not fit. Raises: RpcUnavailable."""
         if isinstance(answers, RpcUnavailable):
             raise answers
         chain_id, code, separator, name, version, _ = answers
@@ -190,7 +190,7 @@ class EvmChain:
         return "eth_call", [call | {"data": "0x" + settling.data.hex()}, "latest"]
 
     def _wallet_calls(self, payload: EvmPayload, asset: EvmAsset) -> tuple[Call, Call]:
-        """The payer's code, and its word on the signature; asked with as much gas as a settlement would have.
+        """Return the payer's code, and its word on the signature; asked with as much gas as a settlement would have.
 
         Of a wallet that is to be deployed, its word once it is.
         """
@@ -206,7 +206,7 @@ class EvmChain:
         return ("eth_getCode", [payer, "latest"]), ("eth_call", [question, "latest"])
 
     async def ready(self, payload: EvmPayload) -> EvmPayload:
-        """The payment as it is carried out now: of a wallet that is deployed meanwhile, its own signature alone.
+        """Return the payment as it is carried out now: of a wallet that is deployed meanwhile, its own signature alone.
 
         Its signature was read before (`deployed_check`). Raises: RpcUnavailable.
         """
@@ -279,12 +279,12 @@ class EvmChain:
         return EvmSimulation(revert_of(simulation), read_block(block), word_of(balance[0]) if balance else None)
 
     async def latest_block(self) -> Block:
-        """The latest block. Raises: RpcUnavailable."""
+        """Return the latest block. Raises: RpcUnavailable."""
         (block,) = await self.rpc.ask([("eth_getBlockByNumber", ["latest", False])])
         return read_block(block)
 
     async def fees(self, base_fee_wei: int, *, moves_nonce: bool = False) -> Fees:
-        """Fees for a transaction now: twice the base fee and a tip, under a settlement's cap.
+        """Return fees for a transaction now: twice the base fee and a tip, under a settlement's cap.
 
         What only moves a nonce may pay the whole cap. Raises: GasTooDear where the next block asks for more than the
         cap; RpcUnavailable.
@@ -304,15 +304,15 @@ class EvmChain:
         return await self._market.balances(addresses)
 
     async def pending_nonce(self, signer: str) -> int:
-        """The first nonce that the node has not seen from this account. Raises: RpcUnavailable."""
+        """Return the first nonce that the node has not seen from this account. Raises: RpcUnavailable."""
         return counted(await self._result("eth_getTransactionCount", signer, "pending"))
 
     async def mined_nonce(self, signer: str) -> int:
-        """How many transactions of this account are mined. Raises: RpcUnavailable."""
+        """Return how many transactions of this account are mined. Raises: RpcUnavailable."""
         return counted(await self._result("eth_getTransactionCount", signer, "latest"))
 
     async def agreed_nonce(self, signer: str, tag: str = "latest") -> int | None:
-        """The nonce that enough nodes show alike, None where they do not: what a lane never comes back from.
+        """Return the nonce that enough nodes show alike, None where they do not: what a lane never comes back from.
 
         Raises: RpcUnavailable.
         """
@@ -321,7 +321,7 @@ class EvmChain:
         )
 
     async def submit(self, raw: bytes, transaction_hash: str) -> Submission:
-        """Hands a signed transaction to the node.
+        """Hand a signed transaction to the node.
 
         What sounds like a refusal ("already known", "nonce too low") is looked up by the hash; it is never a failure.
         One that no node shows soon is sent again.
@@ -349,7 +349,7 @@ class EvmChain:
         return {one for one, answer in zip(hashes, answers, strict=True) if isinstance(answer, dict)}
 
     async def submit_all(self, raws: Sequence[tuple[bytes, str]]) -> set[str]:
-        """Hands signed transactions (bytes, hash) to the node in their order, joined; those that it has afterwards.
+        """Hand signed transactions (bytes, hash) to the node in their order, joined; those that it has afterwards.
 
         Raises: RpcUnavailable where nothing is known of any.
         """
@@ -366,7 +366,7 @@ class EvmChain:
         return taken | (await self.known_to_node(unclear) if unclear else set())
 
     async def spread(self, raws: Sequence[bytes]) -> None:
-        """Hands signed transactions, in their order, to every node that does not rest but the one that is asked.
+        """Hand signed transactions, in their order, to every node that does not rest but the one that is asked.
 
         That one may have them and pass them on to nobody. What these say of it changes nothing.
         """
@@ -393,13 +393,13 @@ class EvmChain:
         await self.spread([raw])
 
     async def block_hashes(self, numbers: Sequence[int]) -> dict[int, str]:
-        """The canonical hashes of those of these blocks that the node has. Raises: RpcUnavailable."""
+        """Return the canonical hashes of those of these blocks that the node has. Raises: RpcUnavailable."""
         blocks = await self.rpc.ask([("eth_getBlockByNumber", [hex(number), False]) for number in numbers])
         hashes = {number: hash_of_block(block) for number, block in zip(numbers, blocks, strict=True)}
         return {number: one for number, one in hashes.items() if one is not None}
 
     async def wait(self, expected: Expected, deadline: float) -> Sighting:
-        """The first sighting at the configured depth, or at `deadline` (event loop time) what was seen last."""
+        """Return the first sighting at the configured depth, or at `deadline` (event loop time) what was seen last."""
         sighting = await self._watcher.wait(expected, deadline)
         if sighting.verdict is not Verdict.ABSENT:
             self._rebroadcast.seen(expected.transaction_hash)
@@ -410,7 +410,7 @@ class EvmChain:
         return await self._reader.look(wanted)
 
     async def close(self) -> None:
-        """Ends what waits, the watcher and the connections."""
+        """End what waits, the watcher and the connections."""
         await self._rebroadcast.close()
         await self._watcher.close()
         await self.rpc.close()
@@ -424,7 +424,7 @@ class EvmChain:
 
 
 def _height(answers: list[Answer] | RpcUnavailable) -> int | None:
-    """The latest block in a probe's answers; None where the node does not name it."""
+    """Return the latest block in a probe's answers; None where the node does not name it."""
     latest = None if isinstance(answers, RpcUnavailable) else answers[-1]
     try:
         return counted(latest)

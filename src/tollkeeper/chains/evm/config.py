@@ -52,5 +52,5 @@ class EvmConfig:
         return settlement_cap(self.max_fee_per_gas_wei)
 
     def gas_of(self, *, deploys: bool) -> int:
-        """The gas limit of a settlement that goes alone, and may deploy its payer's wallet first."""
+        """Return the gas limit of a settlement that goes alone, and may deploy its payer's wallet first."""
         return self.gas_limit + (self.deploy_gas_limit if deploys else 0)

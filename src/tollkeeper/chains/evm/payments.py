@@ -33,7 +33,7 @@ _PAUSE_SECONDS: Final = 1.0
 
 
 async def payments_of(chain: EvmChain, transaction_hash: str) -> list[ChainPayment]:
-    """The payments that one transaction carried out, once it is as deep as settlements of their amounts must be.
+    """Return the payments that one transaction carried out, once it is as deep as settlements of their amounts must be.
 
     Raises: RpcUnavailable.
     """
@@ -56,7 +56,7 @@ def _expected(transaction_hash: str, one: ChainPayment, depth_blocks: int) -> Ex
 
 
 async def read_payments(chain: EvmChain, recipients: Sequence[str], blocks: range) -> list[ChainPayment]:
-    """The payments to these addresses in these blocks, in the chain's order.
+    """Return the payments to these addresses in these blocks, in the chain's order.
 
     Raises: RpcUnavailable, also where a node has not come to the last of these blocks: behind one address there may be
     several.
@@ -78,14 +78,14 @@ async def read_payments(chain: EvmChain, recipients: Sequence[str], blocks: rang
 
 
 def asset_of(chain: EvmChain) -> str:
-    """The token's address. Raises: RpcUnavailable where the node has not said who it is, or is the wrong one."""
+    """Return the token's address. Raises: RpcUnavailable where the node has not said who it is, or is the wrong one."""
     if chain.asset is None:
         raise RpcUnavailable(chain.problem)
     return chain.asset.address
 
 
 async def _transfers(chain: EvmChain, recipients: list[str], blocks: range) -> list[object]:
-    """The transfers to these addresses, asked for in ranges as large as the nodes show at once."""
+    """Return the transfers to these addresses, asked for in ranges as large as the nodes show at once."""
     found: list[object] = []
     first = blocks.start
 
@@ -125,7 +125,7 @@ async def _listed(chain: EvmChain, wanted: Mapping[str, object], last: int) -> A
 
 
 async def _receipts(chain: EvmChain, hashes: Sequence[str]) -> list[Answer]:
-    """The receipts of these transactions, in any order; what a node refuses is asked again, and nothing else."""
+    """Return the receipts of these transactions, in any order; what a node refuses is asked again, and nothing else."""
     answers: dict[str, Answer] = {}
     for tries_left in reversed(range(_TRIES)):
         left = [one for one in hashes if one not in answers or is_limit(answers[one])]
@@ -143,7 +143,7 @@ async def _receipts(chain: EvmChain, hashes: Sequence[str]) -> list[Answer]:
 
 
 def _payments_in(chain: EvmChain, receipt: Any) -> list[ChainPayment]:  # noqa: ANN401 - JSON
-    """The payments that one transaction carried out. Raises: RpcUnavailable where the receipt cannot be read."""
+    """Return the payments that one transaction carried out. Raises: RpcUnavailable where the receipt cannot be read."""
     try:
         logs = [
             Log(log["address"].lower(), tuple(topic.lower() for topic in log["topics"]), log["data"])

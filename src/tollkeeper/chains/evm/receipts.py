@@ -36,7 +36,7 @@ _Shown: TypeAlias = "tuple[Verdict, int, str]"
 
 
 def quantity(value: object) -> int:
-    """A JSON-RPC quantity. Raises: RpcUnavailable for anything else."""
+    """Return a JSON-RPC quantity. Raises: RpcUnavailable for anything else."""
     if isinstance(value, str) and value.startswith("0x"):
         try:
             number = int(value, 16)
@@ -49,7 +49,7 @@ def quantity(value: object) -> int:
 
 
 def counted(value: object) -> int:
-    """A quantity of blocks, seconds or transactions.
+    """Return a quantity of blocks, seconds or transactions.
 
     Raises: RpcUnavailable for anything else, and for more than a database can hold.
     """
@@ -114,7 +114,7 @@ class ReceiptReader:
         return _judged(wanted, await self._ask(_receipts(wanted)))
 
     async def _shown_by_blocks(self, wanted: Sequence[Expected]) -> dict[int, _Shown]:
-        """The receipts of a few name blocks; the logs of those blocks show the others. Raises: RpcUnavailable."""
+        """Read the receipts of a few, which name blocks, whose logs show the others. Raises: RpcUnavailable."""
         shown: dict[int, _Shown] = {}
         rest, size = self._take_written(wanted, range(len(wanted)), shown), _PROBED
         while rest:
@@ -133,7 +133,7 @@ class ReceiptReader:
         return shown
 
     def _take_written(self, wanted: Sequence[Expected], indices: Sequence[int], shown: dict[int, _Shown]) -> list[int]:
-        """Moves to `shown` what the logs that were read show; those that they do not show."""
+        """Move to `shown` what the logs that were read show; those that they do not show."""
         rest: list[int] = []
         for index in indices:
             one = wanted[index]
@@ -166,7 +166,7 @@ def _judged(wanted: Sequence[Expected], receipts: Sequence[Answer]) -> dict[int,
 
 
 def _places(numbers: Sequence[int]) -> list[Call]:
-    """The canonical blocks of these numbers, and how high the chain is."""
+    """Return the canonical blocks of these numbers, and how high the chain is."""
     return [*(("eth_getBlockByNumber", [hex(number), False]) for number in numbers), ("eth_blockNumber", [])]
 
 
@@ -198,12 +198,12 @@ def _block_of(receipt: dict[str, object]) -> tuple[int, str]:
 
 
 def hash_of_block(block: object) -> str | None:
-    """The hash that a block object names; None where there is no such block."""
+    """Return the hash that a block object names; None where there is no such block."""
     block_hash = block.get("hash") if isinstance(block, dict) else None
     return block_hash.lower() if isinstance(block_hash, str) else None
 
 
 def transactions_of_block(block: object) -> frozenset[str]:
-    """The hashes that a block object lists, in lower case; none where there is no such block."""
+    """Return the hashes that a block object lists, in lower case; none where there is no such block."""
     listed = block.get("transactions") if isinstance(block, dict) else None
     return frozenset(one.lower() for one in listed if isinstance(one, str)) if isinstance(listed, list) else frozenset()

@@ -47,7 +47,7 @@ def read_value(answer: Answer) -> Any:  # noqa: ANN401 - JSON
 
 
 def read_flag(answer: Answer) -> bool:
-    """The yes or no that an answer with a slot says. Raises: RpcUnavailable."""
+    """Return the yes or no that an answer with a slot says. Raises: RpcUnavailable."""
     value = read_value(answer)
     if not isinstance(value, bool):
         msg = "the node says neither yes nor no"
@@ -56,7 +56,7 @@ def read_flag(answer: Answer) -> bool:
 
 
 def read_slot(answer: Answer) -> int:
-    """The slot that an answer is of. Raises: RpcUnavailable."""
+    """Return the slot that an answer is of. Raises: RpcUnavailable."""
     try:
         return read_number(answer["context"]["slot"])  # type: ignore[index]  # an error is no such answer either
     except (KeyError, TypeError) as error:
@@ -74,12 +74,12 @@ def read_list(answer: Answer, asked: Sequence[str]) -> list[object]:
 
 
 def number_or_none(value: object) -> int | None:
-    """A number that counts something; None for what is none, or more than a database can hold."""
+    """Return a number that counts something; None for what is none, or more than a database can hold."""
     return value if type(value) is int and 0 <= value < _NUMBERS_END else None
 
 
 def read_number(value: object) -> int:
-    """A number that counts something. Raises: RpcUnavailable for what is none."""
+    """Return a number that counts something. Raises: RpcUnavailable for what is none."""
     number = number_or_none(value)
     if number is None:
         msg = "the node answered with something that is no number"
@@ -88,7 +88,7 @@ def read_number(value: object) -> int:
 
 
 def read_height(answer: Answer) -> int:
-    """How many blocks there are, of an answer to `getEpochInfo`. Raises: RpcUnavailable.
+    """Return how many blocks there are, of an answer to `getEpochInfo`. Raises: RpcUnavailable.
 
     Some nodes answer `getBlockHeight` with a slot, which is another number: not every slot has a block.
     """
@@ -99,7 +99,7 @@ def read_height(answer: Answer) -> int:
 
 
 def read_account(account: Any) -> bytes | None:  # noqa: ANN401 - JSON
-    """The bytes of an account; None where there is none. Raises: RpcUnavailable."""
+    """Return the bytes of an account; None where there is none. Raises: RpcUnavailable."""
     if account is None:
         return None
     try:
@@ -113,7 +113,7 @@ def read_account(account: Any) -> bytes | None:  # noqa: ANN401 - JSON
 
 
 def read_token(account: Any, program: str) -> TokenAccount | None:  # noqa: ANN401 - JSON
-    """The token account; None where there is none of this program. Raises: RpcUnavailable."""
+    """Return the token account; None where there is none of this program. Raises: RpcUnavailable."""
     data = read_account(account)
     return None if data is None or account["owner"] != program else read_token_account(data)
 
@@ -128,7 +128,7 @@ def read_accounts(answer: Answer, asked: int) -> list[object]:
 
 
 def read_error(simulation: Answer) -> str | None:
-    """The error of a simulation as a text; None where it passed. Raises: RpcUnavailable where it was not run."""
+    """Return the error of a simulation as a text; None where it passed. Raises: RpcUnavailable where it was not run."""
     value = read_value(simulation)
     if not isinstance(value, dict) or "err" not in value:
         msg = "the node did not simulate"

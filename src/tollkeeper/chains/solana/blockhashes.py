@@ -103,7 +103,7 @@ class BlockhashAges:
         self._is_apart = True
 
     def learn(self, listed: Answer, height: Answer) -> None:
-        """Takes in a list, and the height that the same node named with it."""
+        """Take in a list, and the height that the same node named with it."""
         try:
             blockhashes, slot, newest = _listed(listed), read_slot(listed), read_height(height)
         except RpcUnavailable:
@@ -123,12 +123,12 @@ class BlockhashAges:
         _LOG.warning("blockhashes_not_listed", account=RECENT_BLOCKHASHES_SYSVAR)
 
     def has_passed(self, blockhash: bytes, height: int) -> bool:
-        """Is it known to be taken no more at this height?"""
+        """Say whether it is known to be taken no more at this height."""
         made = self._heights.get(blockhash)
         return made is not None and made + BLOCKHASH_LIFETIME_BLOCKS < height
 
     async def _read_once(self, read_at: float) -> None:
-        """Reads the list unless somebody else has since then."""
+        """Read the list unless somebody else has since then."""
         async with self._reading:
             if self._read_at != read_at:
                 return
@@ -162,7 +162,7 @@ class Newcomers:
         self._answering: dict[Node, asyncio.Task[None]] = {}
 
     async def known_by(self, blockhash: bytes, payer: str) -> Node | None:
-        """A node that takes it now, or within a moment; None where none does, or where too many are asked about."""
+        """Return a node that takes it now, or in a moment; None where none does, or too many are asked about."""
         name, loop = encode_key(blockhash), asyncio.get_running_loop()
         if name not in self._awaited:
             of_payer = sum(one.payer == payer for one in self._awaited.values())
@@ -178,7 +178,7 @@ class Newcomers:
             return None
 
     async def close(self) -> None:
-        """Awaits nothing any more."""
+        """Await nothing any more."""
         tasks = [*self._answering.values(), *([] if self._asking is None else [self._asking])]
         for task in tasks:
             task.cancel()
@@ -208,7 +208,7 @@ class Newcomers:
                 self._tell(name, None)
 
     def _begin(self, names: Sequence[str]) -> None:
-        """Asks each node about them that has answered what it was asked before: one that hangs is not waited for."""
+        """Ask each node about them that has answered what it was asked before: one that hangs is not waited for."""
         for node in self._rpc.nodes.all:
             if not node.barred and node not in self._answering:
                 task = asyncio.get_running_loop().create_task(self._ask_of(node, names))
@@ -230,14 +230,14 @@ class Newcomers:
             return
 
     def _tell(self, name: str, node: Node | None) -> None:
-        """Those who wait for it, and nobody twice."""
+        """Tell those who wait for it, and nobody twice."""
         awaited = self._awaited.pop(name, None)
         if awaited is not None:
             awaited.done.set_result(node)
 
 
 def _listed(answer: Answer) -> list[bytes]:
-    """The newest blockhashes, the newest first. Raises: RpcUnavailable."""
+    """Return the newest blockhashes, the newest first. Raises: RpcUnavailable."""
     blockhashes = read_recent_blockhashes(read_account(read_value(answer)) or b"")
     if blockhashes is None:
         msg = "the node does not list the newest blockhashes"

@@ -91,7 +91,7 @@ class SolanaChain:
         return [*self.quorum.shortage, *self.limits]
 
     async def open(self, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Asks every node who it is, and enables the network or disables it and says why in `problem`.
+        """Ask every node who it is, and enables the network or disables it and says why in `problem`.
 
         To be done again from time to time. `prepare` is awaited before a network is enabled that was not. Raises:
         RpcUnavailable where nothing could be learned; the network stays as it was; what `prepare` raises.
@@ -128,7 +128,7 @@ class SolanaChain:
         self.asset, self.problem, self.is_refused = None, problem, True
 
     def _judge(self, answers: list[Answer] | RpcUnavailable) -> str:
-        """Why a node must not be asked; empty where it may. Raises: RpcUnavailable."""
+        """Say why a node must not be asked; empty where it may. Raises: RpcUnavailable."""
         if isinstance(answers, RpcUnavailable):
             raise answers
         genesis, mint = answers[0], read_value(answers[1])
@@ -155,11 +155,11 @@ class SolanaChain:
         return self.configured_asset.holder(account, self._held(read_value(info)))
 
     def held_by(self, account: str, wallet: str) -> Holder:
-        """The same of an account of which it is known whose it was."""
+        """Return the holder of an account of which it is known whose it was."""
         return self.configured_asset.held_by(account, wallet)
 
     async def recipient(self, address: str, account: str) -> tuple[NoWallet | None, Holder]:
-        """Why the address is no wallet's, and who gets what is paid to its token account. Raises: RpcUnavailable."""
+        """Say why the address is no wallet's, and who gets what its token account is paid. Raises: RpcUnavailable."""
         beginning = {**BASE64, "dataSlice": {"offset": 0, "length": MULTISIG_SIZE_BYTES + 1}}
         at_address, held = await self.rpc.ask(
             [("getAccountInfo", [address, beginning]), ("getAccountInfo", [account, BASE64])]
@@ -170,12 +170,12 @@ class SolanaChain:
         return no_wallet(address, there), self.configured_asset.holder(account, found)
 
     async def blockhash(self) -> str:
-        """The newest that a new transaction may name. Raises: RpcUnavailable."""
+        """Return the newest that a new transaction may name. Raises: RpcUnavailable."""
         (answer,) = await self.rpc.ask([("getLatestBlockhash", [CONFIRMED])])
         return read_blockhash(read_value(answer))
 
     async def balances(self, addresses: Sequence[str]) -> list[int]:
-        """Lamports of each. Raises: RpcUnavailable."""
+        """Return lamports of each. Raises: RpcUnavailable."""
         answers = await self.rpc.ask([("getBalance", [address, CONFIRMED]) for address in addresses])
         return [read_number(read_value(answer)) for answer in answers]
 
@@ -188,16 +188,16 @@ class SolanaChain:
         return await self.reader.simulate(transfer)
 
     async def submit(self, raw: bytes, signature: str) -> Submission:
-        """Hands a signed transaction to a node, and to all where that one does not show it."""
+        """Hand a signed transaction to a node, and to all where that one does not show it."""
         self._rebroadcast.begin(raw, signature)
         return await self._sender.submit(raw, signature)
 
     async def submit_to_all(self, raw: bytes, signature: str) -> Submission:
-        """Hands it to every node."""
+        """Hand it to every node."""
         return await self._sender.submit_to_all(raw, signature)
 
     async def wait(self, expected: Expected, deadline: float) -> Sighting:
-        """The first sighting that stands, or at `deadline` (event loop time) what was seen last."""
+        """Return the first sighting that stands, or at `deadline` (event loop time) what was seen last."""
         sighting = await self._watcher.wait(self._sought(expected), deadline)
         if sighting.deep:
             self._rebroadcast.seen(expected.transaction_hash)
@@ -222,7 +222,7 @@ class SolanaChain:
         return await self._statuses.look([Sought(signature, needed) for signature in wanted])
 
     async def head(self) -> tuple[int, int, int]:
-        """The newest confirmed slot and its block's height: of several nodes the lowest slot, the highest height, slot.
+        """Read the newest confirmed slot and its height: of several nodes the lowest slot, the highest height, slot.
 
         Raises: RpcUnavailable.
         """
@@ -234,12 +234,12 @@ class SolanaChain:
         return not await self.reader.shows_nothing(signature, 0)
 
     async def close(self) -> None:
-        """Ends what waits, the watcher and the connections."""
+        """End what waits, the watcher and the connections."""
         await self._newcomers.close()
         await self._rebroadcast.close()
         await self._watcher.close()
         await self.rpc.close()
 
     def _held(self, account: Any) -> TokenAccount | None:  # noqa: ANN401 - JSON
-        """The token account; None where there is none of the asset's program. Raises: RpcUnavailable."""
+        """Return the token account; None where there is none of the asset's program. Raises: RpcUnavailable."""
         return read_token(account, self.config.token_program)

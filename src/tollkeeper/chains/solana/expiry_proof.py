@@ -59,7 +59,7 @@ async def standing_of(reader: SolanaReader, blockhash: str) -> AuthorizationStan
 async def has_expired(
     quorum: NodeQuorum[SolanaReader], signature: str, blockhash: str, lifetime: Lifetime, doubted_since: int | None
 ) -> bool:
-    """Is it proven that the transaction, which holds this blockhash, was not executed and never will be?
+    """Say whether it is proven that the transaction of this blockhash was not executed and never will be.
 
     Every block that could hold it is finalized, the node still has all of them, and none shows it. The lifetime was
     one node's word, so none of those that are asked may take the blockhash still. `doubted_since`: when it was signed,
@@ -105,7 +105,7 @@ def _has_ended(ends: Sequence[Answer], lifetime: Lifetime) -> bool:
 
 
 def _read_ends(ends: Sequence[Answer]) -> tuple[int, int]:
-    """The height, and the first slot that the node has. Raises: RpcUnavailable."""
+    """Return the height, and the first slot that the node has. Raises: RpcUnavailable."""
     height, first_slot = ends
     return read_height(height), read_number(first_slot)
 
@@ -113,7 +113,7 @@ def _read_ends(ends: Sequence[Answer]) -> tuple[int, int]:
 async def _has_all_since(
     reader: SolanaReader, began: int, slots: range, seconds: int, signed: int, *, unseen: Unseen
 ) -> bool:
-    """Does the node have every block in which what was signed then may be, and show nothing of it?
+    """Say whether the node has every block in which what was signed then may be, and shows nothing of it.
 
     `slots`: from the first that it has, which is older, to the newest finalized one, of the time `seconds`. `began`:
     where somebody said that it begins, which saves looking through all since then. Raises: RpcUnavailable.
@@ -131,7 +131,7 @@ async def _has_all_since(
 
 
 def _well_behind(signed: int) -> Callable[[FinalizedBlock], bool]:
-    """Is no blockhash of then taken in a block behind this one? To be asked in the blocks' order."""
+    """Make a test, for blocks in their order: is no blockhash of then taken in a block behind this one?"""
     height: int | None = None  # of a block that was made since
 
     def is_behind(block: FinalizedBlock) -> bool:
@@ -144,14 +144,14 @@ def _well_behind(signed: int) -> Callable[[FinalizedBlock], bool]:
 
 
 async def _times(reader: SolanaReader, first_slot: int, final_slot: int) -> tuple[int, int]:
-    """The Unix times of the first block that the node has, and of a later one. Who has slot 0 has every block."""
+    """Read the Unix times of the node's first block, and of a later one. Who has slot 0 has every block."""
     slots = [final_slot, *([first_slot] if first_slot else [])]
     newest, *oldest = map(read_number, await reader.ask([("getBlockTime", [slot]) for slot in slots]))
     return min(oldest, default=0), newest
 
 
 def _is_long_over(times: tuple[int, int], signed_seconds: int, *, has_passed: bool) -> bool:
-    """Does the node have what was long before the signature, and is its lifetime over, or so long ago?"""
+    """Say whether the node has what was long before the signature, and its lifetime is over, or so long ago."""
     oldest, newest = times
     is_kept = oldest <= signed_seconds - LIFETIME_DOUBTED_SECONDS
     return is_kept and (has_passed or newest >= signed_seconds + LIFETIME_DOUBTED_SECONDS)

@@ -70,7 +70,7 @@ async def has_every_block(
     since: int | None = None,
     unseen: Unseen | None = None,
 ) -> bool:
-    """Does the node have all finalized blocks of these slots, up to the last one, which has one?
+    """Say whether the node has all finalized blocks of these slots, up to the last one, which has one.
 
     `is_behind`: what comes behind such a block does not matter. `since`: the first block must be no later than this
     Unix time. `unseen`: and does it show nothing of that? Raises: RpcUnavailable.
@@ -101,14 +101,14 @@ async def has_every_block(
 
 
 def no_status_of(signatures: Sequence[str]) -> Unseen:
-    """Nothing became of any of these transactions. At most 256."""
+    """Ask that nothing became of any of these transactions. At most 256."""
     statuses: Call = ("getSignatureStatuses", [list(signatures), {"searchTransactionHistory": True}])
     nothing = [None] * len(signatures)
     return Unseen([statuses], lambda answers: read_list(answers[0], signatures) == nothing)
 
 
 async def _lists_all_and_shows_nothing(reader: SolanaReader, slots: range, count: int, unseen: Unseen) -> bool:
-    """Does who shows nothing of it list as many blocks? Raises: RpcUnavailable.
+    """Say whether a node that shows nothing of it lists as many blocks. Raises: RpcUnavailable.
 
     Asked together, because behind one address there may be several nodes, of which one lacks blocks. Of more slots than
     one answer lists that is not asked.
@@ -126,7 +126,7 @@ async def _lists_all_and_shows_nothing(reader: SolanaReader, slots: range, count
 
 
 async def _listed(reader: SolanaReader, slots: range) -> list[int]:
-    """Those of them that have a block, in order. Raises: RpcUnavailable."""
+    """Return those of them that have a block, in order. Raises: RpcUnavailable."""
     (answer,) = await reader.ask([("getBlocks", [slots.start, slots.stop - 1, _FINALIZED])])
     if isinstance(answer, list):
         listed = [read_number(slot) for slot in answer]

@@ -50,7 +50,7 @@ class PaymentUse:
 
 
 async def is_named(quorum: NodeQuorum[SolanaReader], account: str, signature: str, *, by_whole: bool = False) -> bool:
-    """Does any node name this transaction, as `is_listed` says? Raises: RpcUnavailable.
+    """Say whether any node names this transaction, as by `is_listed`. Raises: RpcUnavailable.
 
     Whoever names it has it from the chain: only its fee payer can make its name. That no node does as many must say as
     an outcome needs, where it is `by_whole` such as have every block of some hour.
@@ -71,7 +71,7 @@ async def is_named(quorum: NodeQuorum[SolanaReader], account: str, signature: st
 
 
 async def is_listed(reader: SolanaReader, account: str, signature: str) -> bool:
-    """Does the node name this transaction among the newest of those with the account? Raises: RpcUnavailable.
+    """Say whether the node names this transaction among the newest of those with the account. Raises: RpcUnavailable.
 
     It is not told which one is looked for. Behind an account's newest ones few look at a time: anybody can have it
     looked through, for nothing, as often as he likes.

@@ -40,7 +40,7 @@ _LATER_VERSION: Final = -32015  # a node's answer where the transaction is of a 
 
 
 def asset_of(chain: SolanaChain) -> SolanaAsset:
-    """The token. Raises: RpcUnavailable where the node has not said who it is, or is the wrong one."""
+    """Return the token. Raises: RpcUnavailable where the node has not said who it is, or is the wrong one."""
     if chain.asset is None:
         raise RpcUnavailable(chain.problem)
     return chain.asset
@@ -49,7 +49,7 @@ def asset_of(chain: SolanaChain) -> SolanaAsset:
 async def read_payments(
     chain: SolanaChain, senders: Iterable[str], sold_to: Iterable[str], known: Iterable[str], slots: range
 ) -> list[ChainPayment]:
-    """The payments whose fees `senders` paid, or that reached the wallets `sold_to`, in the chain's order.
+    """Return the payments whose fees `senders` paid, or that reached the wallets `sold_to`, in the chain's order.
 
     `known` are wallets by which recipients are named; another one is named by its token account, and so is an account
     that its wallet had signed away. Raises: RpcUnavailable, also where a node has not come to the last of these slots:
@@ -74,7 +74,7 @@ async def read_payments(
 
 
 async def _listed(chain: SolanaChain, address: str, slots: range) -> list[ListedTransaction]:
-    """All of these slots, by a node that has come to the last of them; one that lags a little is waited for."""
+    """List all of these slots, by a node that has come to the last of them; one that lags is waited for."""
     last = max(0, slots.stop - 1)
     for _ in range(_LISTED_TRIES):
         try:
@@ -88,7 +88,7 @@ async def _listed(chain: SolanaChain, address: str, slots: range) -> list[Listed
 
 
 async def payments_of(chain: SolanaChain, signature: str) -> list[ChainPayment]:
-    """The payment that one finalized transaction carried out, to a token account; none where there is none.
+    """Return the payment that one finalized transaction carried out, to a token account; none where there is none.
 
     Raises: RpcUnavailable.
     """
@@ -160,7 +160,7 @@ def _entries(page: Any) -> list[ListedTransaction]:  # noqa: ANN401 - JSON
 
 
 def transaction_bytes(answer: Any) -> bytes:  # noqa: ANN401 - JSON
-    """The transaction that a node shows.
+    """Return the transaction that a node shows.
 
     Raises: MalformedTransaction for one of a version that no payment has; RpcUnavailable where it shows none.
     """
@@ -178,7 +178,7 @@ def transaction_bytes(answer: Any) -> bytes:  # noqa: ANN401 - JSON
 
 
 def require_name(transaction: SolanaTransaction, signature: str) -> None:
-    """Is it the transaction that is named so? Raises: RpcUnavailable.
+    """Require that it is the transaction that is named so. Raises: RpcUnavailable.
 
     Its name is its fee payer's signature: with other bytes than those that were signed no node can show it. That it was
     executed several nodes may have to say; what it is each of them can only show.
@@ -190,7 +190,7 @@ def require_name(transaction: SolanaTransaction, signature: str) -> None:
 
 
 def payments_in(asset: SolanaAsset, name: str, answer: Any, wallets: Mapping[str, str]) -> Sequence[ChainPayment]:  # noqa: ANN401
-    """The payment that the transaction of this name is, or none. Raises: RpcUnavailable where it is not shown."""
+    """Read the payment that the transaction of this name is, or none. Raises: RpcUnavailable if it is not shown."""
     try:
         raw = transaction_bytes(answer)
         slot = read_number(answer.get("slot"))

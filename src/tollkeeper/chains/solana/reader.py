@@ -201,7 +201,7 @@ class SolanaReader:
         return Simulation(error, lifetime, read_number(read_value(money)), left, reaches, balance)
 
     async def _ask_of_new(self, transfer: SolanaTransfer, calls: Sequence[Call]) -> list[Answer]:
-        """The answers; the list of blockhashes comes with them where it is due. The last call is `_HEIGHT`.
+        """Return the answers; the list of blockhashes comes with them where it is due. The last call is `_HEIGHT`.
 
         Raises: RpcUnavailable.
         """
@@ -245,23 +245,23 @@ class SolanaReader:
         return answer
 
     async def shows_nothing(self, signature: str, slot: int) -> bool:
-        """Does a node that knows of this slot show nothing of the transaction? Raises: RpcUnavailable."""
+        """Say whether a node that knows of this slot shows nothing of the transaction. Raises: RpcUnavailable."""
         (answer,) = await self._ask([_statuses([signature])])
         (status,) = read_list(answer, [signature])
         return status is None and read_slot(answer) >= slot
 
     async def final_slot(self) -> int:
-        """The newest finalized slot. Raises: RpcUnavailable."""
+        """Return the newest finalized slot. Raises: RpcUnavailable."""
         (slot,) = await self._ask([("getSlot", [FINALIZED])])
         return read_number(slot)
 
     async def first_slot(self) -> int:
-        """The first slot whose block the node has. Raises: RpcUnavailable."""
+        """Return the first slot whose block the node has. Raises: RpcUnavailable."""
         (slot,) = await self._ask([("getFirstAvailableBlock", [])])
         return read_number(slot)
 
     async def see_final(self, wanted: Sequence[str]) -> tuple[int, list[Sighting]]:
-        """The newest finalized slot, and what becomes of these transactions there: `deep` is finalized.
+        """Return the newest finalized slot, and what becomes of these transactions there: `deep` is finalized.
 
         Behind one address there may be several nodes, of which one lags: it is no newer than who shows them knows of.
         At most 256. Raises: RpcUnavailable.

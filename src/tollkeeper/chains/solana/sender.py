@@ -36,7 +36,7 @@ class TransactionSender:
         self._see = see
 
     async def submit(self, raw: bytes, signature: str) -> Submission:
-        """Hands a signed transaction to the node.
+        """Hand a signed transaction to the node.
 
         What sounds like a refusal is looked up by the signature; it is never a failure.
         """
@@ -54,7 +54,7 @@ class TransactionSender:
         return await self._shown_as_taken(signature)
 
     async def submit_to_all(self, raw: bytes, signature: str) -> Submission:
-        """The same to every node that does not rest: one that takes a transaction may pass it on to nobody."""
+        """Hand it to every node that does not rest: one that takes a transaction may pass it on to nobody."""
         nodes = self._rpc.nodes.well(asyncio.get_running_loop().time())
         if len(nodes) <= 1:
             return await self.submit(raw, signature)

@@ -172,7 +172,7 @@ class Facilitator:
         return await self._settlements.settle(order)
 
     def _purchase_data(self, options: SettleOptions, signature: GatewaySignature) -> dict[str, object] | None:
-        """The purchase data that is believed: a trusted gateway's of itself. It is no reason to refuse a payment.
+        """Return the purchase data that is believed: a trusted gateway's of itself. It refuses no payment.
 
         Of a request that came too late, too: nothing is started for it, and whose next try it is was so all the same.
         """
@@ -186,7 +186,7 @@ class Facilitator:
         return None
 
     async def _judged(self, asked: RequestedPayment, asker: Asker) -> tuple[RequestedPayment, Check | None]:
-        """The request with its payment as the token takes it, and the first rule that it breaks, if any.
+        """Return the request with its payment as the token takes it, and the first rule that it breaks, if any.
 
         Of those that no simulation judges. Raises: UNAVAILABLE.
         """
@@ -222,7 +222,7 @@ class Facilitator:
         return enabled_assets(self._accounts)
 
     def _static_checks(self, asked: RequestedPayment, now_seconds: int | None) -> Iterator[Check]:
-        """Every rule that needs no node, in order; it ends at a form that the next ones could not read."""
+        """Return every rule that needs no node, in order; it ends at a form that the next ones could not read."""
         version = asked.x402_version
         is_known = version in _VERSIONS
         wanted: Any = version if is_known else _VERSIONS
@@ -235,7 +235,7 @@ class Facilitator:
             yield from self._account(asked.payment).static_checks(asked, now_seconds)
 
     async def _asker(self, scope: HTTPScope, data: bytes) -> Asker:
-        """For whom a verification is made, which starts nothing: whose signature is refused is any stranger."""
+        """Say for whom a verification is made, which starts nothing: a refused signature is any stranger's."""
         try:
             signature = await self._askers.signature(scope, read_headers(scope), data)
         except ApiError:
@@ -270,18 +270,18 @@ def is_explained(query: bytes) -> bool:
 
 
 def owned(options: SettleOptions, signature: GatewaySignature, payment: Payment) -> SettleOptions:
-    """The options with the owner of their idempotency key: so nobody can take another's (contract 5.2)."""
+    """Name the owner of the options' idempotency key, so that nobody can take another's (contract 5.2)."""
     gateway = signature.owner_of(options.purchase_data)
     return options.of_payer(row_of(payment).payer_of(payment)) if gateway is None else options.of_gateway(gateway)
 
 
 def read_object(data: bytes) -> dict[str, object]:
-    """A request's body, in which sellers may have put anything beside what takes part. Raises: INVALID_PARAMETER."""
+    """Read a request's body, in which sellers may have put anything beside what counts. Raises: INVALID_PARAMETER."""
     return parse_json_object(data, parse_json_around)
 
 
 def read_headers(scope: HTTPScope) -> Headers:
-    """The request's headers. Raises: INVALID_PARAMETER where one that must be single came twice."""
+    """Return the request's headers. Raises: INVALID_PARAMETER where one that must be single came twice."""
     headers: Headers = {}
     for name, value in scope["headers"]:
         if name in headers and name in _SINGLE_HEADERS:
@@ -291,7 +291,7 @@ def read_headers(scope: HTTPScope) -> Headers:
 
 
 def _readable(body: dict[str, object], assets: Mapping[str, EvmAsset | SolanaAsset]) -> RequestedPayment | Check:
-    """The request; or, for a version, scheme or network that is not ours, that check: the rest may have any shape."""
+    """Read the request; or fail a version, scheme or network that is not ours: the rest may have any shape."""
     try:
         return _of_our_kind(body, assets)
     except ApiError:

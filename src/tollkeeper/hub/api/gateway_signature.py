@@ -44,7 +44,7 @@ class TrustedKeys(dict[str, "Mapping[str, VerifyingKey]"]):
     ask: Callable[[object], Awaitable[None]] | None = None  # reads them anew; None where they never change
 
     async def know(self, headers: Mapping[bytes, bytes], purchase_data: Mapping[str, object] | None = None) -> None:
-        """Reads them anew where a request says that it is signed by a key which is none of them.
+        """Read them anew where a request says that it is signed by a key which is none of them.
 
         None of the gateway's that its `purchase_data` names, where we trust that one: another may use the same key id.
         """
@@ -100,13 +100,13 @@ class GatewaySignature:
         return bool(self.gateways) and not self.is_expired
 
     def owner_of(self, purchase_data: Mapping[str, object] | None) -> str | None:
-        """The gateway whose request it is; None for a stranger's. Of several with one key, the one that is named."""
+        """Return the gateway whose request it is; None for a stranger's. Of several with one key, the named one."""
         if purchase_data is not None and self.speaks_for(purchase_data):
             return str(purchase_data["gateway"])
         return min(self.gateways, default=None)
 
     def speaks_for(self, purchase_data: Mapping[str, object]) -> bool:
-        """Is the gateway that this purchase data names one of those who signed it?"""
+        """Say whether the gateway that this purchase data names is one of those who signed it."""
         gateway = purchase_data.get("gateway")
         return isinstance(gateway, str) and gateway in self.gateways
 
@@ -139,7 +139,7 @@ def read_gateway_signature(
 
 
 def _signed(headers: Mapping[bytes, bytes]) -> HttpSignature | None:
-    """The signature that was made for us; None where there is none, or somebody else's for somebody else."""
+    """Return the signature that was made for us; None where there is none, or somebody else's for somebody else."""
     if b"signature-input" not in headers or b"signature" not in headers:
         return None
     try:
@@ -184,7 +184,7 @@ def _require_one_of_urls(
 
 
 def local_path(scope: HTTPScope) -> str:
-    """The path below the place where the hub is mounted, however the server writes `path` and `root_path`."""
+    """Return the path below the place where the hub is mounted, however the server writes `path` and `root_path`."""
     path, root = scope["path"], scope.get("root_path", "")
     return path[len(root) :] if root and (path == root or path.startswith(root + "/")) else path
 

@@ -44,7 +44,7 @@ _NEGOTIATED: Final = {**_NO_STORE, "Vary": "Accept"}
 
 
 def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
-    """The route handlers of history; each takes a bearer."""
+    """Return the route handlers of history; each takes a bearer."""
 
     @route(operations.HISTORY)
     async def history(request: AnyRequest) -> Response[bytes]:
@@ -86,7 +86,7 @@ def _table(request: AnyRequest, items: list[dict[str, object]], total: int) -> R
 
 
 def status_routes(database: Database) -> list[HTTPRouteHandler]:
-    """The public status of a payment; whoever knows payer and nonce may ask."""
+    """Return the public status of a payment; whoever knows payer and nonce may ask."""
 
     @route(operations.PAYMENT)
     async def payment_status(
@@ -120,7 +120,7 @@ def _in_lower_case(name: str) -> str:
 
 
 def status_body(row: Settlement) -> dict[str, object]:
-    """The public status: the hash is that of the transaction in question, "" before there is one."""
+    """Return the public status: the hash is that of the transaction in question, "" before there is one."""
     return {
         "status": public_status(row.state).value,
         "transaction": row.told_hash,

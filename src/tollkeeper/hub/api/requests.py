@@ -41,7 +41,7 @@ def _member_object(body: dict[str, object], name: str) -> dict[str, object]:
 
 
 def parse_versions(body: dict[str, object]) -> tuple[int, int]:
-    """The request's version and its payment's. Raises: MISSING_PARAMETER, INVALID_PARAMETER."""
+    """Return the request's version and its payment's. Raises: MISSING_PARAMETER, INVALID_PARAMETER."""
     version = _integer(body, "x402Version", "")
     payment = _member_object(body, "paymentPayload")
     _member_object(body, "paymentRequirements")
@@ -151,7 +151,7 @@ def _idempotency_key(headers: Headers) -> str | None:
 
 
 def _wait_seconds(headers: Headers, version: int, *, confirm: bool) -> int:
-    """How long to wait for an outcome (contract 5.2, 10.2); `Prefer: wait=N` only shortens it (RFC 7240)."""
+    """Return how long to wait for an outcome (contract 5.2, 10.2); `Prefer: wait=N` only shortens it (RFC 7240)."""
     is_long = confirm or version == version2.VERSION
     longest = _longest_wait_seconds(version) if is_long else ACCEPT_WAIT_SECONDS
     preferred = preferred_wait_seconds(headers.get(b"prefer", b"").decode("latin-1"))

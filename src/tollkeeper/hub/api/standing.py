@@ -67,7 +67,7 @@ class Standings:
 
 
 def _identity(account: AnyAccount, body: Mapping[str, object]) -> tuple[PaymentKey, str]:
-    """The payment's identity, and its blockhash. Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_ADDRESS."""
+    """Read the payment's identity and blockhash. Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_ADDRESS."""
     network, asset = account.chain.network, account.chain.asset
     assert asset is not None  # noqa: S101 - the network is open
     payer = parse_address_of(network.family, _text(body, "payer"), field="payer")

@@ -53,7 +53,7 @@ _SENT_AND_FAILED: Final = frozenset(row.failed_on_chain.value for row in FAMILIE
 
 
 def parse_transfer(body: dict[str, object], accounts: Mapping[str, AnyAccount]) -> RequestedTransfer:
-    """Reads the request.
+    """Read the request.
 
     Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT; UNAVAILABLE for a
     network of ours whose node has not answered yet.
@@ -174,7 +174,7 @@ class Transfers:
         caller: CallerPresence,
         asker: Asker,
     ) -> AnyOrder:
-        """The transfer as it is to be carried out. Raises: the first rule that it breaks; UNAVAILABLE."""
+        """Return the transfer as it is to be carried out. Raises: the first rule that it breaks; UNAVAILABLE."""
         name = normalise(asked.payment.network).name
         _require_enabled(self._accounts, name)
         account = self._accounts[name]
@@ -203,7 +203,7 @@ class Transfers:
 
 
 def _reason_of(refused: ApiError) -> str | None:
-    """The rule that a request breaks, as a facilitator names it; None where there is nothing to transfer."""
+    """Return the rule that a request breaks, as a facilitator names it; None where there is nothing to transfer."""
     if refused.code is Code.INVALID_NETWORK:
         return Reason.NETWORK.value
     reason: str | None = (refused.details or {}).get("reason")
@@ -211,6 +211,6 @@ def _reason_of(refused: ApiError) -> str | None:
 
 
 def _refused(outcome: SettleOutcome, transaction: str) -> ApiError:
-    """400 with specification 7's code; `details` name the reason and the transaction, where there is one."""
+    """Return the 400 with specification 7's code; `details` name the reason and the transaction, where there is one."""
     details = {"reason": outcome.reason, **({"transaction": transaction} if transaction else {})}
     return payment_error(code_of_reason(outcome.reason), f"the transfer was refused: {outcome.reason}", details=details)

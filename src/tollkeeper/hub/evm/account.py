@@ -94,7 +94,7 @@ class EvmAccount:
             yield from time_checks(payload, now_seconds)
 
     async def authorized(self, payment: Payment) -> tuple[Payment, Check]:
-        """The payment with its signature as the token takes it; and the last rule that no simulation judges.
+        """Return the payment with its signature as the token takes it, and the last rule that no simulation judges.
 
         Is its payer there, or deployed by a factory of ours, and did it sign? A node is asked only where its key did
         not. A payment must pass this before anything about it is told or begun: its identity says nothing of its
@@ -116,7 +116,7 @@ class EvmAccount:
         return replace(payment, payload=payload), judged_signature(by_key, accepts)
 
     def _by_key(self, payload: EvmPayload) -> tuple[EvmPayload, Check]:
-        """The payload with `v` as the token takes it, and whether the payer's key signed."""
+        """Return the payload with `v` as the token takes it, and whether the payer's key signed."""
         spelled = with_usual_v(payload)
         by_key = signature_check(spelled, self._asset)
         # Of another signature, a wallet's own, every byte may have a meaning.
@@ -150,7 +150,7 @@ class EvmAccount:
             yield Check("recipient", is_signed, Reason.RECIPIENT, authorization.pay_to, asked.recipient)
 
     def own_requirements(self, asked: RequestedTransfer) -> Requirements:
-        """The requirements that a transfer meets: its own terms."""
+        """Return the requirements that a transfer meets: its own terms."""
         authorization = asked.payment.authorized.authorization
         return Requirements(
             scheme=SCHEME,
@@ -185,7 +185,7 @@ class EvmAccount:
         return [deployed, *late, *checks]
 
     async def standing(self, key: PaymentKey, blockhash: str) -> AuthorizationStanding:  # noqa: ARG002 - Solana's
-        """Is the authorization unused? Raises: RpcUnavailable."""
+        """Ask whether the authorization is unused. Raises: RpcUnavailable."""
         return await self.chain.authorizations.unused(key.payer, key.nonce)
 
     async def fees(self, base_fee_wei: int) -> Fees:
@@ -199,7 +199,7 @@ class EvmAccount:
         return fees
 
     async def used_by(self, payment: Payment) -> str:
-        """The transaction that used the payment up, for the buyer to look at; empty where it is not found."""
+        """Return the transaction that used the payment up, for the buyer to look at; empty where it is not found."""
         authorization = payment.authorized.authorization
         try:
             use = await self.chain.authorizations.find_use(authorization.payer, authorization.nonce)
@@ -208,12 +208,12 @@ class EvmAccount:
         return "" if use is None else use.transaction_hash
 
     def identified(self, payment: Payment) -> tuple[PaymentKey, EvmPayload]:
-        """The payment's identity, and what is to be carried out."""
+        """Return the payment's identity, and what is to be carried out."""
         payload = payment.authorized
         return payment_key(self._asset, payload), payload
 
     def without_money(self) -> ApiError:
-        """503 for a payment that no signer can pay for."""
+        """Return the 503 for a payment that no signer can pay for."""
         return without_gas_money()
 
     @property
@@ -224,11 +224,11 @@ class EvmAccount:
         return [*self.chain.obstacles, *self.planner.obstacles]
 
     async def look_around(self) -> None:
-        """Looks for what the open network offers beyond what settling needs. Raises: RpcUnavailable."""
+        """Look for what the open network offers beyond what settling needs. Raises: RpcUnavailable."""
         await self.planner.look(self.chain)
 
     async def reach(self) -> None:
-        """Asks a node anything. Raises: RpcUnavailable."""
+        """Ask a node anything. Raises: RpcUnavailable."""
         await self.chain.mined_nonce(self.caller)
 
     async def see_money(self) -> None:

@@ -41,7 +41,7 @@ class BatchCall:
     gas: int
 
     def transaction(self, chain_id: int, nonce: int, fees: Fees) -> Transaction:
-        """The call as it is signed."""
+        """Return the call as it is signed."""
         return Transaction(
             chain_id=chain_id,
             nonce=nonce,
@@ -69,7 +69,7 @@ class BatchPlanner:
         self._misses_batcher = False
 
     async def look(self, chain: EvmChain) -> None:
-        """Finds the factories and the carrier, or that there are none any more.
+        """Find the factories and the carrier, or that there are none any more.
 
         Raises: RpcUnavailable where the factories are not shown. Without word of a carrier settlements go as before.
         """
@@ -94,7 +94,7 @@ class BatchPlanner:
         self.carrier = found
 
     async def _found(self, chain: EvmChain) -> dict[str, str]:
-        """The listed factories, each with why it cannot be called. Raises: RpcUnavailable."""
+        """Return the listed factories, each with why it cannot be called. Raises: RpcUnavailable."""
         listed = self._config.wallet_factories
         if not listed:
             return {}
@@ -116,7 +116,7 @@ class BatchPlanner:
         ]
 
     def takes(self, payload: EvmPayload) -> bool:
-        """Might this payment share a transaction?"""
+        """Say whether this payment might share a transaction."""
         return self.carrier is not None and may_be_batched(_signed(payload))
 
     async def plain(self, chain: EvmChain, payloads: Sequence[EvmPayload]) -> list[bool]:
@@ -130,7 +130,7 @@ class BatchPlanner:
         return [payload.authorization.payer in plain for payload in payloads]
 
     def call(self, carrier: Carrier | None, asset: str, payloads: Sequence[EvmPayload]) -> BatchCall:
-        """One call that carries out all of these transfers; for a single one, or without a carrier, the token's own.
+        """Make the call that carries out all of these transfers; for one, or without a carrier, the token's own.
 
         Raises: ValueError for a signature that ends as ERC-6492's does and is none.
         """

@@ -69,7 +69,7 @@ class BatchWindow(Generic[T, R]):
             raise
 
     def _leave(self) -> None:
-        """All who wait, and have not gone away meanwhile, set out."""
+        """Send out all who wait, and have not gone away meanwhile."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

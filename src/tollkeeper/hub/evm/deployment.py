@@ -73,7 +73,7 @@ class DeploymentPolicy:
 async def deploy_batcher(
     rpc: Rpc, signer: Signer, policy: DeploymentPolicy, *, by_deployer: bool = True
 ) -> BatcherDeployment:
-    """Deploys the batcher, unless it is at its usual place already.
+    """Deploy the batcher, unless it is at its usual place already.
 
     `by_deployer`: try the deterministic deployer. Raises: DeploymentError; RpcUnavailable.
     """
@@ -114,7 +114,7 @@ def created_address(creator: str, nonce: int) -> str:
 
 
 async def _look(rpc: Rpc, signer: Signer, policy: DeploymentPolicy) -> tuple[int, int, int]:
-    """The next nonce, the tip and the most for each gas. Raises: DeploymentError, RpcUnavailable."""
+    """Return the next nonce, the tip and the most for each gas. Raises: DeploymentError, RpcUnavailable."""
     answers = await rpc.ask(
         [
             ("eth_chainId", []),

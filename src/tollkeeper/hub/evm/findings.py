@@ -68,7 +68,7 @@ class _Judged:
 
 
 def valid_before(row: Settlement) -> int:
-    """The authorization's end, Unix seconds. Raises: ValueError, KeyError, TypeError for a payment that is none."""
+    """Read the authorization's end, Unix seconds. Raises: ValueError, KeyError, TypeError for no such payment."""
     return int(json.loads(row.payment)["payload"]["authorization"]["validBefore"])
 
 
@@ -130,7 +130,7 @@ class EvmFindings:
                 await account.chain.submit(raw.raw, raw.hash)
 
     async def _adopt(self, account: EvmAccount, row: Settlement, signed: SignedTransaction) -> ProvenTransition:
-        """The authorization was used by one of our signers: the row names that transaction, if it made the transfer."""
+        """Let the row name the transaction of our signer that used the authorization, if it made the transfer."""
         depths = account.chain.config.depths
         (sighting,) = await account.chain.look([expected_transfer(row, depths, signed.hash)])
         if sighting.verdict in {Verdict.ABSENT, Verdict.DOUBTED}:
@@ -146,7 +146,7 @@ class EvmFindings:
     async def _found(
         self, row: Settlement, transaction_hash: str, sighting: Sighting, forgotten: RawTransaction | None = None
     ) -> ProvenTransition:
-        """The transfer was made by that transaction; the row names it from now on, and a forgotten one is stored."""
+        """Let the row name the transaction that made the transfer; store a forgotten one."""
         if transaction_hash != row.transaction_hash:
             named = await self._database.run(_name(row, transaction_hash, forgotten, self._clock_ms()))
             if named is None:
@@ -222,7 +222,7 @@ async def _is_ours(
     signed: SignedTransaction | None,
     reader: EvmReader,
 ) -> bool:
-    """Is it a transaction of ours that made, or was to make, the row's transfer? Raises: RpcUnavailable.
+    """Say whether a transaction of ours made, or was to make, the row's transfer. Raises: RpcUnavailable.
 
     One that was stored for the row is, also where its key is configured no more. A payer can sign something else under
     the same nonce: what carried that out, and is shown to have moved nothing of the row's, ends the row as a stranger's
@@ -240,7 +240,7 @@ async def _is_ours(
 
 
 def _needs_no_second_word(judged: _Judged, *, is_over: bool) -> bool:
-    """Nothing is concluded; or what is shows one of our own signatures, and its transfer is looked for by itself.
+    """Say whether nothing is concluded, or what is shows our own signature: its transfer is looked for by itself.
 
     Where the authorization is over by our clock, that nothing can be concluded yet is one node's word, too.
     """
@@ -258,7 +258,7 @@ def _name(
 
 
 def _cost_gas(raws: list[RawTransaction], sightings: list[Sighting]) -> bool:
-    """Was one of them mined that called the token, and did not only free the nonce?"""
+    """Say whether one of them was mined that called the token, and did not only free the nonce."""
     shown = (
         raw for raw, one in zip(raws, sightings, strict=True) if one.verdict in {Verdict.REVERTED, Verdict.MISMATCH}
     )

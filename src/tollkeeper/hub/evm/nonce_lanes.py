@@ -79,7 +79,7 @@ class LaneKeeper:
     _mined: dict[tuple[str, str], int] = field(default_factory=dict)
 
     async def move(self, account: EvmAccount, relayer: Relayer[NetworkSigner]) -> PoolView:
-        """One look at one signer, and what it needs. Raises: RpcUnavailable, StorageError."""
+        """Look at one signer, and do what it needs. Raises: RpcUnavailable, StorageError."""
         chain, signer = account.chain, relayer.signer.address
         network = chain.network.name
         mined = await chain.mined_nonce(signer)
@@ -118,7 +118,7 @@ class LaneKeeper:
         return view
 
     async def _stored(self, network: str, signer: str, mined: int) -> list[Stored]:
-        """Everything stored from that nonce on, in the order of nonce and age."""
+        """Return everything stored from that nonce on, in the order of nonce and age."""
         found: list[Stored] = []
         after: tuple[int, int, str] = (mined, -1, "")
         while page := await stored_from(self.database, network, signer, after, _PAGE):
@@ -130,7 +130,7 @@ class LaneKeeper:
         return found
 
     async def _send(self, account: EvmAccount, newest: dict[int, Stored], view: PoolView) -> None:
-        """Sends what the node does not have, but for what somebody else is sending."""
+        """Send what the node does not have, but for what somebody else is sending."""
         ours = [one.transaction for _, one in sorted(newest.items()) if not self._is_somebody_s(one)]
         for start in range(0, len(ours), _PAGE):
             part = ours[start : start + _PAGE]
@@ -143,7 +143,7 @@ class LaneKeeper:
                 view.taken |= await account.chain.submit_all(missing[first : first + _SENT_TOGETHER])
 
     def _is_somebody_s(self, one: Stored) -> bool:
-        """Is a request carrying it: of this process, or of another one that is alive?"""
+        """Say whether a request carries it, of this process or of another one that is alive."""
         if one.settlement_id is None:
             return False
         if one.holder == self.membership.id:
@@ -151,7 +151,7 @@ class LaneKeeper:
         return self._is_new(one.transaction)
 
     def _is_new(self, raw: RawTransaction) -> bool:
-        """Was it signed just now? What is of much later than now is of a clock that was put back."""
+        """Say whether it was signed just now. What is of much later than now is of a clock that was put back."""
         return abs(self.clock_ms() - raw.created_ms) < self.stuck_seconds * 1000
 
     def _is_unmined(self, newest: RawTransaction, first: RawTransaction) -> bool:
@@ -171,7 +171,7 @@ class LaneKeeper:
         newest: dict[int, Stored],
         first: RawTransaction | None,
     ) -> None:
-        """Fills gaps at the front of a lane that stands still, and replaces what is stuck there. Raises: LeaseLost.
+        """Fill gaps at the front of a lane that stands still, and replaces what is stuck there. Raises: LeaseLost.
 
         `first`: what was signed first under the nonce that all others wait behind.
         """
@@ -194,7 +194,7 @@ class LaneKeeper:
                 newest[nonce] = Stored(replaced, None, None)
 
     async def _fees(self, account: EvmAccount) -> tuple[Fees, int] | None:
-        """Today's fees under the whole cap, and base fee; None where gas costs more, so that nothing can be done."""
+        """Read today's fees under the whole cap, and base fee; None where gas costs more: nothing can be done."""
         block = await account.chain.latest_block()
         try:
             return await account.chain.fees(block.base_fee_wei, moves_nonce=True), block.base_fee_wei
@@ -213,7 +213,7 @@ class LaneKeeper:
         *,
         is_unmined: bool,
     ) -> RawTransaction:
-        """The transaction to send: the same; one with higher fees; or one that only frees the nonce.
+        """Return the transaction to send: the same; one with higher fees; or one that only frees the nonce.
 
         `is_unmined`: it gets higher fees also where it pays enough, while the cap lasts.
         """
@@ -263,7 +263,7 @@ class LaneKeeper:
         return signed
 
     async def _is_pointless(self, raw: RawTransaction) -> bool:
-        """Has everything that it was to settle failed by proof, so that it could only burn gas?"""
+        """Say whether everything that it was to settle failed by proof, so that it could only burn gas."""
         rows = await settlements_of(self.database, raw.slot)
         return all(row.state is State.FAILED for row in rows)
 
@@ -273,7 +273,7 @@ class LaneKeeper:
     async def _fill(
         self, account: EvmAccount, relayer: Relayer[NetworkSigner], lease: Lease, nonce: int, fees: Fees
     ) -> RawTransaction | None:
-        """A transaction that uses up a nonce that nothing was signed for; None where the node or the store has one."""
+        """Sign a transaction that uses up a nonce; None where the node or the store has one for it."""
         chain, signer = account.chain, relayer.signer.address
         if await chain.pending_nonce(signer) > nonce:
             return None

@@ -40,7 +40,7 @@ class ReorganisationWatch:
         self._metrics = metrics
 
     async def look(self, account: EvmAccount, head: int, *, thoroughly: bool) -> None:
-        """One look at one network whose latest block has that number. Raises: RpcUnavailable, StorageError."""
+        """Look at one network whose latest block has that number. Raises: RpcUnavailable, StorageError."""
         chain = account.chain
         network = chain.network.name
         if await self._membership.lease(f"reorganisations:{network}") is None:
@@ -62,7 +62,7 @@ class ReorganisationWatch:
                     await self._reopen(network, number, block_hash)
 
     async def _reopen(self, network: str, number: int, block_hash: str) -> None:
-        """Everything that rests on a block that is gone is pending again."""
+        """Make everything pending again that rests on a block that is gone."""
         detail = f"block {number} is no longer on the chain"
         while True:
             page = await list_in_block(self._database, network, number, block_hash, _PAGE)
@@ -75,7 +75,7 @@ class ReorganisationWatch:
             self._metrics.reorganised.labels(network).inc(count)
 
     async def _reopened(self, rows: list[Settlement], detail: str) -> int:
-        """How many were opened again, in one commit; where that cannot be, row by row. Raises: StorageError."""
+        """Return how many were opened again, in one commit; where that cannot be, row by row. Raises: StorageError."""
         try:
             return await self._database.run(reopen_all(rows, self._membership.id, self._clock_ms(), detail))
         except StorageError:

@@ -44,7 +44,7 @@ class SecondTry:
         self._signing = signing
 
     async def alone(self, account: EvmAccount, row: Settlement, raws: Sequence[RawTransaction]) -> Settlement | None:
-        """The row under a transaction of its own, or as it was where that cannot be now; None for nothing to be tried.
+        """Sign a batch member as a transaction of its own: its new row; the same row where that cannot be now.
 
         `raws`: all transactions of its attempt. Raises: RpcUnavailable, StorageError.
         """
@@ -55,7 +55,7 @@ class SecondTry:
     async def for_former_signers(
         self, account: EvmAccount, row: Settlement, raws: Sequence[RawTransaction], now_ms: int
     ) -> Settlement | None:
-        """The same where all of its transactions are of keys that are gone, and none pays what a block asks now.
+        """Do the same where all of its transactions are of keys that are gone, and none pays what a block asks.
 
         Raises: RpcUnavailable, StorageError.
         """
@@ -87,7 +87,7 @@ class SecondTry:
 
 
 def _is_alone(raw: RawTransaction, row: Settlement) -> bool:
-    """Did that transaction carry nobody else's transfer? Its payer's deployment before it is the payer's own doing."""
+    """Say whether that transaction carried nobody else's transfer. Its payer's deployment is the payer's own doing."""
     transaction = read_signed(raw.raw).transaction
     if transaction.to == row.key.asset:
         return True

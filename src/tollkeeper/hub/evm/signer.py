@@ -75,7 +75,7 @@ class SignerPolicy:
                 raise PolicyError(msg)
 
     def _deploys(self, transaction: Transaction) -> bool:
-        """Is it one call of an allowed factory and then one transfer of an allowed token, through Multicall3?"""
+        """Say whether it is one call of an allowed factory and one transfer of an allowed token, through Multicall3."""
         if transaction.to != MULTICALL_ADDRESS or not self.factories:
             return False
         try:
@@ -85,7 +85,7 @@ class SignerPolicy:
         return factory in self.factories and asset in self.assets and _is_transfer(transfer)
 
     def _gas_of_batch(self, transaction: Transaction) -> int | None:
-        """The gas of a batch of transfers of an allowed token through an allowed contract; None for anything else."""
+        """Return the gas of a batch of transfers of an allowed token by an allowed contract; None for anything else."""
         for carrier in self.carriers:
             if transaction.to != carrier.address:
                 continue
@@ -99,7 +99,7 @@ class SignerPolicy:
 
 
 def _is_transfer(data: bytes) -> bool:
-    """Is this the calldata of one of transferWithAuthorization's two forms, and nothing else?"""
+    """Say whether this is the calldata of one of transferWithAuthorization's two forms, and nothing else."""
     try:
         read_transfer_calldata(data)
     except ValueError:
@@ -113,7 +113,7 @@ class Signer:
     __slots__ = ("_sign", "address")
 
     def __init__(self, private_key: bytes) -> None:
-        """Takes 32 bytes. Raises: ValueError, which does not show them, where they are no key."""
+        """Take 32 bytes. Raises: ValueError, which does not show them, where they are no key."""
         if len(private_key) != 32 or not 0 < int.from_bytes(private_key, "big") < SECP256K1_ORDER:
             msg = "a signing key is a number of 32 bytes below the order of secp256k1"
             raise ValueError(msg)
@@ -123,7 +123,7 @@ class Signer:
         )
 
     def sign(self, transaction: Transaction, policy: Policy) -> tuple[bytes, str]:
-        """The raw signed transaction and its hash. Raises: PolicyError."""
+        """Return the raw signed transaction and its hash. Raises: PolicyError."""
         policy.check(transaction)
         return self._sign(transaction)
 

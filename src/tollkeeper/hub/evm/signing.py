@@ -107,7 +107,7 @@ class EvmSigning:
             claimed.let_go()
 
     async def _set_out(self, account: EvmAccount, party: list[_Ready]) -> list[Claimed | Exception]:
-        """Those whose accounts have no code share a transaction; each of the others has its own."""
+        """Sign one transaction for those whose accounts have no code, and one for each of the others."""
         if len(party) == 1:
             return [*await self._together(account, party, None)]
         carrier = account.planner.carrier
@@ -143,7 +143,7 @@ class EvmSigning:
         carrier: Carrier | None,
         but: Collection[Relayer[NamedSigner]] = (),
     ) -> list[Claimed]:
-        """One transaction for all of them that are won, by none of some signers.
+        """Sign one transaction for all of them that are won, by none of some signers.
 
         Raises: UNAVAILABLE, StorageError; GivenUpError.
         """

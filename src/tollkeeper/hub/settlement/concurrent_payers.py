@@ -35,7 +35,7 @@ class ConcurrentPayers:
 
     @contextmanager
     def with_one_of(self, key: PaymentKey) -> Iterator[None]:
-        """While a request carries this payment."""
+        """Count the payment while a request carries it."""
         payer = _payer_of(key)
         self._carried[payer] += 1
         try:
@@ -52,7 +52,7 @@ class ConcurrentPayers:
             del self._until[next(iter(self._until))]
 
     def may_have(self, key: PaymentKey) -> bool:
-        """Is something else of this carried payment's payer known to be under way, or was a moment ago?"""
+        """Say whether something else of this payment's payer is known to be under way, or was a moment ago."""
         payer = _payer_of(key)
         if asyncio.get_running_loop().time() >= self._until.get(payer, 0.0):
             self._until.pop(payer, None)

@@ -41,7 +41,7 @@ class Order(Generic[AccountT, PayloadT]):
     requirements_hash: str
 
     def given_up(self, now_ms: int) -> GivenUpError | None:
-        """Why nothing may be started for it by now, by the last look for its caller; None where something may."""
+        """Say why nothing may be started for it by now, by the last look for its caller; None where something may."""
         if self.expires_seconds is not None and self.expires_seconds * 1000 <= now_ms:
             return ExpiredError()
         return None if self.caller.waits(now_ms) else UnawaitedError()
@@ -150,22 +150,22 @@ def require_awaited(orders: Mapping[str, Order[AccountT, PayloadT]], now_ms: int
 
 
 def refusal(reason: str, transaction: str = "", settlement_id: str | None = None) -> SettleOutcome:
-    """The answer to a payment that was not settled, and is not, for this caller."""
+    """Return the answer to a payment that was not settled, and is not, for this caller."""
     return SettleOutcome(success=False, transaction=transaction, reason=reason, settlement_id=settlement_id)
 
 
 def payment_text(payment: Payment) -> str:
-    """A payment as it is kept with its settlement."""
+    """Return a payment as it is kept with its settlement."""
     return json.dumps(payment_body(payment), separators=(",", ":"))
 
 
 def is_kept_as(payment: Payment, text: str) -> bool:
-    """Is this text the payment's? Beside it may stand what its family keeps."""
+    """Say whether this text is the payment's. Beside it may stand what its family keeps."""
     kept, said = json.loads(text), payment_body(payment)
     return {name: kept.get(name) for name in said} == said
 
 
 def requirements_hash(requirements: Requirements, x402_version: int = X402_VERSION) -> str:
-    """Are two callers' requirements the same, and of one version of x402? Compared by this."""
+    """Hash requirements and their version of x402, by which two callers' are compared."""
     body = requirements_body(requirements)
     return canonical_hash(body if x402_version == X402_VERSION else {**body, "x402Version": x402_version})

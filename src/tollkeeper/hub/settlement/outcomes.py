@@ -112,7 +112,7 @@ class SettlementRecords:
         *,
         is_same: bool = False,
     ) -> SettleOutcome:
-        """The answer to a payment that somebody has presented before. Raises: SETTLEMENT_PENDING.
+        """Return the answer to a payment that somebody has presented before. Raises: SETTLEMENT_PENDING.
 
         Who has left meanwhile is given nothing: the next one who asks may be there. `is_same`: it is asked for the
         purchase that the row is of, whose keys show what becomes of a failure that is taken back (`kept`).
@@ -132,7 +132,7 @@ class SettlementRecords:
     async def kept(
         self, options: SettleOptions, outcome: SettleOutcome, deadline: float, failed_before: Settlement | None = None
     ) -> SettleOutcome:
-        """The answer, kept with a gateway's key, so that the key shows it again.
+        """Keep the answer with a gateway's key, so that the key shows it again.
 
         A stranger's refusal leaves no row: it is remembered for as long as a copy of its request may be on its way.
 
@@ -161,7 +161,7 @@ class SettlementRecords:
         deadline: float,
         purchase_data: Mapping[str, object] | None,
     ) -> SettleOutcome:
-        """The answer to a request that a rule refuses, of which `of_same` knows nothing; kept as any other is.
+        """Return the answer to a request that a rule refuses, of which `of_same` knows nothing; kept as any other is.
 
         By the time that an earlier copy of it arrives the rule may be kept: a network is enabled again, a wallet's
         code is there. `purchase_data`: of what it is said to be for, where that is believed. Raises: as `kept`.
@@ -194,7 +194,7 @@ class SettlementRecords:
         return "" if row is None else row.transaction_hash
 
     def pending(self, key: PaymentKey, transaction_hash: str) -> ApiError:
-        """503 for an outcome that nobody knows yet."""
+        """Return the 503 for an outcome that nobody knows yet."""
         return ApiError(
             Code.SETTLEMENT_PENDING,
             "the outcome of this settlement is not known yet: ask again with the same payment",
@@ -228,7 +228,7 @@ class _Refusals:
 
 
 def has_outcome(row: Settlement, *, confirm: bool) -> bool:
-    """May somebody who did not start the attempt be told how it ended?
+    """Say whether somebody who did not start the attempt may be told how it ended.
 
     Without `confirm` a mined transaction is enough, and one that a node took where that was called a success already: a
     row that is only BROADCAST may have a failed receipt by now.
@@ -240,10 +240,10 @@ def has_outcome(row: Settlement, *, confirm: bool) -> bool:
 
 
 def success(row: Settlement) -> SettleOutcome:
-    """The answer to who is given a row's success."""
+    """Return the answer to who is given a row's success."""
     return SettleOutcome(success=True, transaction=row.transaction_hash, settlement_id=row.id)
 
 
 def failed(row: Settlement) -> SettleOutcome:
-    """The answer to a row's failure."""
+    """Return the answer to a row's failure."""
     return refusal(row.error or Reason.TRANSACTION_FAILED.value, row.told_hash, row.id)

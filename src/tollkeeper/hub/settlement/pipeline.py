@@ -62,7 +62,7 @@ class Pipeline(Generic[AccountT, PayloadT, TermsT]):
     async def advance(
         self, order: Order[AccountT, PayloadT], row: Settlement, sent: asyncio.Future[Submission]
     ) -> Advance:
-        """Follows a signed settlement until it is proven or its order's time is up, for the one who asked for it.
+        """Follow a signed settlement until it is proven or its order's time is up, for the one who asked for it.
 
         A success is handed out in the commit that records it: a proven one, or, where the request did not ask for
         confirmation, one that a node took. Raises: StorageError.
@@ -91,7 +91,7 @@ class Pipeline(Generic[AccountT, PayloadT, TermsT]):
         sighting: Sighting,
         caller: CallerPresence,
     ) -> Advance:
-        """Writes down what was learned of a row, for a caller who may be given it. Raises: StorageError."""
+        """Write down what was learned of a row, for a caller who may be given it. Raises: StorageError."""
         try:
             finding = await self.judge(account, row, submission, sighting)
         except Unexplained:
@@ -115,7 +115,7 @@ class Pipeline(Generic[AccountT, PayloadT, TermsT]):
     async def judge(
         self, account: AccountT, row: Settlement, submission: Submission, sighting: Sighting
     ) -> ProvenTransition:
-        """The transition that was learned, if any. Raises: RpcUnavailable, StorageError, Contradiction."""
+        """Return the transition that was learned, if any. Raises: RpcUnavailable, StorageError, Contradiction."""
         if sighting.verdict is Verdict.TRANSFERRED:
             return transferred(row, sighting, self._clock_ms())
         if sighting.verdict in FAILURES:
@@ -133,7 +133,7 @@ class Pipeline(Generic[AccountT, PayloadT, TermsT]):
         return ProvenTransition(row, move)
 
     async def apply(self, findings: Sequence[ProvenTransition]) -> list[Advance]:
-        """Records transitions in one commit; where somebody else moved a row, theirs stands. Raises: StorageError."""
+        """Record transitions in one commit; where somebody else moved a row, theirs stands. Raises: StorageError."""
         moves = [(finding.settlement, finding.move) for finding in findings if finding.move is not None]
         taken = iter(await self._database.run(move_all(moves), is_short=len(moves) == 1) if moves else ())
         advances: list[Advance] = []

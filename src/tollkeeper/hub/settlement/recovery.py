@@ -109,7 +109,7 @@ class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
             await asyncio.sleep(self._interval_seconds)
 
     async def complete(self, before_ms: int) -> None:
-        """One pass over everything unfinished and untouched since `before_ms`. Raises: StorageError."""
+        """Make one pass over everything unfinished and untouched since `before_ms`. Raises: StorageError."""
         is_due = await self._check_networks()
         if await has_orphans(self._database, self._membership.id, self._clock_ms()):
             taken = await self._database.run(take_over(self._membership.id, self._clock_ms()))
@@ -158,7 +158,7 @@ class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
             _LOG.info("refusals_forgotten", refusals=forgotten)
 
     async def _check_networks(self) -> bool:
-        """Opens networks whose node did not answer at the start; from time to time asks every node who it is again.
+        """Open networks whose node did not answer at the start; from time to time asks every node who it is again.
 
         Returns whether it was time for that.
         """
@@ -259,7 +259,7 @@ class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
         return None
 
     async def _apply(self, findings: list[ProvenTransition]) -> None:
-        """Records a page in one commit; where that cannot be, row by row, so that the one at fault is found."""
+        """Record a page in one commit; where that cannot be, row by row, so that the one at fault is found."""
         pipeline = self._flow.pipeline
         try:
             await pipeline.apply(findings)
@@ -276,7 +276,7 @@ class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
                     await self._set_aside(finding.settlement.id)
 
     async def _sound(self, rows: list[Settlement]) -> list[Settlement]:
-        """Those of these rows that break no invariant. Of the others nothing can be concluded: they are set aside.
+        """Return the rows that break no invariant. Of the others nothing can be concluded: they are set aside.
 
         The operator is told at once, and not only when it happened again and again. What a request carries at this
         moment is not judged: its own next step is.
@@ -289,7 +289,7 @@ class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
         return [row for row in free if row.id not in broken]
 
     async def _set_aside(self, settlement_id: str, times: int = 1) -> None:
-        """Leaves a row alone for twice as long as the last time, and says so."""
+        """Leave a row alone for twice as long as the last time, and says so."""
         unit = set_aside(settlement_id, self._membership.id, self._clock_ms(), times)
         failures, seconds = await self._database.run(unit)
         _LOG.error("settlement_set_aside", settlement=settlement_id, failures=failures, seconds=seconds)
@@ -305,7 +305,7 @@ def _is_seen(sighting: Sighting) -> bool:
 
 
 async def _on_network(account: SettlingAccount, work: Awaitable[T]) -> T | None:
-    """Does one network's work; what goes wrong there holds up no other network. Raises: StorageError."""
+    """Do one network's work; what goes wrong there holds up no other network. Raises: StorageError."""
     try:
         return await work
     except RpcUnavailable as error:

@@ -54,11 +54,11 @@ class SettleOptions:
         return IdempotencyKey(self.key_owner, self.idempotency_key, self.fingerprint)
 
     def of_gateway(self, gateway: str) -> SettleOptions:
-        """The same of a request that a gateway signed which we trust."""
+        """Return the same of a request that a gateway signed which we trust."""
         return replace(self, key_owner=gateway, is_gateway_s=True)
 
     def of_payer(self, payer: str | None) -> SettleOptions:
-        """The same of anybody else's: the key is its payer's, whose signature must be good where it is used."""
+        """Return the same of anybody else's: the key is its payer's, whose signature must be good where it is used."""
         return replace(self, key_owner=payer or "")
 
 
@@ -72,7 +72,7 @@ class RequestedTransfer:
     recipient: str | None
 
     def body(self) -> dict[str, object]:
-        """Everything that it asks for, for comparing two requests."""
+        """Return everything that it asks for, for comparing two requests."""
         return {
             "transfer": payment_body(self.payment),
             "asset": self.asset,
@@ -103,7 +103,7 @@ class CallerPresence:
         self._has_left = False
 
     def look(self) -> bool:
-        """Is it there? Asked in the event loop of its connection alone: a signature may be made elsewhere."""
+        """Say whether it is there. Asked in its connection's event loop alone: a signature may be made elsewhere."""
         self._has_left = self._has_left or (self._ask is not None and self._ask())
         return not self._has_left
 
@@ -112,7 +112,7 @@ class CallerPresence:
         self._has_left = True
 
     def waits(self, now_ms: int) -> bool:
-        """May something be begun for it? By the last look."""
+        """Say whether something may be begun for it. By the last look."""
         return not self._has_left and (self._until_ms is None or now_ms < self._until_ms)
 
 
@@ -122,7 +122,7 @@ def canonical_hash(value: dict[str, object]) -> str:
 
 
 def canonical_json(value: dict[str, object]) -> str:
-    """One text per JSON value: sorted keys, no spaces; a number that is not an integer as the text it was."""
+    """Return one text per JSON value: sorted keys, no spaces; a number that is not an integer as the text it was."""
     return _CANONICAL(value)
 
 

@@ -82,7 +82,7 @@ class SolanaAccount:
         return {"assets": [shown], "extra": {"feePayer": advertised(self.signers.addresses, now_seconds, with_money)}}
 
     def static_checks(self, asked: RequestedPayment, now_seconds: int | None) -> Iterator[Check]:  # noqa: ARG002 - no clock here
-        """Every rule that needs no node, in order, the signature last of those about the transaction."""
+        """Return every rule that needs no node, in order, the signature last of those about the transaction."""
         scheme, network = asked.requirements.scheme, asked.requirements.network
         yield Check("requirements.scheme", scheme == SCHEME, Reason.SCHEME, SCHEME, scheme)
         ours = _names(self.chain.network)
@@ -95,7 +95,7 @@ class SolanaAccount:
             yield from minimum_checks(transfer.value, self.chain.config.min_value, Reason.SVM_AMOUNT_LOW)
 
     async def authorized(self, payment: Payment) -> tuple[Payment, Check]:
-        """The payment as it is, whose payer's signature was judged with the transaction."""
+        """Return the payment as it is, whose payer's signature was judged with the transaction."""
         payer = read_transfer(payment.transacted).payer
         return payment, Check("signature", ok=True, reason=Reason.SVM_SIGNATURE, expected=payer)
 
@@ -116,7 +116,7 @@ class SolanaAccount:
         yield from recipient_checks(transfer, asked.recipient or "", asset)
 
     def own_requirements(self, asked: RequestedTransfer) -> Requirements:
-        """The requirements that a transfer meets: its own terms."""
+        """Return the requirements that a transfer meets: its own terms."""
         transfer = read_transfer(asked.payment.transacted)
         return Requirements(
             scheme=SCHEME,
@@ -127,7 +127,7 @@ class SolanaAccount:
         )
 
     async def standing(self, key: PaymentKey, blockhash: str) -> AuthorizationStanding:  # noqa: ARG002 - the hub's record says it
-        """May a transaction of this blockhash be executed yet? Only our fee payer can have it done."""
+        """Ask whether a transaction of this blockhash may be executed yet. Only our fee payer can have it done."""
         return await standing_of(self.chain.reader, blockhash)
 
     async def live_checks(self, asked: RequestedPayment, now_seconds: int) -> list[Check]:  # noqa: ARG002 - blocks count, no clock
@@ -151,12 +151,12 @@ class SolanaAccount:
         return list(chain_checks(transfer, self.asset, facts))
 
     def identified(self, payment: Payment) -> tuple[PaymentKey, SolanaTransfer]:
-        """The payment's identity, and what is to be carried out."""
+        """Return the payment's identity, and what is to be carried out."""
         transfer = read_transfer(payment.transacted)
         return payment_key(self.asset, transfer), transfer
 
     def without_money(self) -> ApiError:
-        """503 for a payment whose fee payer cannot pay. What it holds is its balance's to tell."""
+        """Return the 503 for a payment whose fee payer cannot pay. What it holds is its balance's to tell."""
         return unavailable("the hub's fee payer has no money on this network")
 
     @property
@@ -165,10 +165,10 @@ class SolanaAccount:
         return [] if self.chain.asset is None else self.chain.obstacles
 
     async def look_around(self) -> None:
-        """There is nothing: a transaction carries one payment."""
+        """Do nothing: a transaction carries one payment."""
 
     async def reach(self) -> None:
-        """Asks a node anything. Raises: RpcUnavailable."""
+        """Ask a node anything. Raises: RpcUnavailable."""
         await self.chain.balances(self.signers.addresses[:1])
 
     async def see_money(self) -> None:

@@ -176,7 +176,7 @@ class SolanaFamily:
         return True
 
     async def _own_transaction(self, account: SolanaAccount, transfer: SolanaTransfer) -> tuple[str, Sighting | None]:
-        """Our signature, by which the chain names the payment's transaction, and what it shows of one that it lists.
+        """Return our signature, by which the chain names the transaction, and what it shows of one that it lists.
 
         Raises: RpcUnavailable.
         No node is asked about the signature before it has named it itself: whoever has it can have the transaction

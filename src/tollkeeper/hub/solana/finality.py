@@ -66,17 +66,17 @@ class _Watched:
     final: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def forget(self, row: Settlement) -> None:
-        """It needs no look any more. A pass that overlaps this one may have been faster."""
+        """Forget a row that needs no look any more. A pass that overlaps this one may have been faster."""
         self.waiting.pop(row.id, None)
         self.untold.pop(row.id, None)
 
     def is_due(self, row: Settlement) -> bool:
-        """Is it worth a question now?"""
+        """Say whether it is worth a question now."""
         _, next_look = self.untold.get(row.id, (0.0, 0.0))
         return asyncio.get_running_loop().time() >= next_look
 
     def is_given_up(self, row: Settlement) -> bool:
-        """Do the nodes still not tell, after so long? What was told long ago is asked about for as long."""
+        """Say whether the nodes still do not tell, after so long. What was told long ago is asked about for as long."""
         now = asyncio.get_running_loop().time()
         since, _ = self.untold.get(row.id, (now, now))
         waited = now - since
@@ -100,7 +100,7 @@ class FinalityWatch:
         self._others_ms: dict[str, int] = {}
 
     async def look(self, account: SolanaAccount) -> None:
-        """One look at one network. Raises: RpcUnavailable, StorageError."""
+        """Look at one network. Raises: RpcUnavailable, StorageError."""
         network = account.chain.network.name
         if account.chain.config.is_final_needed:
             return
@@ -128,7 +128,7 @@ class FinalityWatch:
         watched.final = {version: at_ms for version, at_ms in watched.final.items() if at_ms >= kept_ms}
 
     async def _since_ms(self, network: str) -> int:
-        """From when on rows are looked at: a process that was down for long told its last ones before that.
+        """Say from when on rows are looked at: a process that was down for long told its last ones before that.
 
         Since it is up again it may have told others before its first look.
         """
@@ -137,7 +137,7 @@ class FinalityWatch:
         return (until_ms if newest_ms is None else newest_ms) - _LOOKED_BACK_MS
 
     async def _judge(self, account: SolanaAccount, watched: _Watched) -> None:
-        """Asks about those whose slot should be final by now. A pass that overlaps this one may be faster."""
+        """Ask about those whose slot should be final by now. A pass that overlaps this one may be faster."""
         if not watched.waiting:
             return
         newest = await account.chain.reader.final_slot()
@@ -196,7 +196,7 @@ def _fate(row: Settlement, sighting: Sighting, newest: int) -> _RowFate:
 
 
 async def _known(reader: SolanaReader, missing: Mapping[int, Sequence[str]], newest: int) -> set[int]:
-    """Those of these slots of which the node can tell what they hold; none where it does not say which it has.
+    """Return those of these slots of which the node can tell what they hold; none where it does not say which it has.
 
     It no longer has their blocks, or never had, where it was set up since; or it lacks them, because it was away. All
     at once are asked for first: as a rule they are all there. `missing`: what it did not show, by slots.
@@ -212,7 +212,7 @@ async def _known(reader: SolanaReader, missing: Mapping[int, Sequence[str]], new
 
 
 async def _has_blocks(reader: SolanaReader, missing: Mapping[int, Sequence[str]], newest: int) -> bool:
-    """Does who shows nothing of these have all blocks from the first to the last of the slots?
+    """Say whether a node that shows nothing of these has all blocks from the first to the last of the slots.
 
     Who does not show what it lists has it no more than who does not list it.
     """
@@ -225,7 +225,7 @@ async def _has_blocks(reader: SolanaReader, missing: Mapping[int, Sequence[str]]
 
 
 def _is_gone(row: Settlement, sighting: Sighting, newest: int) -> bool:
-    """Is its slot final without it, or did it fail where it is now? A node that lags behind says nothing."""
+    """Say whether its slot is final without it, or it failed where it is now. A node that lags behind says nothing."""
     if sighting.verdict is Verdict.TRANSFERRED:
         return sighting.deep and sighting.block_number != row.block_number
     return (row.block_number or 0) <= newest

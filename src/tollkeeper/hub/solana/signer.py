@@ -31,7 +31,7 @@ class FeePayer:
     __slots__ = ("_sign", "address")
 
     def __init__(self, seed: bytes) -> None:
-        """Takes 32 bytes. Raises: ValueError, which does not show them, where they are not so many."""
+        """Take 32 bytes. Raises: ValueError, which does not show them, where they are not so many."""
         if len(seed) != ed25519.SEED_SIZE_BYTES:
             msg = "a Solana key follows from 32 bytes"
             raise ValueError(msg)
@@ -39,7 +39,7 @@ class FeePayer:
         self._sign: Callable[[bytes], bytes] = ed25519.signer(seed)
 
     def co_sign(self, payload: SolanaPayload, asset: SolanaAsset, policy: FeePolicy) -> tuple[bytes, str]:
-        """The transaction with our signature, ready to be sent, and the signature by which the chain names it.
+        """Return the transaction with our signature, ready to be sent, and the signature by which the chain names it.
 
         Raises: PolicyError for a transaction that breaks any rule, or whose fee another account pays.
         """
