@@ -28,9 +28,9 @@ from tests.gateway.test_leaving import LeftShop, shop
 from tollkeeper.gateway.call import state
 from tollkeeper.gateway.call.context import GatewayContext
 from tollkeeper.gateway.call.driver import CallDriver, Cut, CutShortError
-from tollkeeper.gateway.call.gate_cache import Gates
 from tollkeeper.gateway.call.handler import PayGateHandler
 from tollkeeper.gateway.evidence.nodes import EvidenceNodes
+from tollkeeper.gateway.gate_cache import Gates
 from tollkeeper.gateway.limiting import UnpaidLimit
 from tollkeeper.settings import Role
 from tollkeeper.storage.engine.database import StorageError

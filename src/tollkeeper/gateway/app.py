@@ -30,7 +30,6 @@ from tollkeeper.edge.target.addresses import OwnPlace, Resolver
 from tollkeeper.edge.target.forwarder import Forwarder
 from tollkeeper.edge.target.pool import places_for_targets
 from tollkeeper.gateway.call.context import GatewayContext
-from tollkeeper.gateway.call.gate_cache import Gates
 from tollkeeper.gateway.call.handler import PayGateHandler
 from tollkeeper.gateway.call.payment_header import PaymentReader
 from tollkeeper.gateway.call_operations import CALLS
@@ -39,6 +38,7 @@ from tollkeeper.gateway.evidence.nodes import EvidenceNodes
 from tollkeeper.gateway.evidence.token_accounts import AccountChain, TokenAccounts
 from tollkeeper.gateway.facilitator.client import HubClient, HubUnreachableError, Supported
 from tollkeeper.gateway.files import Files
+from tollkeeper.gateway.gate_cache import Gates
 from tollkeeper.gateway.limiting import ApiLimits, LimitedApi, UnpaidLimit
 from tollkeeper.gateway.management import operations
 from tollkeeper.gateway.management.ownership import Ownership

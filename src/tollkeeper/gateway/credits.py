@@ -14,13 +14,12 @@ from litestar import Request, Response
 from msgspec import UNSET
 
 from tollkeeper.api import bearer_token, clock_ms, iso, page_parameters, pagination, query_of, unless_known
-from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError, Code, login_required
 from tollkeeper.core.purchases import PurchaseState, credit_token, purchase_of_token
 from tollkeeper.core.x402.version2 import PAYMENT_HEADERS
 from tollkeeper.describing import route
 from tollkeeper.gateway.management import operations
 from tollkeeper.gateway.management.bodies import CreditBalance, CreditPage
-from tollkeeper.gateway.management.ownership import login_required
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.http.forwarding import VIA, gateway_headers, header_lines, name_rules, request_target
+from tollkeeper.core.paygates.locations import Locations
+from tollkeeper.core.paygates.target_signing import SIGNATURE_NAMES, HmacSecret
 from tollkeeper.core.x402.version2 import TakenOffer, offer_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tollkeeper.core.paygates.locations import Locations
     from tollkeeper.core.paygates.model import PayGate
     from tollkeeper.core.paygates.target_addresses import TargetUrl
-    from tollkeeper.core.paygates.target_signing import HmacSecret
     from tollkeeper.core.x402.challenge import Challenge
     from tollkeeper.core.x402.payment_offer import Asset, Tender
     from tollkeeper.core.x402.presented_payment import PresentedPayment
@@ -39,6 +41,21 @@ class GateWire:
     secrets: tuple[HmacSecret, ...] = field(default=(), repr=False)
     own_parameters: frozenset[str] = frozenset()
     locations: Locations | None = None
+
+
+def gate_wire(gate: PayGate, target: TargetUrl, public_url: str) -> GateWire:
+    """Make what every call of this gate sends: the target's host, the gateway's own marks, the owner's headers."""
+    public, access_url = urlsplit(public_url), f"{public_url}/{gate.slug}"
+    values = [value for _, value in gate.target_headers]
+    locations = Locations.of(target, access_url, values, allow_subpaths=gate.allow_subpaths)
+    own = gateway_headers(
+        slug=gate.slug, payer="", purchase_id="", request_id="", client="", scheme=public.scheme, host=public.netloc
+    )
+    lines = header_lines([(b"host", target.authority.encode("ascii")), *own, (b"via", VIA)])
+    path = request_target(target, b"", b"")
+    owners = [(name.encode(), value.encode()) for name, value in gate.target_headers]
+    withheld = frozenset(name_rules(name).normal for name, _ in owners) | (SIGNATURE_NAMES if gate.secrets else NOTHING)
+    return GateWire(path, lines + header_lines(owners), withheld, gate.secrets, locations.own_names, locations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,3 +167,8 @@ def missing(field: str) -> ApiError:
 def invalid(field: str, message: str) -> ApiError:
     """INVALID_PARAMETER that names the field."""
     return ApiError(Code.INVALID_PARAMETER, message, details={"field": field})
+
+
+def login_required() -> ApiError:
+    """AUTH_REQUIRED for a request without a bearer where one is needed."""
+    return ApiError(Code.AUTH_REQUIRED, "this route requires user authentication")

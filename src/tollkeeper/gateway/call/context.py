@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from tollkeeper.core.x402.challenge import Profile
     from tollkeeper.edge.target.forwarder import Forwarder
     from tollkeeper.gateway.call.driver import CallDriver
-    from tollkeeper.gateway.call.gate_cache import Gates
     from tollkeeper.gateway.call.payment_header import PaymentReader
     from tollkeeper.gateway.files import Files
+    from tollkeeper.gateway.gate_cache import Gates
     from tollkeeper.gateway.limiting import UnpaidLimit
     from tollkeeper.gateway.pages import Pages
     from tollkeeper.gateway.purchase.service import PurchaseService

@@ -22,7 +22,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tollkeeper.api import clock_ms
-from tollkeeper.core.api.errors import ApiError, Code, ErrorType
+from tollkeeper.core.api.errors import ApiError, Code, ErrorType, login_required
 from tollkeeper.core.credit_rules import header_counts, is_given_back, next_try_is_buyers, payer_may_spend
 from tollkeeper.core.http.client_addresses import rate_key
 from tollkeeper.core.paygates.fields import CreditBinding
@@ -32,7 +32,6 @@ from tollkeeper.gateway.call import credit_refusals, request_facts
 from tollkeeper.gateway.call.credit_refusals import ExhaustedError
 from tollkeeper.gateway.call.driver import Cut, Reply
 from tollkeeper.gateway.limiting import PROOFS, PROOFS_OF_PAYERS
-from tollkeeper.gateway.management.ownership import login_required
 from tollkeeper.gateway.purchase.attempt import PurchaseAttempt, Waiter
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult
@@ -137,7 +136,7 @@ class Credit:
         if not call.facts.has_proof:
             return None
         call.buyer = Waiter()
-        if not call.token:
+        if not call.http.head.header.get(b"x-credit-token"):
             return await self._by_payment(call.present())
         try:
             return await self._by_token()

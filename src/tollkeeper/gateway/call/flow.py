@@ -37,6 +37,7 @@ from tollkeeper.gateway.open_gate import not_found
 if TYPE_CHECKING:
     from tollkeeper.core.paygates.downloads import StoredFile
     from tollkeeper.gateway.call.state import PaidCall
+    from tollkeeper.gateway.open_gate import OpenGate
     from tollkeeper.storage.ledger.purchase_rows import Purchase
 
 GIVEN_UP_STATUS: Final = 503  # recorded for a paid call that had no answer when the process stopped
@@ -194,7 +195,8 @@ async def _refuse(call: PaidCall, responder: Responder, fault: BaseException) ->
     a fault of ours               500, with the token of the claim that it wrote
     anything else                 as it is; 404 where the gate is deleted, but for a 503
     """
-    http, limit, gate = call.http, call.context.limit, call.found
+    http, limit = call.http, call.context.limit
+    gate: OpenGate | None = call.gate  # of an unknown slug there is none
     if isinstance(fault, ExhaustedError):
         gate = await call.newest_gate()
         if (unsold := gate.unsold()) is not None:

@@ -8,35 +8,27 @@ from __future__ import annotations
 
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from tollkeeper.api import clock_ms
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.forwarding import (
-    VIA,
-    gateway_headers,
     header_lines,
-    name_rules,
-    request_target,
     response_lines,
 )
-from tollkeeper.core.paygates.locations import LOCATION_NAMES, Locations
+from tollkeeper.core.paygates.locations import LOCATION_NAMES
 from tollkeeper.core.paygates.target_signing import (
     NONCE_SIZE_BYTES,
-    SIGNATURE_NAMES,
     SignedCall,
     signature_lines,
 )
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.core.x402.version1 import encode_header
 from tollkeeper.core.x402.version2 import SETTLEMENT_PENDING, receipt_of
-from tollkeeper.gateway.open_gate import NOTHING, GateWire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.core.paygates.model import PayGate
-    from tollkeeper.core.paygates.target_addresses import TargetUrl
     from tollkeeper.core.x402.presented_payment import PresentedPayment
     from tollkeeper.edge.server.call import InboundCall
     from tollkeeper.edge.shared.heads import ResponseHead
@@ -58,21 +50,6 @@ _EXPOSE: Final = b"access-control-expose-headers: " + _EXPOSED
 _EXPOSED_NAMES: Final = frozenset(_EXPOSED.lower().split(b", "))
 # On every answer of the gateway's own. A target's answer has `private, no-store` already.
 CORS: Final = _ANY_PAGE + _EXPOSE + b"\r\ncache-control: no-store\r\n"
-
-
-def gate_wire(gate: PayGate, target: TargetUrl, public_url: str) -> GateWire:
-    """Make what every call of this gate sends: the target's host, the gateway's own marks, the owner's headers."""
-    public, access_url = urlsplit(public_url), f"{public_url}/{gate.slug}"
-    values = [value for _, value in gate.target_headers]
-    locations = Locations.of(target, access_url, values, allow_subpaths=gate.allow_subpaths)
-    own = gateway_headers(
-        slug=gate.slug, payer="", purchase_id="", request_id="", client="", scheme=public.scheme, host=public.netloc
-    )
-    lines = header_lines([(b"host", target.authority.encode("ascii")), *own, (b"via", VIA)])
-    path = request_target(target, b"", b"")
-    owners = [(name.encode(), value.encode()) for name, value in gate.target_headers]
-    withheld = frozenset(name_rules(name).normal for name, _ in owners) | (SIGNATURE_NAMES if gate.secrets else NOTHING)
-    return GateWire(path, lines + header_lines(owners), withheld, gate.secrets, locations.own_names, locations)
 
 
 def preflight_lines(gate: PayGate, call: InboundCall) -> bytes:

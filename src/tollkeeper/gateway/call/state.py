@@ -49,11 +49,6 @@ class PaidCall:
         self.is_proof = False  # its credit was spent by its payment, which is never settled (contract 10.3)
 
     @property
-    def found(self) -> OpenGate | None:
-        """Its gate; None where its slug has none."""
-        return self.gate
-
-    @property
     def has_bought(self) -> bool:
         """True if this very request wrote the claim that its credit was taken of."""
         return self.buyer is not None and self.purchase is not None and self.buyer.claimed == self.purchase.id
@@ -164,14 +159,10 @@ class PaidCall:
     # The credit token
 
     @property
-    def token(self) -> str:
-        """The credit token that is shown; empty for none."""
-        return self.http.head.header.get(b"x-credit-token", b"").decode("latin-1")
-
-    @property
     def named_by_token(self) -> str | None:
         """The id of the purchase whose credit token is shown."""
-        return purchase_of_token(self.context.token_keys, self.token)
+        token = self.http.head.header.get(b"x-credit-token", b"").decode("latin-1")
+        return purchase_of_token(self.context.token_keys, token)
 
     async def claim_of_token(self) -> Purchase | None:
         """Look the claim up whose credit token is shown."""

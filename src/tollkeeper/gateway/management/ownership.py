@@ -8,7 +8,7 @@ import hmac
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError, Code, login_required
 from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.http.client_addresses import rate_key
 from tollkeeper.storage.gateway.authority import Authority
@@ -129,8 +129,3 @@ class Ownership:
         elif token is None or not hmac.compare_digest(management_hash(token), token_hash):
             raise ApiError(Code.FORBIDDEN, "managementToken is missing or is not this PayGate's")
         return caller.wallet
-
-
-def login_required() -> ApiError:
-    """401 AUTH_REQUIRED."""
-    return ApiError(Code.AUTH_REQUIRED, "this route requires user authentication")

@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     from tollkeeper.core.paygates.downloads import StoredFile
     from tollkeeper.core.paygates.target_addresses import TargetUrl
     from tollkeeper.edge.target.addresses import Resolver
-    from tollkeeper.gateway.call.gate_cache import Gates
     from tollkeeper.gateway.evidence.nodes import EvidenceNodes
     from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
     from tollkeeper.gateway.facilitator.client import Supported
+    from tollkeeper.gateway.gate_cache import Gates
     from tollkeeper.gateway.management.ownership import GateManager, Ownership
     from tollkeeper.gateway.management.target_probe import TargetProbe
     from tollkeeper.gateway.management.uploads import Uploads

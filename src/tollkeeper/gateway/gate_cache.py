@@ -15,8 +15,7 @@ from tollkeeper.core.paygates.fields import CreditBinding
 from tollkeeper.core.paygates.target_addresses import parse_target_url
 from tollkeeper.core.x402.challenge import build_challenge
 from tollkeeper.edge.target.relay import TargetUse
-from tollkeeper.gateway.call.headers import gate_wire
-from tollkeeper.gateway.open_gate import GateWire, OpenGate, not_found
+from tollkeeper.gateway.open_gate import GateWire, OpenGate, gate_wire, not_found
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
