@@ -18,6 +18,7 @@ from tollkeeper import __version__
 from tollkeeper.cli.accounts import login_command, logout_command, whoami_command
 from tollkeeper.cli.completion import completion_command
 from tollkeeper.cli.database import backup_command, database_app, restore_command
+from tollkeeper.cli.doctor import doctor_command
 from tollkeeper.cli.options import Config, ForRole
 from tollkeeper.cli.output import EXIT_CONFIGURATION, EXIT_FAILED, refuse, say, tell
 from tollkeeper.cli.pay import pay_command
@@ -63,6 +64,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "credits": credits_command,
     "completion": completion_command,
     "up": up_command,
+    "doctor": doctor_command,
     "backup": backup_command,
     "restore": restore_command,
 }

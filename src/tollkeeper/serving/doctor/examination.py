@@ -1,0 +1,68 @@
+"""`tollkeeper doctor`: everything that an operator would look at, each finding with what to do about it.
+
+It begins with what `config check` finds. It changes nothing and sends nothing to a chain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from typing import TYPE_CHECKING, Final
+
+from tollkeeper.serving.config.check import check_configuration
+from tollkeeper.serving.doctor.findings import Examination
+from tollkeeper.serving.doctor.nodes import examine_nodes
+from tollkeeper.serving.doctor.public_url import examine_public_url
+from tollkeeper.settings import Role, SettingProblem, inspect_settings
+from tollkeeper.storage.engine.urls import sqlite_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tollkeeper.settings import Settings
+
+_LOW_BYTES: Final = 1024**3
+_FULL_BYTES: Final = 100 * 1024**2
+
+
+def examine(role: Role, config: Path | None) -> Examination:
+    """Look at everything that belongs to a configuration.
+
+    Raises: SettingsError where the configuration's file cannot be read at all.
+    """
+    report = check_configuration(role, config)
+    settings, _ = inspect_settings(role, config)
+    found = Examination(
+        [f"{name}: {value}" for name, value in report.values if name.endswith((".nodes", ".signer"))],
+        list(report.warnings),
+        list(report.errors),
+        # The public URL is looked at here.
+        [one for one in report.unchecked if settings.public_url.text not in one],
+    )
+    if not report.errors:
+        found.good.append("settings, keys and database can be used")
+    _examine_disks(settings, found)
+    asyncio.run(_examine_network(settings, found))
+    return found
+
+
+async def _examine_network(settings: Settings, found: Examination) -> None:
+    await asyncio.gather(
+        examine_public_url(settings, found),
+        *(examine_nodes(network, found) for network in settings.networks.values() if network.rpc_urls),
+    )
+
+
+def _examine_disks(settings: Settings, found: Examination) -> None:
+    """Tell how much room is left where the database is."""
+    folder = sqlite_path(settings.database_url).parent
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return  # `config check` says why
+    told = f"{free / 1024**3:.1f} GiB are free at {folder}"
+    if free >= _LOW_BYTES:
+        found.good.append(told)
+        return
+    problem = SettingProblem("disk", told, "make room: on a full disk nothing is sold")
+    (found.errors if free < _FULL_BYTES else found.warnings).append(problem)
