@@ -65,7 +65,7 @@ from tollkeeper.storage.ledger.purchases import Purchases, TrustCaps
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from litestar.handlers import ASGIRouteHandler
+    from litestar.handlers import ASGIRouteHandler, HTTPRouteHandler
     from litestar.types import ASGIApp, HTTPScope, Receive, Send
 
     from tollkeeper.core.x402.payment_offer import Asset
@@ -389,7 +389,7 @@ def _files(config: GatewayConfig, database: Database, store: FileStore) -> Files
     )
 
 
-def create_app(gateway: Gateway, beside: Sequence[ASGIRouteHandler] = ()) -> ASGIApp:
+def create_app(gateway: Gateway, beside: Sequence[ASGIRouteHandler | HTTPRouteHandler] = ()) -> ASGIApp:
     """The ASGI application: everything but the calls of PayGates. `beside`: what the pages need and nobody else."""
 
     @route(operations.HEALTH)

@@ -120,6 +120,7 @@ async def welcome(sandbox: Sandbox) -> str:
 Tollkeeper sandbox: play money, public keys, this machine only. Gates may point at private addresses here.
 
   gateway  {sandbox.gateway_url}
+  sell     {sandbox.gateway_url}/app   the dashboard; there you can log in as the test owner
   hub      {sandbox.hub_url}
   target   {sandbox.target_url}
   PayGate  {url}   {PRICE} USDC buys {CREDITS} calls, on either network

@@ -20,6 +20,7 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.x402.challenge import Profile
 from tollkeeper.sandbox.demo.target import DemoTarget
 from tollkeeper.sandbox.evm.node import EvmNode
+from tollkeeper.sandbox.play import TestWalletPlay
 from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import (
     PUBLIC_SEED,
@@ -133,7 +134,7 @@ async def open_sandbox(options: Options) -> AsyncIterator[Sandbox]:
         target_server = await parts.enter_async_context(HttpServer(target, listen(HOST, 0), drain_seconds=1))
         gateway_url = f"http://{HOST}:{listening.getsockname()[1]}"
         settings = sandbox_settings(gateway_url, database, rpc_url, relayer, wallets, solana_url)
-        app = await parts.enter_async_context(compose(settings))
+        app = await parts.enter_async_context(compose(settings, play=TestWalletPlay(wallets)))
         await parts.enter_async_context(HttpServer(app, listening, drain_seconds=_DRAIN_SECONDS))
         yield Sandbox(
             gateway_url=gateway_url,

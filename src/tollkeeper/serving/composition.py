@@ -28,6 +28,7 @@ from tollkeeper.serving.books.inspection import keep_inspecting
 from tollkeeper.serving.books.reconciliation import keep_reconciling
 from tollkeeper.serving.config.file_stores import file_store
 from tollkeeper.serving.http.access_log import AccessLog, Mounted
+from tollkeeper.serving.http.app_host import AppHost
 from tollkeeper.serving.http.asgi import Application
 from tollkeeper.serving.http.origins import OriginGuard
 from tollkeeper.serving.http.traces import Spans, TracedHub
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from tollkeeper.hub.app import Hub
     from tollkeeper.serving.reloading import Reloading
     from tollkeeper.storage.engine.database import Database
+    from tollkeeper.web.play import Play
 
 T = TypeVar("T")
 
@@ -63,12 +65,15 @@ _NODES_WAIT_SECONDS: Final = 2.0
 
 @asynccontextmanager
 async def compose(
-    settings: Settings, inspection_seconds: float = INSPECTION_SECONDS, reloading: Reloading | None = None
+    settings: Settings,
+    inspection_seconds: float = INSPECTION_SECONDS,
+    reloading: Reloading | None = None,
+    play: Play | None = None,
 ) -> AsyncIterator[Application]:
     """The running application of these settings, until the block ends. Raises: StorageError.
 
     Its books are checked every `inspection_seconds`, more rarely where that takes long. `reloading` is given what new
-    settings reach.
+    settings reach. `play`: the test wallets of a sandbox.
     """
     async with AsyncExitStack() as parts:
         database = open_own_database(settings)
@@ -85,7 +90,7 @@ async def compose(
         if settings.role is Role.GATEWAY:
             hub_there = HttpTransport(_given(settings.hub_url))
             measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, hub_there, assets)
-            yield _fronted(_gateway_app(gateway, settings, assets), settings, measured, reloading)
+            yield _fronted(_gateway_app(gateway, settings, assets, play), settings, measured, reloading)
             return
         prefix = HUB_PREFIX if settings.role is Role.SERVE else ""
         public_url = settings.public_url.text + prefix
@@ -96,7 +101,7 @@ async def compose(
             return
         hub_here = AsgiTransport(hub, {GATEWAY_IN_PROCESS: settings.public_url.text})
         measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, hub_here, assets)
-        app = Mounted(_gateway_app(gateway, settings, assets), HUB_PREFIX, hub)
+        app = Mounted(_gateway_app(gateway, settings, assets, play), HUB_PREFIX, hub)
         yield _fronted(app, settings, measured, reloading)
 
 
@@ -119,7 +124,10 @@ def _fronted(app: Application, settings: Settings, measured: Measured, reloading
     guard = OriginGuard(app, settings.public_url.text, settings.cors_origins, guarded)
     if reloading is not None:
         reloading.gateway, reloading.guard = measured.gateway, guard
-    return AccessLog(guard, calls, measured.counts, measured.spans)
+    if calls is None or settings.app_url is None or settings.app_url == settings.public_url.text:
+        return AccessLog(guard, calls, measured.counts, measured.spans)
+    apart = AppHost(settings.app_url, guard, calls)
+    return AccessLog(apart, apart, measured.counts, measured.spans)
 
 
 def _auth(parts: AsyncExitStack, settings: Settings, database: Database) -> Auth:
@@ -140,11 +148,13 @@ def _auth(parts: AsyncExitStack, settings: Settings, database: Database) -> Auth
     )
 
 
-def _gateway_app(gateway: Gateway, settings: Settings, assets: Assets) -> ASGIApp:
+def _gateway_app(gateway: Gateway, settings: Settings, assets: Assets, play: Play | None) -> ASGIApp:
     from tollkeeper.gateway.app import create_app
     from tollkeeper.web.dashboard import Dashboard
+    from tollkeeper.web.home import home_routes
 
-    return create_app(gateway, [assets.route(), Dashboard(gateway, assets, settings.app_url).route()])
+    dashboard = Dashboard(gateway, assets, settings.app_url, play)
+    return create_app(gateway, [assets.route(), dashboard.route(), *home_routes(gateway, assets, settings.app_url)])
 
 
 def _hub_app(hub: Hub) -> ASGIApp:

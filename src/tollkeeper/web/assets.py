@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from litestar.handlers import ASGIRouteHandler
     from litestar.types import HTTPScope, Receive, Send
 
-_TYPES: Final = {"css": b"text/css; charset=utf-8", "js": b"text/javascript; charset=utf-8"}
+_TYPES: Final = {"css": b"text/css; charset=utf-8", "js": b"text/javascript; charset=utf-8", "svg": b"image/svg+xml"}
 # Of a line of ours: its indentation, or all of it where it says nothing to a browser.
 _SPACE_AND_COMMENTS: Final = re.compile(rb"(?m)^[ \t]*(?://.*)?\n|^[ \t]+")
 _KEPT: Final = b"public, max-age=31536000, immutable"
@@ -50,6 +50,10 @@ class Assets:
     def version(self) -> str:
         """A name of all their contents."""
         return hashlib.sha256(b"\0".join(one.plain for one in self._all.values())).hexdigest()[:12]
+
+    def plain(self, name: str) -> bytes:
+        """Return one file's content."""
+        return self._all[name].plain
 
     def route(self) -> ASGIRouteHandler:
         """Return the handler of `/assets`."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.gateway.app import Gateway
     from tollkeeper.web.assets import Assets
+    from tollkeeper.web.play import Play
 
 Handler: TypeAlias = "Callable[..., Awaitable[Answer]]"
 # The page asks nobody but this origin, holds no frame and no script of anybody else, and stands in no frame.
@@ -66,12 +67,12 @@ class Page:
 class Dashboard:
     """The pages, made when the first of them is asked for."""
 
-    def __init__(self, gateway: Gateway, assets: Assets, app_url: str | None, *, is_sandbox: bool = False) -> None:
-        """`app_url`: the origin that the pages answer at; None where there are no pages."""
+    def __init__(self, gateway: Gateway, assets: Assets, app_url: str | None, play: Play | None = None) -> None:
+        """`app_url`: the origin that the pages answer at; None where there are no pages. `play`: a sandbox's."""
         self._gateway = gateway
         self._assets = assets
         self._app_url = app_url
-        self._is_sandbox = is_sandbox
+        self._play = play
         self._pages: list[Page] | None = None
 
     def route(self) -> ASGIRouteHandler:
@@ -107,7 +108,7 @@ class Dashboard:
     def _place(self, app_url: str) -> Place:
         enabled = tuple(asset.network for asset in self._gateway.assets().values())
         assets = f"/assets/{self._assets.version}"
-        return Place(app_url, assets, enabled, self._gateway.config.default_network, self._is_sandbox)
+        return Place(app_url, assets, enabled, self._gateway.config.default_network, self._play is not None)
 
     async def _answer(self, visit: Visit) -> Answer:
         try:
@@ -124,7 +125,7 @@ class Dashboard:
         if self._pages is None:
             from tollkeeper.web.pages import all_pages  # noqa: PLC0415 - a process that no owner asks does without
 
-            self._pages = all_pages(self._gateway)
+            self._pages = all_pages(self._gateway, self._play)
         method = "GET" if visit.scope["method"] == "HEAD" else visit.scope["method"]
         found = [(page, match) for page in self._pages if (match := page.path.fullmatch(visit.path))]
         if not found:

@@ -62,7 +62,7 @@ class Overview:
             charts=[revenue_by_gate_chart(columns, starts, revenue), calls_chart(columns)],
             attention=attention,
             feed=[_event(one) for one in reversed(feed[-_FEED_ROWS:])],
-            since=now_ms,
+            since=now_ms - _LATE_MS,
             has_gates=(await self.management.page(visit.bearer, 1, 0))["pagination"]["totalCount"] > 0,
         )
 
@@ -73,20 +73,25 @@ class Overview:
         return Answer(self._stream(visit, since_ms, text.partition("-")[2]), media_type="text/event-stream")
 
     async def _stream(self, visit: Visit, since_ms: int, last_id: str) -> AsyncIterator[bytes]:
+        """Look again and again, until the browser is gone or its time is over; also when the program stops."""
         yield b"retry: 1000\n\n"
         sent: dict[str, None] = {last_id: None}
-        ends = time.monotonic() + _STREAM_SECONDS
-        first_ms = since_ms
-        while time.monotonic() < ends:
-            for one in await self.lists.feed(visit.bearer, max(first_ms, since_ms - _LATE_MS)):
-                if one["requestId"] in sent or (one["atMs"], one["requestId"]) <= (first_ms, last_id):
-                    continue
-                sent[one["requestId"]] = None
-                since_ms = max(since_ms, one["atMs"])
-                event_id = f"{one['atMs']}-{one['requestId']}"
-                yield b"id: %b\ndata: %b\n\n" % (event_id.encode(), _ENCODE(_event(one)))
-            await asyncio.sleep(_LOOK_SECONDS)
-        yield b": again\n\n"
+        ends, first_ms = time.monotonic() + _STREAM_SECONDS, since_ms
+        gone = asyncio.create_task(visit.until_gone())
+        try:
+            while time.monotonic() < ends and not gone.done():
+                for one in await self.lists.feed(visit.bearer, max(first_ms, since_ms - _LATE_MS)):
+                    if one["requestId"] in sent or (one["atMs"], one["requestId"]) <= (first_ms, last_id):
+                        continue
+                    sent[one["requestId"]] = None
+                    since_ms = max(since_ms, one["atMs"])
+                    event_id = f"{one['atMs']}-{one['requestId']}"
+                    yield b"id: %b\ndata: %b\n\n" % (event_id.encode(), _ENCODE(_event(one)))
+                await asyncio.wait({gone}, timeout=_LOOK_SECONDS)
+        except asyncio.CancelledError:
+            return
+        finally:
+            gone.cancel()
 
 
 def _event(request: dict[str, Any]) -> dict[str, Any]:

@@ -14,11 +14,13 @@ from tollkeeper.web.gate_list import GateList
 from tollkeeper.web.login import Login
 from tollkeeper.web.overview import Overview
 from tollkeeper.web.payments import PaymentPages
+from tollkeeper.web.playing import PlayPages
 from tollkeeper.web.requests import RequestPages
 
 if TYPE_CHECKING:
     from tollkeeper.gateway.app import Gateway
     from tollkeeper.web.dashboard import Handler
+    from tollkeeper.web.play import Play
 
 _GATE = "/paygates/(?P<gate_id>[0-9]{1,16})"
 _FORM = r"(?P<form>\.json|\.csv|)"
@@ -28,8 +30,8 @@ def _page(method: str, path: str, handler: Handler, *, is_open: bool = False) ->
     return Page(method, re.compile(path), handler, is_open)
 
 
-def all_pages(gateway: Gateway) -> list[Page]:
-    """Return every page, which is found by its path and method."""
+def all_pages(gateway: Gateway, play: Play | None) -> list[Page]:
+    """Return every page, which is found by its path and method; `play`: a sandbox's."""
     login = Login(gateway.auth)
     listed = GateList(gateway.management)
     editing = GateEditing(gateway.management, gateway.uploads, gateway.reports)
@@ -37,7 +39,15 @@ def all_pages(gateway: Gateway) -> list[Page]:
     gate = GatePage(gateway.management, gateway.reports, rows)
     overview = Overview(gateway.management, gateway.reports, rows)
     requests, payments = RequestPages(rows), PaymentPages(rows)
+    playing: list[Page] = []
+    if play is not None:
+        played = PlayPages(gateway.management, gateway.auth, play)
+        playing = [
+            _page("POST", "/login/test", played.log_in, is_open=True),
+            _page("POST", _GATE + "/pay", played.pay),
+        ]
     return [
+        *playing,
         _page("GET", "/login", login.show, is_open=True),
         _page("GET", "/login/message", login.message, is_open=True),
         _page("POST", "/login", login.log_in, is_open=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlencode
@@ -143,6 +144,14 @@ class Visit:
     def chunks(self) -> AsyncIterator[bytes]:
         """Return the body as it comes."""
         return receive_chunks(self.receive)
+
+    async def until_gone(self) -> None:
+        """Wait until the browser has closed the connection."""
+        with suppress(ConnectionResetError):
+            async for _ in self.chunks():
+                pass
+            while (await self.receive())["type"] != "http.disconnect":
+                pass
 
     async def form(self) -> dict[str, str]:
         """Read a small form of this session. Raises: FORBIDDEN, INVALID_PARAMETER, PAYLOAD_TOO_LARGE."""

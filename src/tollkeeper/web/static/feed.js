@@ -10,6 +10,7 @@ events.addEventListener("open", () => { state.textContent = "Live"; });
 events.addEventListener("error", () => { if (events.readyState === EventSource.CLOSED) state.textContent = "Not live: reload the page"; });
 events.addEventListener("message", ({ data }) => {
   const one = JSON.parse(data);
+  if (feed.querySelector(`a[href$="${CSS.escape(one.id)}"]`)) return; // the page had it already
   const time = make("time", { dateTime: one.at, textContent: one.at.slice(11, 19) });
   const link = make("a", { href: `/app/requests/${one.id}` }, time);
   feed.prepend(make("li", {}, link, " ", one.gate, ": ", make("strong", { className: one.isGood ? "good" : "bad", textContent: one.what })));

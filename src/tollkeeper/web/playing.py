@@ -1,0 +1,34 @@
+"""The pages of a sandbox's play: log in as the test owner, and pay as the test buyer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tollkeeper.auth import Auth
+    from tollkeeper.gateway.management.paygates import Management
+    from tollkeeper.web.play import Play
+    from tollkeeper.web.visit import Answer, Visit
+
+
+@dataclass(frozen=True, slots=True)
+class PlayPages:
+    """The pages."""
+
+    management: Management
+    auth: Auth
+    play: Play
+
+    async def log_in(self, visit: Visit) -> Answer:
+        """Begin a session of the test owner, whose key everybody knows."""
+        message = self.auth.message(self.play.owner, is_for_page=True)
+        visit.keep((await self.auth.login(message, self.play.sign(message))).tokens)
+        return visit.go("")
+
+    async def pay(self, visit: Visit, gate_id: int) -> Answer:
+        """Let the test buyer buy one call, and show what it got. Raises: NOT_FOUND, FORBIDDEN, UNAVAILABLE."""
+        await visit.form()
+        gate = await self.management.read(visit.bearer, gate_id)
+        played = await self.play.pay(gate["accessUrl"], gate["method"].partition(",")[0])
+        return visit.page("played.html", gate=gate, played=played)
