@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from tollkeeper.core.http.forwarding import Header
+from tollkeeper.core.http.heads import REQUEST_RULES, end_to_end, read_headers
+
+
+def passed_on(headers: list[Header], withheld: frozenset[bytes] = frozenset()) -> list[Header]:
+    """What a target is sent of a caller's headers. Raises: HeaderError."""
+    header, lines = read_headers(headers, REQUEST_RULES)
+    return pairs_of(end_to_end(lines, header.get(b"connection", b""), withheld))
 
 
 def pairs_of(lines: bytes) -> list[Header]:

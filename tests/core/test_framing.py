@@ -10,10 +10,9 @@ from tollkeeper.core.http.framing import (
     BodyEnd,
     FramingError,
     ResponseFraming,
-    check_request_head,
     judge_response_head,
-    request_body_bytes,
 )
+from tollkeeper.edge.shared.heads import read_head
 
 HOST: Header = (b"host", b"gw.example")
 
@@ -21,7 +20,7 @@ HOST: Header = (b"host", b"gw.example")
 def check(
     headers: list[Header], *, method: bytes = b"GET", target: bytes = b"/a", version: str = "1.1", host: bool = True
 ) -> None:
-    check_request_head(method, target, version, [HOST, *headers] if host else headers)
+    read_head(method, target, version, [HOST, *headers] if host else headers)
 
 
 def refusal_of(headers: list[Header], **parts: object) -> ApiError:
@@ -229,6 +228,6 @@ def test_a_response_head_with_two_readings_is_refused(status: int, version: str,
 
 
 def test_a_body_is_as_long_as_declared_of_unknown_length_in_chunks_and_else_not_there() -> None:
-    assert request_body_bytes([(b"host", b"x"), (b"content-length", b"12")]) == 12
-    assert request_body_bytes([(b"host", b"x"), (b"transfer-encoding", b"chunked")]) is None
-    assert request_body_bytes([(b"host", b"x")]) == 0
+    assert read_head(b"POST", b"/", "1.1", [HOST, (b"content-length", b"12")]).content_length == 12
+    assert read_head(b"POST", b"/", "1.1", [HOST, (b"transfer-encoding", b"chunked")]).content_length is None
+    assert read_head(b"POST", b"/", "1.1", [HOST]).content_length == 0

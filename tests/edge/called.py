@@ -13,7 +13,8 @@ from uvicorn.server import Server
 
 from tests.edge.callers import Listening, render
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.http.forwarding import caller_lines, response_lines
+from tollkeeper.core.http.forwarding import response_lines
+from tollkeeper.core.http.heads import end_to_end
 from tollkeeper.core.http.timeouts import Patience
 from tollkeeper.core.paygates.target_addresses import TargetUrl
 from tollkeeper.edge.server.call import InboundCall
@@ -146,7 +147,7 @@ class Calls:
         length = call.head.content_length
         framing = b"transfer-encoding: chunked\r\n" if length is None else b"content-length: %d\r\n" % length
         host = self.target.authority.encode()
-        lines = caller_lines(call.head.headers)
+        lines = end_to_end(call.head.lines, call.head.header.get(b"connection", b""))
         head = b"%b / HTTP/1.1\r\nhost: %b\r\n%b%b\r\n" % (call.method.encode(), host, lines, framing)
         body = b"" if length == 0 else call
         relay = self.forwarder.relay(

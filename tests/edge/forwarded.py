@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from tests.core.header_pairs import pairs_of
+from tests.core.header_pairs import pairs_of, passed_on
 from tollkeeper.core.http.forwarding import (
     VIA,
     Header,
-    caller_lines,
     encode_request_head,
     name_rules,
     request_target,
@@ -199,7 +198,7 @@ def _encode(
     """The request on the wire. Raises INVALID_PARAMETER."""
     path = request_target(request.target, request.subpath, request.query)
     withheld = frozenset(name_rules(name).normal for name, _ in request.added)
-    headers = [(b"host", request.target.authority.encode("ascii")), *pairs_of(caller_lines(request.headers, withheld))]
+    headers = [(b"host", request.target.authority.encode("ascii")), *passed_on(list(request.headers), withheld)]
     headers += [*request.added, (b"via", VIA)]
     length = len(body) if isinstance(body, bytes) else request.content_length
     if length is None:

@@ -522,7 +522,7 @@ async def test_a_fault_in_a_callback_is_logged_and_answered(monkeypatch: pytest.
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("tollkeeper.edge.server.protocol.check_request_head", broken)
+    monkeypatch.setattr("tollkeeper.edge.server.protocol.read_head", broken)
     async with listener() as listening:
         with structlog.testing.capture_logs() as logs:
             answer = first_answer(await say(listening, get(b"/a")))

@@ -78,7 +78,7 @@ def test_a_chunk_is_followed_however_its_size_is_written() -> None:
 
 def test_empty_lines_before_a_request_are_one_piece() -> None:
     for lines in (b"\r\n" * 1000, b"\n\r\n\r" * 1000):
-        assert Pieces().cut(lines + END, is_between=True) == len(lines)
+        assert Pieces().begin(lines + END) == len(lines)
 
 
 async def test_many_tiny_chunks_are_handed_on_as_one_and_others_have_their_turn() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tollkeeper.core.shares import Shares
 from tollkeeper.edge.server.call import BodySink, Connection, InboundCall
 from tollkeeper.edge.shared.deadlines import Deadlines
-from tollkeeper.edge.shared.heads import read_head
+from tollkeeper.edge.shared.heads import RequestHead
 from tollkeeper.edge.target.forwarder import Forwarder
 from tollkeeper.edge.target.spool import Space, Spool, SpoolRoom
 from tollkeeper.gateway.call.stream import PartsOwner, StreamedParts
@@ -45,7 +45,7 @@ class Collected:
 
 def of_call() -> Callable[[bytes], None]:
     """A request's body that nobody has asked for yet."""
-    head = read_head(b"POST", b"/a", [], None)
+    head = RequestHead("POST", b"/a", [], {}, [], None)
     return InboundCall.accepted(cast("Connection", None), cast("object", None), head).feed  # type: ignore[arg-type] # not asked
 
 

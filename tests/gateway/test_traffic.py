@@ -16,7 +16,7 @@ from tollkeeper.core.keys.sealing import KeyRing
 from tollkeeper.core.paygates.model import CreateDefaults, parse_create
 from tollkeeper.core.paygates.statistics import HOUR_MS, Kept
 from tollkeeper.edge.server.call import CallHandler, Connection, InboundCall
-from tollkeeper.edge.shared.heads import read_head
+from tollkeeper.edge.shared.heads import RequestHead
 from tollkeeper.gateway.traffic import LOGGED_MAX, ROWS_AT_ONCE, Traffic
 from tollkeeper.storage import Database, StorageError, open_database
 from tollkeeper.storage.engine.seals import Sealing
@@ -31,7 +31,7 @@ NEW: Final = parse_create(
 
 def request(name: str) -> InboundCall:
     """A request whose id is this."""
-    head = read_head(b"GET", b"/slug", [], 0)
+    head = RequestHead("GET", b"/slug", [], {}, [], 0)
     call = InboundCall.accepted(cast("Connection", None), cast("CallHandler", None), head)
     call.request_id = name
     return call

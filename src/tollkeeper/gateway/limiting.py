@@ -108,7 +108,11 @@ class UnpaidLimit:
         return any(hash(call.head.header.get(name)) in self.good for name in PROOFS if name in call.head.header)
 
     def _key(self, call: InboundCall) -> str:
-        return rate_key(self.clients.of(call.peer, call.head.headers))
+        return rate_key(self.client_of(call))
+
+    def client_of(self, call: InboundCall) -> str:
+        """Return the address of the call's client."""
+        return self.clients.of(call.peer, call.head.headers) if self.clients.has_proxies else call.peer
 
 
 class ApiLimits:

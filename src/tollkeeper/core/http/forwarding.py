@@ -134,6 +134,9 @@ _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _FORBIDDEN_IN_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _QUERY = re.compile(rb"[\x21\x22\x24-\x7e]*")  # printable, without "#"
 _SUBPATH = re.compile(rb"(?:[A-Za-z0-9\-._~!$&'()*+,=:@/]|%[0-9A-Fa-f]{2})*")  # RFC 3986 pchar, without ";"
+_PLAINEST_SUBPATH = re.compile(
+    rb"(?:/[A-Za-z0-9\-_~][A-Za-z0-9\-._~!$&'()*+,=:@]*+)++/?"
+)  # as most are: nothing to undo
 # Escapes that a target may undo into a separator: "/", "\", ";", ".", control characters.
 _SUBPATH_ESCAPES = re.compile(rb"%(?:2f|5c|3b|2e|[01][0-9a-f]|7f)", re.IGNORECASE)
 _ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
@@ -204,33 +207,12 @@ def request_target(target: TargetUrl, subpath: bytes, query: bytes) -> bytes:
     """
     path = target.path.encode("ascii")
     if subpath:
-        path = path.rstrip(b"/") + _check_subpath(subpath)
+        path = path.rstrip(b"/") + check_subpath(subpath)
     if not _QUERY.fullmatch(query):
         raise invalid("query", "the query contains characters that must be percent-encoded")
     own_query = target.query.encode("ascii")
     joined = b"&".join(part for part in (own_query, query) if part)
     return path + b"?" + joined if joined else path
-
-
-def caller_lines(headers: Iterable[Header], withheld: frozenset[bytes] = frozenset()) -> bytes:
-    """The caller's part of the head that a target is sent: end-to-end headers, in lines, without those `withheld`.
-
-    What `Connection` names is not end-to-end, wherever it stands. `withheld` are names that the gateway sets itself at
-    this gate, in the one spelling. Raises INVALID_PARAMETER for a header that cannot stand in a head.
-    """
-    named: set[bytes] = set()
-    kept: list[tuple[bytes, bytes, bytes]] = []
-    for name, value in headers:
-        rules = name_rules(name)
-        if rules.normal == b"connection":
-            named.update(name_rules(option.strip()).normal for option in value.split(b","))
-        elif not rules.is_stripped and rules.normal not in withheld:
-            if not rules.is_token:
-                raise _cannot_be_forwarded()
-            kept.append((rules.normal, name, value))
-    if not is_header_value_valid(b"".join([value for _, _, value in kept])):
-        raise _cannot_be_forwarded()
-    return b"".join([b"%b: %b\r\n" % (name, value) for normal, name, value in kept if normal not in named])
 
 
 def header_lines(headers: Iterable[Header]) -> bytes:
@@ -299,10 +281,6 @@ def response_lines(headers: Sequence[Header]) -> AnswerLines:
     return AnswerLines(lines, names, b"date" in names)
 
 
-def _cannot_be_forwarded() -> ApiError:
-    return invalid("headers", "a header has a name or a value that cannot be forwarded")
-
-
 def _may_run_scripts(content_types: list[bytes]) -> bool:
     """Return True if a browser could run scripts of the body: HTML, XML, SVG, or a body without one clear type."""
     if len(content_types) != 1:
@@ -313,6 +291,8 @@ def _may_run_scripts(content_types: list[bytes]) -> bool:
 
 def is_plain_subpath(subpath: bytes) -> bool:
     """Can every reader only understand this path in one way, however often it undoes escapes and whatever it folds?"""
+    if _PLAINEST_SUBPATH.fullmatch(subpath):
+        return True
     if not (subpath.startswith(b"/") and _SUBPATH.fullmatch(subpath)) or _SUBPATH_ESCAPES.search(subpath):
         return False
     try:
@@ -332,7 +312,8 @@ def is_plain_subpath(subpath: bytes) -> bool:
     )
 
 
-def _check_subpath(subpath: bytes) -> bytes:
+def check_subpath(subpath: bytes) -> bytes:
+    """Return a path below a slug that is plain. Raises INVALID_PARAMETER for another."""
     if not is_plain_subpath(subpath):
         raise ApiError(
             Code.INVALID_PARAMETER,

@@ -8,14 +8,14 @@ module refuses the rest. Pure: reads parsed heads, no bytes of a connection.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Final
 
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.http.forwarding import NAME_REMEMBERED_BYTES, Header, name_rules
+from tollkeeper.core.http.forwarding import Header, name_rules
 
 VERSIONS: Final = frozenset({"1.0", "1.1"})
 # Registered methods of HTTP, without CONNECT and what the parser knows of other protocols (RTSP, ICE). Which of them a
@@ -26,11 +26,10 @@ METHODS: Final = frozenset(
     b"UNSUBSCRIBE".split()
 )
 
-_ONCE: Final = frozenset({b"content-length", b"content-type", b"expect", b"host", b"transfer-encoding"})
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
-_BAD_TARGET = re.compile(rb"[^\x21\x22\x24-\x7e]")  # controls, space, "#", non-ASCII
-# A backslash, half an escape. In a query both stay as they are: clients of the URL standard send them so.
-_BAD_PATH = re.compile(rb"\\|%(?![0-9A-Fa-f]{2})")
+# Printable, without "#"; in the path no backslash and no half escape. In a query both stay as they are: clients of the
+# URL standard send them so.
+_TARGET = re.compile(rb"/(?:[\x21\x22\x24\x26-\x3e\x40-\x5b\x5d-\x7e]++|%[0-9A-Fa-f]{2})*+(?:\?[\x21\x22\x24-\x7e]*)?")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 
 
@@ -55,42 +54,39 @@ class ResponseFraming:
     declared_bytes: int | None
 
 
-class _HeaderRule(Enum):
-    """How often a header may stand in a request's head."""
+def judge_request_head(method: bytes, target: bytes, version: str, header: Mapping[bytes, bytes]) -> int | None:
+    """Refuse a request head that is ambiguous. `header` as `heads.read_headers` has it. Raises INVALID_PARAMETER.
 
-    FREE = "any number of times"
-    ONCE = "once"
-    NEVER = "never in this spelling"
+    Returns how long the body is that follows; None where only its last chunk tells.
+    """
+    if version not in VERSIONS:
+        raise refused("the HTTP version is not supported")
+    if method not in METHODS:
+        raise refused("the method is not supported")
+    if not _TARGET.fullmatch(target):
+        raise refused("the request target must be a path, without characters that must be percent-encoded")
+    try:
+        _check_host(header[b"host"])
+    except KeyError:
+        raise refused("the header host is missing") from None
+    length, encoding = header.get(b"content-length"), header.get(b"transfer-encoding")
+    if encoding is not None:
+        if length is not None:
+            raise refused("a body has one length only")
+        if encoding.lower() != b"chunked" or version == "1.0":
+            raise refused("the transfer encoding is not supported")
+        return None
+    if length is None:
+        return 0
+    if not _LENGTH.fullmatch(length):
+        raise refused("the header content-length is not a length")
+    return int(length)
 
 
-def check_request_head(method: bytes, target: bytes, version: str, headers: Sequence[Header]) -> None:
-    """Refuse a request head that is ambiguous. Header names are in lower case. Raises INVALID_PARAMETER."""
-    _check_request_line(method, target, version)
-    seen: set[bytes] = set()
-    for name, value in headers:
-        standing = _remembered_standing(name) if len(name) <= NAME_REMEMBERED_BYTES else _standing(name)
-        if standing is _HeaderRule.FREE:
-            continue
-        if standing is _HeaderRule.NEVER:
-            raise _refused("a header has a name that some servers read as another one, which is the gateway's")
-        if name in seen:
-            raise _refused(f"the header {name.decode('ascii')} is there twice")
-        seen.add(name)
-        _check_request_value(name, value, version)
-    if b"host" not in seen:
-        raise _refused("the header host is missing")
-    if b"content-length" in seen and b"transfer-encoding" in seen:
-        raise _refused("a body has one length only")
-
-
-def request_body_bytes(headers: Sequence[Header]) -> int | None:
-    """How long the body is that follows a request's head that was checked; None where only its last chunk tells."""
-    for name, value in headers:
-        if name == b"content-length":
-            return int(value)
-        if name == b"transfer-encoding":
-            return None
-    return 0
+@lru_cache(maxsize=1024)
+def _check_host(host: bytes) -> None:
+    if not _HOST.fullmatch(host):
+        raise refused("the header host is not a host")
 
 
 def judge_response_head(method: str, status: int, version: str, headers: Sequence[Header]) -> ResponseFraming:
@@ -112,37 +108,6 @@ def judge_response_head(method: str, status: int, version: str, headers: Sequenc
     if chunked:
         return ResponseFraming(BodyEnd.CHUNKED, None)
     return ResponseFraming(BodyEnd.CLOSE if declared is None else BodyEnd.LENGTH, declared)
-
-
-def _standing(name: bytes) -> _HeaderRule:
-    rules = name_rules(name)
-    if name != rules.normal:
-        return _HeaderRule.NEVER if rules.is_stripped else _HeaderRule.FREE
-    decides = name in _ONCE or (rules.is_protected and name != b"cookie")
-    return _HeaderRule.ONCE if decides else _HeaderRule.FREE
-
-
-_remembered_standing = lru_cache(maxsize=4096)(_standing)
-
-
-def _check_request_line(method: bytes, target: bytes, version: str) -> None:
-    if version not in VERSIONS:
-        raise _refused("the HTTP version is not supported")
-    if method not in METHODS:
-        raise _refused("the method is not supported")
-    if not target.startswith(b"/"):
-        raise _refused("the request target must be a path")
-    if _BAD_TARGET.search(target) or _BAD_PATH.search(target.partition(b"?")[0]):
-        raise _refused("the request target contains characters that must be percent-encoded")
-
-
-def _check_request_value(name: bytes, value: bytes, version: str) -> None:
-    if name == b"host" and not _HOST.fullmatch(value):
-        raise _refused("the header host is not a host")
-    if name == b"transfer-encoding" and (value.lower() != b"chunked" or version == "1.0"):
-        raise _refused("the transfer encoding is not supported")
-    if name == b"content-length" and not _LENGTH.fullmatch(value.strip(b" \t")):
-        raise _refused("the header content-length is not a length")
 
 
 _LENGTHS: Final = frozenset({b"content-length", b"transfer-encoding"})
@@ -168,5 +133,6 @@ def _response_lengths(headers: Sequence[Header]) -> tuple[int | None, bool]:
     return declared, chunked
 
 
-def _refused(message: str) -> ApiError:
+def refused(message: str) -> ApiError:
+    """The refusal of a request head."""
     return ApiError(Code.INVALID_PARAMETER, message, details={"field": "request"})

@@ -135,16 +135,12 @@ class InboundCall(msgspec.Struct, eq=False):
         connection: Connection,
         handler: CallHandler,
         head: RequestHead,
-        *,
-        keep_alive: bool = True,
-        takes_chunks: bool = True,
+        keep_alive: bool = True,  # noqa: FBT001, FBT002 - by place: one for each request
+        takes_chunks: bool = True,  # noqa: FBT001, FBT002 - as above
     ) -> InboundCall:
         """A request that came now."""
         request_id, started_ns = new_request_id_at(clock_ms()), time.perf_counter_ns()
-        call = InboundCall(connection, handler, head, head.method, request_id, started_ns, keep_alive, takes_chunks)
-        if takes_chunks:  # HTTP/1.0, which takes none, knows no answer before the answer (RFC 9110 10.1.1)
-            call.waiting_for_100_continue = head.header.get(b"expect", b"").lower() == b"100-continue"
-        return call
+        return InboundCall(connection, handler, head, head.method, request_id, started_ns, keep_alive, takes_chunks)
 
     # Its head is the caller's secret.
 

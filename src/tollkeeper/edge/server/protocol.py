@@ -17,7 +17,6 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.client_addresses import plain_address, rate_key
-from tollkeeper.core.http.framing import check_request_head, request_body_bytes
 from tollkeeper.core.limits import HEADERS_MAX, REQUEST_HEAD_SIZE_BYTES
 from tollkeeper.edge.server.call import CallHandler, InboundCall
 from tollkeeper.edge.server.caller_connection import CallerConnection
@@ -120,16 +119,16 @@ class StrictProtocol(CallerConnection):
 
     def _read(self, data: bytes) -> bytes | None:
         """Read the first piece of `data`; returns what is to be read next, if anything."""
+        pieces = self._pieces
         is_between = not (self._in_head or self._in_body)
-        end = self._pieces.cut(data, is_between=is_between)
-        piece, rest = (data, b"") if end == len(data) else (data[:end], data[end:])
+        end = pieces.begin(data) if is_between else pieces.cut(data)
+        piece = data if end == len(data) else data[:end]
         if is_between:
             if end > CHATTER_BYTES and piece[:1] in (b"\r", b"\n"):
                 self._refuse(malformed("there is too much before it"))
                 return None
-            self._pieces.begin(piece)
         elif self._in_head:
-            self._pieces.go_on(piece)
+            pieces.go_on(piece)
         upgrade_at: int | None = None
         try:
             self._parse(piece)
@@ -139,14 +138,16 @@ class StrictProtocol(CallerConnection):
             self._refuse(reason_of(error))
         if self._refusal is not None:
             return None
-        return rest if upgrade_at is None else self._read_without_upgrade() + piece[upgrade_at:] + rest
+        unread = data[end:]
+        return unread if upgrade_at is None else self._read_without_upgrade() + piece[upgrade_at:] + unread
 
     def _parse(self, data: bytes) -> None:
         """Raises HttpParserUpgrade, HttpParserError."""
         was_in_head = self._in_head
         self._chatter_bytes += len(data)
         self.parser.feed_data(data)
-        self._hand_on_body()
+        if self._came is not None:
+            self._hand_on_body()
         if self._in_head:
             # A head is measured by its parts (`on_header`); of an endless part only the bytes are known.
             if not was_in_head:
@@ -161,7 +162,6 @@ class StrictProtocol(CallerConnection):
     def on_message_begin(self) -> None:
         """The first byte of a head. The ASGI scope is made when it is known to be needed."""
         self.url = b""
-        self.expect_100_continue = False
         self.headers = []
         self._in_head = True
         self._begun += 1
@@ -181,11 +181,6 @@ class StrictProtocol(CallerConnection):
         if self._head_bytes > REQUEST_HEAD_SIZE_BYTES or len(self.headers) >= HEADERS_MAX:
             raise head_too_large(len(self.headers))
         if self._in_head:
-            name = name.lower()
-            # What stands behind a value is no part of it (RFC 9110 5.5); what stands before it the parser leaves out.
-            if name != b"transfer-encoding":  # by that as it came goes the parser, and `request_body_bytes` as well
-                value = value.rstrip(b" \t")
-            self.expect_100_continue |= name == b"expect" and value.lower() == b"100-continue"
             self.headers.append((name, value))
         else:
             check_trailer(name)
@@ -198,9 +193,8 @@ class StrictProtocol(CallerConnection):
         self._head_bytes = self._chatter_bytes = 0
         self._body_seconds = 0.0
         method, version = parser.get_method(), parser.get_http_version()
-        self._is_http_11 = version == "1.1"
-        self.expect_100_continue &= self._is_http_11  # HTTP/1.0 knows no answer before the answer (RFC 9110 10.1.1)
-        check_request_head(method, self.url, version, self.headers)
+        self._is_http_11 = is_http_11 = version == "1.1"
+        head = read_head(method, self.url, version, self.headers)
         if len(self.pipeline) >= PIPELINED_MAX:
             raise ApiError(Code.RATE_LIMITED, "too many requests wait on this connection")
         if not self._pieces.is_first_line(method, self.url, version):
@@ -212,25 +206,36 @@ class StrictProtocol(CallerConnection):
             self._without_upgrade = True
             return
         self._without_upgrade = False
-        length_bytes = request_body_bytes(self.headers)
-        self._in_body = length_bytes != 0
-        self._pieces.begin_body(length_bytes)
-        keep_alive = version != "1.0" and parser.should_keep_alive()
-        # A caller who waits to be asked for its body may send it or not, once it is answered.
-        is_long = length_bytes is None or length_bytes > UNREAD_BODY_BYTES or self.expect_100_continue
-        self._closes_early = keep_alive and is_long and self._in_body
+        keep_alive = is_http_11 and parser.should_keep_alive()
+        length_bytes = head.content_length
+        if length_bytes != 0 or b"expect" in head.header:
+            self._begin_body(head, keep_alive=keep_alive)
+        else:
+            self._in_body = self._closes_early = self.expect_100_continue = False
+            self._pieces.end_body()
         calls = self.listener.calls
         if calls is not None and calls.takes(self.url):
-            head = read_head(method, self.url, self.headers, length_bytes)
             self._accept_call(calls, head, keep_alive=keep_alive and not self._closes_early)
         else:
+            self.headers = head.headers
             self._accept_for_asgi()
+
+    def _begin_body(self, head: RequestHead, *, keep_alive: bool) -> None:
+        """A body follows, or its caller speaks of one."""
+        length_bytes = head.content_length
+        # HTTP/1.0 knows no answer before the answer (RFC 9110 10.1.1).
+        expects = head.header.get(b"expect", b"").lower() == b"100-continue" and self._is_http_11
+        self.expect_100_continue = expects
+        self._in_body = length_bytes != 0
+        self._pieces.begin_body(length_bytes)
+        # A caller who waits to be asked for its body may send it or not, once it is answered.
+        is_long = length_bytes is None or length_bytes > UNREAD_BODY_BYTES or expects
+        self._closes_early = keep_alive and is_long and self._in_body
 
     def _accept_call(self, calls: CallHandler, head: RequestHead, *, keep_alive: bool) -> None:
         """Begin the call, or let it wait for its turn and for a caller who reads."""
-        call = InboundCall.accepted(
-            self, calls, head, keep_alive=keep_alive and not self._is_draining, takes_chunks=self._is_http_11
-        )
+        call = InboundCall.accepted(self, calls, head, keep_alive and not self._is_draining, self._is_http_11)
+        call.waiting_for_100_continue = self.expect_100_continue
         self.cycle = call  # type: ignore[assignment]  # uvicorn asks it only what `InboundCall` names
         self._unanswered += 1
         self._is_accepted = True
@@ -303,9 +308,11 @@ class StrictProtocol(CallerConnection):
     def on_message_complete(self) -> None:
         """The last byte of a request."""
         if not self._without_upgrade:
-            self._hand_on_body()
-            self._in_body = False
-            self._pieces.end_body()
+            if self._in_body:
+                if self._came is not None:
+                    self._hand_on_body()
+                self._in_body = False
+                self._pieces.end_body()
             if self._closes_early:
                 self._keep_after_all()
             cycle: Any = self.cycle
@@ -353,7 +360,8 @@ class StrictProtocol(CallerConnection):
     def _read_without_upgrade(self) -> bytes:
         """The head that was read, as if no upgrade had been asked for, for a parser that has read nothing yet."""
         parser = self.parser
-        head = without_upgrade(parser.get_method(), self.url, parser.get_http_version(), self.headers)
+        headers = [(name.lower(), value.strip(b" \t")) for name, value in self.headers]
+        head = without_upgrade(parser.get_method(), self.url, parser.get_http_version(), headers)
         self._in_body, self.parser = False, HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         return head

@@ -11,6 +11,7 @@ import re
 from typing import Final
 
 _EMPTY_LINE: Final = b"\r\n\r\n"
+_SPACE: Final = 0x20
 _SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]+)(?:;[^\r\n]*)?\r\n")
 _SIZE_LINE_BEGUN: Final = re.compile(rb"([0-9A-Fa-f]+)(;[^\r\n]*)?(\r?)")
 _LINE_ENDS: Final = re.compile(rb"[\r\n]+")
@@ -44,14 +45,28 @@ class Pieces:
         self.body_left_bytes = None
         self.is_in_chunks = False
 
-    def cut(self, data: bytes, *, is_between: bool = False) -> int:
-        """Return the end of the first piece of `data`. `is_between`: no request has begun.
+    def begin(self, data: bytes) -> int:
+        """Return the end of the first piece of `data`, where no request has begun.
 
-        Line ends before a request are one piece, however many they are.
+        Line ends before a request are one piece, however many they are. Of what the parser skips there, an empty line
+        is forgotten once it is whole, and of anything else so much is kept that the request behind it is refused.
         """
-        if is_between and (ends := _LINE_ENDS.match(data)) is not None:
-            self._tail = b""
-            return ends.end()
+        if data[0] > _SPACE and not self.line:  # as most requests begin
+            end = data.find(_EMPTY_LINE) + 4
+            self._tail = data[-3:] if end < 4 else b""
+            end = len(data) if end < 4 else end
+            self.line = data[:end]
+            return end
+        ends = _LINE_ENDS.match(data)
+        if ends is None:
+            end = self.cut(data)
+        else:
+            self._tail, end = b"", ends.end()
+        self.line = _without_empty_lines(self.line[:2] + data[:end])
+        return end
+
+    def cut(self, data: bytes) -> int:
+        """Return the end of the first piece of `data`."""
         left = self.body_left_bytes
         if left is not None:
             end = min(left, len(data))
@@ -96,14 +111,6 @@ class Pieces:
             break
         self._chunk_left_bytes = max(0, at - end)
         return max(0, min(at, end) - len(carried))
-
-    def begin(self, piece: bytes) -> None:
-        """A piece between two requests: what stands before the next one, or its first bytes.
-
-        Of what the parser skips there, an empty line is forgotten once it is whole, and of anything else so much is
-        kept that the request behind it is refused.
-        """
-        self.line = _without_empty_lines(self.line[:2] + piece)
 
     def go_on(self, piece: bytes) -> None:
         """A further piece of a head."""

@@ -8,26 +8,39 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tollkeeper.core.http.forwarding import Header
-from tollkeeper.core.http.framing import ResponseFraming
+from tollkeeper.core.http.framing import ResponseFraming, judge_request_head, refused
+from tollkeeper.core.http.heads import REQUEST_RULES, HeaderError, read_headers
 
 
 @dataclass(slots=True)
 class RequestHead:
-    """A checked head. `header` has each header once, names in lower case; nobody changes it.
+    """A checked head, of whose parts nobody changes any.
 
-    `content_length` None: a chunked body.
+    `sent` are its headers as they came; `header` has each once, its name in lower case; `lines` are those that are
+    passed on, as `core.http.heads.read_headers` has them. `content_length` None: a chunked body.
     """
 
     method: str
     target: bytes
-    headers: list[Header] = field(repr=False)
+    sent: list[Header] = field(repr=False)
     header: dict[bytes, bytes] = field(repr=False)
+    lines: list[bytes] = field(repr=False)
     content_length: int | None
 
+    @property
+    def headers(self) -> list[Header]:
+        """All headers, their names in lower case: for ASGI."""
+        return [(name.lower(), value.rstrip(b" \t")) for name, value in self.sent]
 
-def read_head(method: bytes, target: bytes, headers: list[Header], body_bytes: int | None) -> RequestHead:
-    """The head in these parts, which `check_request_head` has let through."""
-    return RequestHead(method.decode("ascii"), target, headers, dict(headers), body_bytes)
+
+def read_head(method: bytes, target: bytes, version: str, sent: list[Header]) -> RequestHead:
+    """Judge and copy a caller's head, in one pass over its headers. Raises INVALID_PARAMETER."""
+    try:
+        header, lines = read_headers(sent, REQUEST_RULES)
+    except HeaderError as error:
+        raise refused(str(error)) from None
+    length = judge_request_head(method, target, version, header)
+    return RequestHead(method.decode("ascii"), target, sent, header, lines, length)
 
 
 @dataclass(slots=True)

@@ -367,7 +367,7 @@ class Credit:
             if await buying.decisions.is_under_way_again(failed, call.deadline):
                 return SpendResult(Spend.STALE)
             raise refused
-        client = call.context.limit.clients.of(call.http.peer, call.http.head.headers)
+        client = call.context.limit.client_of(call.http)
         tenant = call.gate.gate.owner_wallet or rate_key(client)
         attempt = PurchaseAttempt(buying.decisions, call.gate, presented, call.buyer, tenant)
         return await buying.buy(attempt, call.deadline)

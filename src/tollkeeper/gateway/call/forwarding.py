@@ -70,7 +70,7 @@ class Forwarding:
                 signed, body = await self._read_ahead(body, length)
             signature = heads.signature_of(http, gate, call.facts, self._purchase, signed, context.random_bytes)
             length = len(body) if isinstance(body, bytes) else length
-        client = context.limit.clients.of(http.peer, http.head.headers)
+        client = context.limit.client_of(http)
         head = heads.target_head(http, gate, call.facts, self._purchase, client, length, signature=signature)
         request = RelayRequest(gate.use, gate.target, http.method, head, body, length)
         if gate.gate.stream:

@@ -15,6 +15,7 @@ from tollkeeper.core.http.forwarding import (
     header_lines,
     response_lines,
 )
+from tollkeeper.core.http.heads import end_to_end
 from tollkeeper.core.paygates.locations import LOCATION_NAMES
 from tollkeeper.core.paygates.target_signing import (
     NONCE_SIZE_BYTES,
@@ -80,23 +81,31 @@ def target_head(
 
     `client` is the caller's address, `length` the body's, None where nobody knows it.
     """
-    asked.fit(call, opened)
+    head = call.head
     if length is None:
         framing = b"transfer-encoding: chunked\r\n"
     elif length or call.method in _BODY_EXPECTED:
         framing = b"content-length: %d\r\n" % length
     else:
         framing = b""
-    return b"%b %b HTTP/1.1\r\n%b%b%bx-request-id: %b\r\nx-forwarded-for: %b\r\n%b%b\r\n" % (
-        call.method.encode(),
-        asked.path,
-        opened.wire.lines,
-        asked.lines,
-        _buyer_lines(purchase.id, purchase.payer),
-        call.request_id.encode(),
-        client.encode(),
-        signature,
-        framing,
+    return b"".join(
+        (
+            call.method.encode(),
+            b" ",
+            asked.target_path(opened),
+            b" HTTP/1.1\r\n",
+            opened.wire.lines,
+            end_to_end(head.lines, head.header.get(b"connection", b""), opened.wire.withheld),
+            _buyer_lines(purchase.id, purchase.payer),
+            b"x-request-id: ",
+            call.request_id.encode(),
+            b"\r\nx-forwarded-for: ",
+            client.encode(),
+            b"\r\n",
+            signature,
+            framing,
+            b"\r\n",
+        )
     )
 
 
@@ -111,10 +120,9 @@ def signature_of(
     """The header lines that sign the request to the target of a gate that wants it."""
     target = opened.target
     assert target is not None  # noqa: S101 - a file PayGate signs nothing
-    asked.fit(call, opened)
     signed = SignedCall(
         method=call.method,
-        target_uri=f"{target.scheme}://{target.authority}{asked.path.decode('ascii')}",
+        target_uri=f"{target.scheme}://{target.authority}{asked.target_path(opened).decode('ascii')}",
         body=body,
         payer=shown_address(purchase.payer),
         purchase_id=purchase.id,
@@ -145,7 +153,7 @@ def answer_lines(call: InboundCall, opened: OpenGate, asked: RequestFacts, head:
         )
     headers, locations = head.headers, opened.wire.locations
     if locations is not None and any(name in LOCATION_NAMES for name, _ in headers):
-        headers = locations.told(headers, call.method, head.status, asked.path)
+        headers = locations.told(headers, call.method, head.status, asked.target_path(opened))
     lines, names, has_date = response_lines(headers)
     shown = b"".join([b", " + name for name in dict.fromkeys(names) if name not in _EXPOSED_NAMES])
     return b"%b%b%b%b\r\n" % (lines, _ANY_PAGE, _EXPOSE, shown), has_date

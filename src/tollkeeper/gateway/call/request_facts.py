@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tollkeeper.core.api.errors import ApiError, Code, failed_check, invalid, payment_error
-from tollkeeper.core.http.forwarding import caller_lines, request_target
+from tollkeeper.core.http.forwarding import check_subpath, request_target
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.paygates.parameters import without
 from tollkeeper.core.x402.challenge import profile_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.paygates.model import PayGate
     from tollkeeper.core.x402.challenge import Challenge, Profile
     from tollkeeper.edge.server.call import BodySink, BodySource, InboundCall
-    from tollkeeper.gateway.open_gate import GateWire, OpenGate
+    from tollkeeper.gateway.open_gate import OpenGate
 
 
 def is_preflight(call: InboundCall) -> bool:
@@ -114,31 +114,20 @@ def too_large(limit_bytes: int) -> ApiError:
 
 @dataclass(slots=True)
 class RequestFacts:
-    """The facts of a request's head.
-
-    `path` and `lines` (of headers) are what a target is sent of it, made for the gate whose `wire` this is.
-    """
+    """The facts of a request's head. Its first path segment is a slug."""
 
     slug: str
     query: bytes
     subpath: bytes
     has_proof: bool
-    wire: GateWire | None = None
-    path: bytes = b""
-    lines: bytes = b""
 
-    def fit(self, call: InboundCall, opened: OpenGate) -> None:
-        """Make `path` and `lines` for this gate, unless they are. Raises: INVALID_PARAMETER."""
+    def target_path(self, opened: OpenGate) -> bytes:
+        """Path and query of the request to this gate's target. Raises: INVALID_PARAMETER."""
         wire, target = opened.wire, opened.target
-        if self.wire is wire:
-            return
-        assert target is not None  # noqa: S101 - a file PayGate sends nothing
-        self.path = wire.path
-        if self.query or self.subpath:
-            query = without(self.query, wire.own_parameters) if wire.own_parameters else self.query
-            self.path = request_target(target, self.subpath, query)
-        self.lines = caller_lines(call.head.headers, wire.withheld)
-        self.wire = wire
+        if not (self.query or self.subpath) or target is None:
+            return wire.path
+        query = without(self.query, wire.own_parameters) if wire.own_parameters else self.query
+        return request_target(target, self.subpath, query)
 
 
 def asked_by(call: InboundCall) -> RequestFacts:
@@ -156,20 +145,20 @@ def check_forwardable(call: InboundCall, asked: RequestFacts, opened: OpenGate) 
     NOT_FOUND for a path below a slug that has none, INVALID_PARAMETER for one that could be read in two ways and for
     whatever else cannot be sent on; a WebSocket too.
     """
-    target = opened.target
     if b"upgrade" in call.head.header:
         _check_upgrade(call)
-    if asked.subpath and (target is None or not opened.gate.allow_subpaths):
-        raise ApiError(Code.NOT_FOUND, "this PayGate has no paths below its slug")
-    if target is not None:
-        asked.fit(call, opened)
+    if asked.subpath:
+        if opened.target is None or not opened.gate.allow_subpaths:
+            raise ApiError(Code.NOT_FOUND, "this PayGate has no paths below its slug")
+        check_subpath(asked.subpath)
+    if asked.query and opened.wire.own_parameters:
+        without(asked.query, opened.wire.own_parameters)
 
 
 def _check_upgrade(call: InboundCall) -> None:
     """Any other protocol may be left unanswered (RFC 9110 7.8); who wants a WebSocket cannot use a plain answer."""
-    for name, value in call.head.headers:
-        if name == b"upgrade" and b"websocket" in value.lower():
-            raise invalid("Upgrade", "a PayGate answers HTTP requests; it opens no WebSocket connection")
+    if b"websocket" in call.head.header[b"upgrade"].lower():
+        raise invalid("Upgrade", "a PayGate answers HTTP requests; it opens no WebSocket connection")
 
 
 def body_of(call: InboundCall, limit_bytes: int, break_off: Callable[[Exception], None]) -> bytes | BodySource:
