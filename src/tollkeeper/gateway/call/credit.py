@@ -262,9 +262,9 @@ class Credit:
             call.driver.check()
             raise
         if result.outcome is Spend.SPENT:
-            self.state, call.purchase = CreditState.TAKEN, result.purchase
+            self.state, call.purchase = CreditState.TAKEN, result.purchase  # 4.3: charged from here on
         if call.context.is_stopping:
-            call.driver.cut_short(Cut.STOPPED)
+            call.driver.cut_short(Cut.STOPPED)  # 4.5: a 503, and it is given back
         if call.driver.cut is not None:
             call.driver.check()
         return result
@@ -323,7 +323,7 @@ class Credit:
                 proof = None  # it is used: whoever is asked to settle it says why not
         await self._check_next_try(held.purchase)
         result = await self._take(call.driver.in_task(self._buy(presented, held.purchase, proof)))
-        if result.outcome is Spend.SPENT:  # charged, so it is forwarded whatever its gate asks for by now
+        if result.outcome is Spend.SPENT:  # 4.3: charged, so it is forwarded whatever its gate asks for by now
             call.gate = await call.driver.in_task(call.context.gates.current(call.gate))
         elif result.outcome is Spend.STALE:
             await call.driver.in_task(call.reload_gate())
@@ -373,7 +373,7 @@ class Credit:
         return await buying.buy(attempt, call.deadline)
 
     async def _check_next_try(self, failed: Purchase | None) -> None:
-        """A payment that a transaction made public is tried again, where the token counts, for its buyer alone.
+        """A payment that a transaction made public is tried again, where the token counts, for its buyer alone (4.3).
 
         Whichever attempt's transaction that was: a later attempt may have sent nothing. `failed` is None where it was
         never claimed. Raises: CREDIT_TOKEN_REQUIRED.
@@ -404,8 +404,9 @@ class Credit:
             holds = await in_task(call.context.buying.proofs.is_held_by(result.found))
             raise credit_refusals.shown_before(result.found, holds=holds)
         elif result.outcome is Spend.WITHHELD:
+            # 4.3: a client told to pay again would pay for credits that it holds
             raise credit_refusals.withheld(result.found, call.gate.gate.credit_binding, presented)
-        elif not await in_task(self._is_to_be_asked_again(result, presented)):
+        elif not await in_task(self._is_to_be_asked_again(result, presented)):  # 4.3: never a 402 while it settles
             raise ExhaustedError.of(result.found)
 
     async def _is_to_be_asked_again(self, result: SpendResult, presented: PresentedPayment | None) -> bool:

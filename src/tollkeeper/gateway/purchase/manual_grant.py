@@ -37,7 +37,7 @@ _NAMES: Final = "it is " + ", or ".join(row.transaction_words for row in FAMILIE
 
 
 @dataclass(frozen=True, slots=True)
-class Honouring:
+class ManualGrants:
     """`chain_of` gives the node of a network, to be opened here; None where there is none."""
 
     paygates: PayGates

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tollkeeper.api import clock_ms, new_request_id
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.gateway.purchase.manual_grant import Honouring
+from tollkeeper.gateway.purchase.manual_grant import ManualGrants
 from tollkeeper.serving.nodes import chain_of
 from tollkeeper.storage.gateway.paygates import PayGates
 from tollkeeper.storage.ledger.purchases import Purchases
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def commands_of(settings: Settings, database: Database, keys: EncryptionKeys) -> Carry:
     """Return the function that carries out an order, named by its `order`, on this database."""
-    honouring = _honouring(settings, database, keys)
+    honouring = _manual_grants(settings, database, keys)
 
     async def honour(order: dict[str, Any]) -> dict[str, Any]:
         """Grant what a payment bought that somebody else carried out (contract 4.3)."""
@@ -46,12 +46,12 @@ def commands_of(settings: Settings, database: Database, keys: EncryptionKeys) ->
     return carry_out
 
 
-def _honouring(settings: Settings, database: Database, keys: EncryptionKeys) -> Honouring:
+def _manual_grants(settings: Settings, database: Database, keys: EncryptionKeys) -> ManualGrants:
     def chain_on(network: str) -> AnyChain | None:
         found = settings.networks.get(network)
         return chain_of(found, settings) if found is not None and found.rpc_urls else None
 
-    return Honouring(
+    return ManualGrants(
         PayGates(database, keys.sealing, os.urandom),
         Purchases(database, keys.sealing),
         chain_on,
