@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.serving.config.check import check_configuration
@@ -14,11 +16,9 @@ from tollkeeper.serving.doctor.findings import Examination
 from tollkeeper.serving.doctor.nodes import examine_nodes
 from tollkeeper.serving.doctor.public_url import examine_public_url
 from tollkeeper.settings import Role, SettingProblem, inspect_settings
-from tollkeeper.storage.engine.urls import sqlite_path
+from tollkeeper.storage.engine.urls import server_of, sqlite_path
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tollkeeper.settings import Settings
 
 _LOW_BYTES: Final = 1024**3
@@ -54,15 +54,18 @@ async def _examine_network(settings: Settings, found: Examination) -> None:
 
 
 def _examine_disks(settings: Settings, found: Examination) -> None:
-    """Tell how much room is left where the database is."""
-    folder = sqlite_path(settings.database_url).parent
-    try:
-        free = shutil.disk_usage(folder).free
-    except OSError:
-        return  # `config check` says why
-    told = f"{free / 1024**3:.1f} GiB are free at {folder}"
-    if free >= _LOW_BYTES:
-        found.good.append(told)
-        return
-    problem = SettingProblem("disk", told, "make room: on a full disk nothing is sold")
-    (found.errors if free < _FULL_BYTES else found.warnings).append(problem)
+    """Tell how much room is left where a database in a file and sold files are."""
+    folders = [] if server_of(settings.database_url) else [sqlite_path(settings.database_url).parent]
+    if settings.role is not Role.HUB and isinstance(settings.files.place, Path):
+        folders.append(settings.files.place)
+    rooms: dict[int, tuple[Path, int]] = {}  # one for each disk, of those that are there
+    for folder in folders:
+        with suppress(OSError):  # `config check` says why
+            rooms.setdefault(folder.stat().st_dev, (folder, shutil.disk_usage(folder).free))
+    for folder, free in rooms.values():
+        told = f"{free / 1024**3:.1f} GiB are free at {folder}"
+        if free >= _LOW_BYTES:
+            found.good.append(told)
+            continue
+        problem = SettingProblem("disk", told, "make room: on a full disk nothing is sold")
+        (found.errors if free < _FULL_BYTES else found.warnings).append(problem)
