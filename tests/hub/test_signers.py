@@ -102,7 +102,7 @@ async def test_no_more_is_signed_than_the_keys_can_pay_for(tmp_path: Path, embed
         assert (await hub.settle(new_payment(chain))).body["success"] is True
         earned = chain.balance(chain.wallets.owner.address)
         value = earned - before
-        lasts = hub.hub.accounts[NETWORK].signers.relayers[0].purse.affordable
+        lasts = hub.hub.accounts[NETWORK].signers.relayers[0].balance.affordable
         assert lasts
         for wallet in WALLETS[:2]:
             chain.rpc.call("anvil_setBalance", wallet.address, hex(10**19 * 5 // (2 * lasts)))  # two and a half

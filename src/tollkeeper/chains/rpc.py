@@ -103,7 +103,7 @@ class Rpc:
             budget.cancel()
 
     async def send_raw(self, raw: bytes) -> str:
-        """Hand a signed transaction to the node and returns the hash that the node names.
+        """Hand a signed transaction to the node and return the hash that the node names.
 
         Raises: RpcError where the node refused; RpcUnavailable where nobody knows whether it took it.
         """
@@ -219,7 +219,7 @@ class Rpc:
             self._take_off()
 
     async def _fly(self, groups: list[_Group]) -> None:
-        """Send one batch and answers its groups."""
+        """Send one batch and answer its groups."""
         entries: dict[bytes, int] = {}
         for group in groups:
             for method, params in group.calls:

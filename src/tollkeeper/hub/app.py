@@ -102,7 +102,7 @@ class Hub:
         await self.open()
 
     async def open(self) -> None:
-        """Open the networks whose node answers and begins to finish what a former run left.
+        """Open the networks whose node answers, and begin to finish what a former run left.
 
         A network that cannot be opened now, for whatever reason, recovery opens.
         """
@@ -130,7 +130,7 @@ class Hub:
             f"{name}: the signer {relayer.signer.address} has no gas money"
             for name, account in self.accounts.items()
             for relayer in account.signers.relayers
-            if relayer.purse.is_empty
+            if relayer.balance.is_empty
         ]
         told += [f"{name}: {text}" for name, account in self.accounts.items() for text in account.obstacles]
         aside: dict[str, int] = {}

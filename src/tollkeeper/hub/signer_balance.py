@@ -33,7 +33,7 @@ class SignerBalance:
     affordable: int | None = None
 
     def see(self, balance: int, max_fee_per_gas: int) -> None:
-        """Take note of the signer's money and says when it runs low. Both are in this purse's unit."""
+        """Note the signer's money, and say when it runs low. Both are in this balance's unit."""
         affordable = self.spendable(balance) // max(1, max_fee_per_gas * self.gas_limit)
         was_low = self.is_low
         was_empty, self.affordable = self.is_empty, affordable

@@ -36,12 +36,12 @@ class Relayer(Generic[SignerT_co]):
     """One signer with what it may spend. `in_flight`: settlements that requests of this process carry."""
 
     signer: SignerT_co
-    purse: SignerBalance
+    balance: SignerBalance
     in_flight: int = 0
 
     def can_pay(self, count: int = 1) -> bool:
         """Say whether its money lasts for so many more than are on their way. Yes while nobody has looked."""
-        return self.purse.affordable is None or self.purse.affordable >= self.in_flight + count
+        return self.balance.affordable is None or self.balance.affordable >= self.in_flight + count
 
 
 class SignerPool(Generic[SignerT_co]):
@@ -93,4 +93,4 @@ class SignerPool(Generic[SignerT_co]):
     def see_balances(self, balances: Sequence[int], max_fee_per_gas: int) -> None:
         """Take note of what each signer holds, in the order of `addresses` and in its network's unit."""
         for relayer, balance in zip(self.relayers, balances, strict=True):
-            relayer.purse.see(balance, max_fee_per_gas)
+            relayer.balance.see(balance, max_fee_per_gas)

@@ -104,7 +104,7 @@ class EvmChain:
         return [*self.quorum.shortage, *self.limits]
 
     async def open(self, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Ask every node who it is, and enables the network or disables it and says why in `problem`.
+        """Ask every node who it is; enable the network, or disable it and say why in `problem`.
 
         To be done again from time to time: nodes come, go and fall behind, and a token may be replaced. One of another
         chain or token is not asked again until it is right. `prepare` is awaited before a network is enabled that was

@@ -91,7 +91,7 @@ class SolanaChain:
         return [*self.quorum.shortage, *self.limits]
 
     async def open(self, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Ask every node who it is, and enables the network or disables it and says why in `problem`.
+        """Ask every node who it is; enable the network, or disable it and say why in `problem`.
 
         To be done again from time to time. `prepare` is awaited before a network is enabled that was not. Raises:
         RpcUnavailable where nothing could be learned; the network stays as it was; what `prepare` raises.

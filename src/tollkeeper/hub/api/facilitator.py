@@ -8,7 +8,7 @@ the cheap ones come before any question to a node.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
 import structlog
@@ -225,7 +225,7 @@ class Facilitator:
         """Return every rule that needs no node, in order; it ends at a form that the next ones could not read."""
         version = asked.x402_version
         is_known = version in _VERSIONS
-        wanted: Any = version if is_known else _VERSIONS
+        wanted: object = version if is_known else _VERSIONS
         yield Check("request.x402Version", is_known, Reason.X402_VERSION, wanted, version)
         is_formed = True
         for check in form_checks(asked.payment, self._assets(), version=version if is_known else X402_VERSION):

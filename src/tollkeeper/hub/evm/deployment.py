@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.chains.evm.batcher import (
     DEPLOYMENT_SALT,
@@ -143,12 +143,13 @@ async def _look(rpc: Rpc, signer: Signer, policy: DeploymentPolicy) -> tuple[int
 
 
 async def _see_it_mined(rpc: Rpc, transaction_hash: str) -> None:
-    receipt: Any = None
+    receipt: dict[str, object] | None = None
     try:
         async with asyncio.timeout(_RECEIPT_SECONDS):
-            while not isinstance(receipt, dict):
+            while receipt is None:
                 await asyncio.sleep(_POLL_SECONDS)
-                (receipt,) = await rpc.ask([("eth_getTransactionReceipt", [transaction_hash])])
+                (shown,) = await rpc.ask([("eth_getTransactionReceipt", [transaction_hash])])
+                receipt = shown if isinstance(shown, dict) else None
     except (TimeoutError, RpcUnavailable) as error:
         msg = f"transaction {transaction_hash} was sent and not seen mined: ask for it later, then run this again"
         raise DeploymentError(msg) from error

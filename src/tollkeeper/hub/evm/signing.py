@@ -201,7 +201,7 @@ class EvmSigning:
             for ready in party
         ]
         config = account.chain.config
-        bounds = account.admission.bounds(relayer.purse.funds(config.gas_of(deploys=bool(config.wallet_factories))))
+        bounds = account.admission.bounds(relayer.balance.funds(config.gas_of(deploys=bool(config.wallet_factories))))
         unit = claim_and_sign(requests, sign, account.gas_budget.budget(), bounds)
         return await self._database.run(unit, is_short=len(requests) == 1)
 

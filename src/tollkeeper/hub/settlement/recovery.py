@@ -158,7 +158,7 @@ class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
             _LOG.info("refusals_forgotten", refusals=forgotten)
 
     async def _check_networks(self) -> bool:
-        """Open networks whose node did not answer at the start; from time to time asks every node who it is again.
+        """Open networks whose node did not answer at the start; from time to time ask every node who it is.
 
         Returns whether it was time for that.
         """
@@ -289,7 +289,7 @@ class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
         return [row for row in free if row.id not in broken]
 
     async def _set_aside(self, settlement_id: str, times: int = 1) -> None:
-        """Leave a row alone for twice as long as the last time, and says so."""
+        """Leave a row alone for twice as long as the last time, and say so."""
         unit = set_aside(settlement_id, self._membership.id, self._clock_ms(), times)
         failures, seconds = await self._database.run(unit)
         _LOG.error("settlement_set_aside", settlement=settlement_id, failures=failures, seconds=seconds)

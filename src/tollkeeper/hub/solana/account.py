@@ -74,7 +74,7 @@ class SolanaAccount:
         usdc = self.asset.network.usdc
         relayers = self.signers.relayers
         # What is left of one that runs low is for the 402s that name it.
-        able = [one for one in relayers if not one.purse.is_low] or [one for one in relayers if one.can_pay()]
+        able = [one for one in relayers if not one.balance.is_low] or [one for one in relayers if one.can_pay()]
         with_money = [relayer.signer.address for relayer in able]
         shown = {"address": self.asset.address, "name": NAME, "symbol": usdc.symbol, "decimals": usdc.decimals}
         if self.chain.config.is_token_2022:  # a payer's account is derived from it
@@ -144,7 +144,7 @@ class SolanaAccount:
             facts = await self.chain.state(transfer)
             if facts.error in FEE_PAYER_WITHOUT_MONEY:
                 (held,) = await self.chain.balances([transfer.fee_payer])
-                self.signers.of(transfer.fee_payer).purse.see(held, 1)
+                self.signers.of(transfer.fee_payer).balance.see(held, 1)
                 raise self.without_money()
         except RpcUnavailable as error:
             raise unavailable(str(error)) from error

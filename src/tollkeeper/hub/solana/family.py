@@ -72,7 +72,7 @@ class SolanaFamily:
         account, transfer = order.account, order.payload
         simulated = await account.chain.simulate(transfer)
         relayer = account.signers.of(transfer.fee_payer)
-        relayer.purse.see(simulated.fee_money, 1)
+        relayer.balance.see(simulated.fee_money, 1)
         if simulated.error in FEE_PAYER_WITHOUT_MONEY or not relayer.can_pay():
             raise account.without_money()
         if account.chain.asset is None:  # disabled this moment
@@ -82,7 +82,7 @@ class SolanaFamily:
             for check in chain_checks(transfer, account.asset, facts):
                 if not check.ok:
                     return check.reason
-        return SolanaTerms(simulated.lifetime, simulated.balance, relayer.purse.spendable(simulated.fee_money))
+        return SolanaTerms(simulated.lifetime, simulated.balance, relayer.balance.spendable(simulated.fee_money))
 
     async def claim(self, order: SolanaOrder, known: Settlement | None, row_id: str, terms: SolanaTerms) -> Claimed:
         """Claim; what is on the chain already is co-signed to the same bytes, and sent again."""

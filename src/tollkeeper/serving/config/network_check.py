@@ -82,7 +82,7 @@ async def _check(network: NetworkSettings, settings: Settings) -> NetworkReport:
     report.warnings += [SettingProblem(name, obstacle) for obstacle in obstacles]
     if account is not None:
         for relayer in account.signers.relayers:
-            _judge_money(report, relayer.purse)
+            _judge_money(report, relayer.balance)
     return report
 
 
@@ -99,13 +99,15 @@ def _account(network: NetworkSettings, settings: Settings) -> AnyAccount | None:
     return account_of(HubNetwork(config_of(network, settings), signers), context)
 
 
-def _judge_money(report: NetworkReport, purse: SignerBalance) -> None:
+def _judge_money(report: NetworkReport, balance: SignerBalance) -> None:
     """Add for how many settlements a signer's money lasts; nothing where no node said."""
-    if purse.affordable is None:
+    if balance.affordable is None:
         return
-    name = f"networks.{purse.network}.signer"
-    lasts = f"{shown_address(purse.address)} has money for {purse.affordable:,} settlements at the fees of the moment"
-    if purse.is_low:
+    name = f"networks.{balance.network}.signer"
+    lasts = (
+        f"{shown_address(balance.address)} has money for {balance.affordable:,} settlements at the fees of the moment"
+    )
+    if balance.is_low:
         report.warnings.append(SettingProblem(name, lasts, "fund it: without money nothing is settled there"))
     else:
         report.values.append((name, lasts))
