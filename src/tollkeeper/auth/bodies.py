@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from tollkeeper.core.api.bodies import AnswerBody, Body, Count, Schema, ShownAddress, Time, Word
 
@@ -14,6 +14,14 @@ class LoginRequest(Body):
 
     message: Word
     signature: Word
+
+
+class HandoverRequest(Body):
+    """A code of the dashboard, and what shows that the program that asked for it shows it."""
+
+    code: Word
+    verifier: Word
+    port: Annotated[int, Meta(ge=1, le=65_535)]
 
 
 class RefreshRequest(Body):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.auth.bodies import Introspection
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.keys import siwe, tokens
+from tollkeeper.core.keys import handover, siwe, tokens
 from tollkeeper.core.wallets import family_of, parse_wallet, shown_address
 from tollkeeper.storage import auth as store
 
@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _ID_SIZE_BYTES: Final = 16
 _MESSAGE_PURPOSE: Final = b"tollkeeper login messages"
+_HANDOVER_PURPOSE: Final = b"tollkeeper handover codes"
 _REFRESH_PURPOSE: Final = b"tollkeeper refresh tokens"
 
 
@@ -71,6 +72,7 @@ class Auth:
         self._database = database
         self._keys = tokens.SigningKeys(keyring)
         self._message_keys = self._keys.derived(_MESSAGE_PURPOSE)
+        self._handover_key = self._keys.derived(_HANDOVER_PURPOSE)[0]
         self._refresh_key = self._keys.derived(_REFRESH_PURPOSE)[0]
         self._public_url = public_url.rstrip("/")
         self._page_url = page_url or self._public_url
@@ -95,13 +97,52 @@ class Auth:
         signed = self._own_message(message, now_ms)
         if not siwe.is_signed(signed, signature):
             raise siwe.refused_login()
+        done = await self._open_session(signed, now_ms)
+        if done is None:
+            raise siwe.refused_login()
+        return done
+
+    async def _open_session(self, message: siwe.LoginMessage, now_ms: int) -> Login | None:
+        """Begin a session by a message that was checked; None where it has begun one before."""
         session_id = self._new_id()
         refresh_token = tokens.format_refresh_token(self._random_bytes(tokens.REFRESH_SIZE_BYTES))
-        user = await self._database.run(store.log_in(signed, session_id, tokens.refresh_digest(refresh_token), now_ms))
+        user = await self._database.run(store.log_in(message, session_id, tokens.refresh_digest(refresh_token), now_ms))
         if user is None:
-            raise siwe.refused_login()
-        session = store.Session(user.id, signed.wallet, session_id)
+            return None
+        session = store.Session(user.id, message.wallet, session_id)
         return Login(TokenPair(self._access_token(session, now_ms), refresh_token), user)
+
+    def hand_over(self, session: store.Session, port: int, challenge: str) -> str:
+        """Make a code by which a program on this port of the user's machine begins a session of its own (contract 11).
+
+        It is good for a minute and once, for whoever knows what `challenge` is the hash of. Raises: INVALID_PARAMETER.
+        """
+        asked = handover.Handover(session.wallet, session.session_id, port, challenge, self._now_ms(), self._new_id())
+        return handover.code_of(asked, self._handover_key)
+
+    async def take_over(self, code: str, verifier: str, port: int) -> Login:
+        """Begin the session that a code was made for. Raises: INVALID_TOKEN, UNAVAILABLE."""
+        now_ms = self._now_ms()
+        asked = handover.read_code(code, self._handover_key, now_ms)
+        if asked is None or not asked.is_for(verifier, port):
+            raise tokens.invalid_token()
+        if await store.read_session(self._database, asked.session_id) is None:
+            raise tokens.invalid_token()
+        message = siwe.LoginMessage(self._public_url, asked.wallet, "", asked.nonce, asked.issued_ms)
+        done = await self._open_session(message, now_ms)
+        if done is None:
+            raise tokens.invalid_token()
+        return done
+
+    async def sessions(self, session: store.Session) -> list[store.ListedSession]:
+        """Return the logins of a session's user, newest first. Raises: UNAVAILABLE."""
+        return await store.read_sessions(self._database, session.user_id, self._now_ms())
+
+    async def end(self, session: store.Session, session_id: str) -> None:
+        """End another login of the same user. Raises: NOT_FOUND, UNAVAILABLE."""
+        if session_id not in {one.session_id for one in await self.sessions(session)}:
+            raise ApiError(Code.NOT_FOUND, "there is no such login of yours; it may have ended")
+        await self._database.run(store.end_session(session_id, self._now_ms()))
 
     async def refresh(self, refresh_token: str) -> TokenPair:
         """A new pair for a refresh token, whose successor follows from it and is thus the same when asked again.

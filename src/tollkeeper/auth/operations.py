@@ -35,6 +35,16 @@ LOGIN: Final = _login(
     answers=answer("A pair of tokens", bodies.LoggedIn),
     codes=(Code.INVALID_SIGNATURE, *_BODY),
 )
+HANDOVER: Final = _login(
+    "handover",
+    "post /api/v1/auth/handover",
+    "Log in with a code that the dashboard made",
+    description="For a program on the machine of a browser that is logged in. It opens /app/terminal with its port, a "
+    "code that it shows, and the SHA-256 of a verifier; its user confirms; the browser brings the code to the port.",
+    request={JSON: bodies.HandoverRequest},
+    answers=answer("A pair of tokens", bodies.LoggedIn),
+    codes=(Code.INVALID_TOKEN, *_BODY),
+)
 REFRESH: Final = _login(
     "refresh",
     "post /api/v1/auth/refresh",

@@ -52,13 +52,24 @@ def _login_routes(auth: Auth) -> list[HTTPRouteHandler]:
         pair = done.tokens
         return ok(bodies.LoggedIn(pair.access_token, pair.refresh_token, user_body(done.user)), headers=_NO_STORE)
 
+    @route(operations.HANDOVER)
+    async def handover(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Contract 11: `code` of the dashboard, `verifier` and `port` of the program that asked for it."""
+        body = await json_body(request)
+        port = body.get("port")
+        if not isinstance(port, int) or isinstance(port, bool):
+            raise missing("port") if port is None else invalid("port", "port must be a whole number")
+        done = await auth.take_over(string_field(body, "code"), string_field(body, "verifier"), port)
+        pair = done.tokens
+        return ok(bodies.LoggedIn(pair.access_token, pair.refresh_token, user_body(done.user)), headers=_NO_STORE)
+
     @route(operations.REFRESH)
     async def refresh(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Specification 4.2: `refreshToken`, good for one use."""
         pair = await auth.refresh(string_field(await json_body(request), "refreshToken"))
         return ok(bodies.Tokens(pair.access_token, pair.refresh_token), headers=_NO_STORE)
 
-    return [message, login, refresh]
+    return [message, login, handover, refresh]
 
 
 def _session_routes(auth: Auth) -> list[HTTPRouteHandler]:

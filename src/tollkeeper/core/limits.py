@@ -40,6 +40,7 @@ PAYER_FAILURES_MAX: Final = 10
 PAYER_UNDER_WAY_MAX: Final = 1_000
 
 # Contract 6
+HANDOVER_LIFETIME_SECONDS: Final = 60
 LOGIN_MESSAGE_LIFETIME_SECONDS: Final = 5 * 60
 
 # Input (security A-33): what one request may make us read or parse

@@ -32,7 +32,13 @@ if TYPE_CHECKING:
 GOOD_PROOFS_MAX: Final = 50_000
 _LIMITED: Final = ("/api/", "/app/")
 # A login costs a signature check and rows, before anybody has shown who he is.
-_LOGIN: Final = ("/api/v1/auth/message", "/api/v1/auth/login", "/api/v1/auth/refresh", "/app/login/message")
+_LOGIN: Final = (
+    "/api/v1/auth/message",
+    "/api/v1/auth/login",
+    "/api/v1/auth/handover",
+    "/api/v1/auth/refresh",
+    "/app/login/message",
+)
 _INTROSPECTION: Final = "/api/v1/auth/introspect"  # asked by the other part, for all of its callers
 PROOFS: Final = (b"x-credit-token", *PAYMENT_HEADERS, b"authorization")
 PROOFS_OF_PAYERS: Final = PROOFS[1:]  # where no credit token counts

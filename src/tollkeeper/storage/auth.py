@@ -52,6 +52,15 @@ class Session:
     issuer: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ListedSession:
+    """A login in force as its user sees it in a list."""
+
+    session_id: str
+    created_ms: int
+    expires_ms: int
+
+
 class Refreshed(Enum):
     """Outcomes of presenting a refresh token."""
 
@@ -133,6 +142,12 @@ async def read_session(database: Database, session_id: str) -> Session | None:
 def is_in_force(session_id: str) -> Steps[bool]:
     """Say within a unit whether that login was not ended."""
     return bool((yield _QUERIES.read_session(id=session_id)))
+
+
+async def read_sessions(database: Database, user_id: int, now_ms: int) -> list[ListedSession]:
+    """Return a user's logins in force, newest first."""
+    rows = await database.read(_QUERIES.sessions_of_user(user_id=user_id, now_ms=now_ms))
+    return [ListedSession(row["id"], row["created_ms"], row["expires_ms"]) for row in rows]
 
 
 async def read_user(database: Database, user_id: int) -> User | None:

@@ -116,7 +116,9 @@ class Dashboard:
         except LoginRequiredError:
             if visit.scope["method"] != "GET":
                 return _refusal(visit, ApiError(Code.AUTH_REQUIRED, "you are not logged in any more; nothing was done"))
-            return visit.go("/login", **({"next": visit.path} if visit.path else {}))
+            query = visit.scope["query_string"].decode("latin-1")
+            onward = visit.path + (f"?{query}" if query else "")
+            return visit.go("/login", **({"next": onward} if onward else {}))
         except ApiError as error:
             return _refusal(visit, error)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tollkeeper.web.figures import calls_chart, columns_of, revenue_chart, span_of
 from tollkeeper.web.payments import linked
@@ -30,20 +30,16 @@ class GatePage:
         stats = await self.reports.of_gate(visit.bearer, gate_id, query)
         columns = columns_of(stats)
         few = {"paygate": str(gate_id), "limit": "5"}
-        requests = await self.reports.requests(visit.bearer, gate_id, {"limit": "5"})
-        payments: list[dict[str, Any]] = []
-        holders = payments
-        if gate["ownerWallet"] is not None:
-            payments = [linked(one) for one in (await self.lists.payments(visit.bearer, few))["data"]]
-            held = await self.lists.payments(visit.bearer, {**few, "held": "true"})
-            holders = [linked(one) for one in held["data"]]
+        requests = await self.lists.requests(visit.bearer, few)
+        payments = await self.lists.payments(visit.bearer, few)
+        holders = await self.lists.payments(visit.bearer, {**few, "held": "true"})
         return visit.page(
             "gate.html",
             gate=gate,
             stats=stats,
             days=days,
             charts=[revenue_chart(columns), calls_chart(columns)],
-            requests=requests.data,
-            payments=payments,
-            holders=holders,
+            requests=requests["data"],
+            payments=[linked(one) for one in payments["data"]],
+            holders=holders["pagination"].total_count,
         )

@@ -52,7 +52,7 @@ class GateList:
             gates=body["data"],
             voided=_number(visit.query.get("voided", "")),
             unowned=await self._unowned() if is_first else [],
-            **paging.values(body["pagination"]["totalCount"]),
+            **paging.values(body["pagination"].total_count),
         )
 
     async def _unowned(self) -> list[dict[str, Any]]:

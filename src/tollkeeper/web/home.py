@@ -55,7 +55,7 @@ async def _tried(gateway: Gateway) -> dict[str, object] | None:
     """Return a PayGate that nobody owns, to try: the first one that was made, which in a sandbox is its own."""
     if gateway.config.anonymous is not AnonymousPaygates.MANAGE:
         return None
-    total = (await gateway.management.page(None, 1, 0))["pagination"]["totalCount"]
+    total = (await gateway.management.page(None, 1, 0))["pagination"].total_count
     if not total:
         return None
     gate: dict[str, object] = (await gateway.management.page(None, 1, total - 1))["data"][0]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tollkeeper.web.visit import Visit
 
 _JSON: Final = "application/json"
-_OWN_PATH: Final = re.compile("(/[a-z0-9]+)+")
+_OWN_PATH: Final = re.compile("(/[a-z0-9]+)+([?][A-Za-z0-9_=&-]+)?")
 
 
 @dataclass(frozen=True, slots=True)

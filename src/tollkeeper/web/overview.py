@@ -63,7 +63,7 @@ class Overview:
             attention=attention,
             feed=[_event(one) for one in reversed(feed[-_FEED_ROWS:])],
             since=now_ms - _LATE_MS,
-            has_gates=(await self.management.page(visit.bearer, 1, 0))["pagination"]["totalCount"] > 0,
+            has_gates=(await self.management.page(visit.bearer, 1, 0))["pagination"].total_count > 0,
         )
 
     async def events(self, visit: Visit) -> Answer:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tollkeeper.gateway.management.owner_lists import OwnerLists
 from tollkeeper.storage.gateway.owner_lists import OwnerRows
+from tollkeeper.web.account import AccountPages
 from tollkeeper.web.dashboard import Page
 from tollkeeper.web.gate import GatePage
 from tollkeeper.web.gate_editing import GateEditing
@@ -35,6 +36,7 @@ def all_pages(gateway: Gateway, play: Play | None) -> list[Page]:
     login = Login(gateway.auth)
     listed = GateList(gateway.management)
     editing = GateEditing(gateway.management, gateway.uploads, gateway.reports)
+    account = AccountPages(gateway.auth, gateway.management)
     rows = OwnerLists(gateway.management, OwnerRows(gateway.database))
     gate = GatePage(gateway.management, gateway.reports, rows)
     overview = Overview(gateway.management, gateway.reports, rows)
@@ -54,6 +56,10 @@ def all_pages(gateway: Gateway, play: Play | None) -> list[Page]:
         _page("POST", "/logout", login.log_out),
         _page("GET", "", overview.show),
         _page("GET", "/events", overview.events),
+        _page("GET", "/settings", account.show),
+        _page("POST", "/settings/logins", account.end),
+        _page("GET", "/terminal", account.ask_terminal),
+        _page("POST", "/terminal", account.hand_over),
         _page("GET", "/requests" + _FORM, requests.show),
         _page("GET", "/requests/(?P<request_id>[0-9a-f]{1,64})", requests.one),
         _page("GET", "/payments" + _FORM, payments.show),

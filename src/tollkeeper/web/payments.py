@@ -41,7 +41,7 @@ class PaymentPages:
             "payments.html",
             payments=[linked(one) for one in body["data"]],
             statuses=list(STATES.values()),
-            **paging.values(body["pagination"]["totalCount"]),
+            **paging.values(body["pagination"].total_count),
         )
 
     async def one(self, visit: Visit, purchase_id: str) -> Answer:

@@ -40,7 +40,7 @@ class RequestPages:
             "requests.html",
             requests=body["data"],
             outcomes=[one.value for one in RequestOutcome],
-            **paging.values(body["pagination"]["totalCount"]),
+            **paging.values(body["pagination"].total_count),
         )
 
     async def one(self, visit: Visit, request_id: str) -> Answer:

@@ -40,6 +40,10 @@ RETURNING id;
 UPDATE sessions SET ended_ms = :now_ms WHERE id = :id AND ended_ms IS NULL
 RETURNING id;
 
+-- name: sessions_of_user
+SELECT id, created_ms, expires_ms FROM sessions
+WHERE user_id = :user_id AND ended_ms IS NULL AND expires_ms > :now_ms ORDER BY created_ms DESC LIMIT 100;
+
 -- name: add_refresh_token
 INSERT INTO refresh_tokens (digest, session_id, expires_ms) VALUES (:digest, :session_id, :expires_ms);
 
