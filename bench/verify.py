@@ -25,7 +25,7 @@ from tollkeeper.core.x402.verification import form_checks, require, requirement_
 from tollkeeper.core.x402.version1 import EvmPayload, SolanaPayload
 from tollkeeper.hub.api.requests import parse_asked, read_plain
 from tollkeeper.sandbox.wallets import derive_solana_wallets
-from tollkeeper.serving.process.run import leave_to_the_collector_what_comes
+from tollkeeper.serving.run import leave_to_the_collector_what_comes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

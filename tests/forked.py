@@ -42,9 +42,9 @@ _ENVIRONMENT: Final = light_environment(os.environ)  # before the first test cha
 _IMPORTED: Final = (
     "tollkeeper.cli.commands",
     "tollkeeper.serving.config.check",
-    "tollkeeper.serving.process.run",
+    "tollkeeper.serving.run",
     "tollkeeper.serving.books.reconciliation",
-    "tollkeeper.serving.keys.rotation",
+    "tollkeeper.serving.admin.rotation",
     "tests.gateway.gateway_process",
     "tests.hub.hub_process",
 )

@@ -31,7 +31,7 @@ NAMES_A_FAMILY_IN_THE_CORE: Final = {
     "core/families.py": "the core's table",
     "core/networks.py": "which family a network is of",
     "core/keys/siwe.py": "what a login's text calls an account",
-    "core/x402/payment_offer.py": "a payment of either as a gate sees it",
+    "core/payment_offers.py": "a payment of either as a gate sees it",
     "core/x402/verification.py": "the shape that a payload must have, the reasons of both",
     "core/keys/wallet_keys.py": "how a key is written and signs",
     "core/wallets.py": "how an address is written",

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from tollkeeper.sandbox.evm.node import EvmNode
-from tollkeeper.serving.process.http_server import run, until_signalled
+from tollkeeper.serving.http.server import run, until_signalled
 
 if TYPE_CHECKING:
     import asyncio

@@ -9,7 +9,7 @@ import asyncio
 import json
 
 from tollkeeper.sandbox.solana.node import SLOT_SECONDS, SolanaNode
-from tollkeeper.serving.process.http_server import run, until_signalled
+from tollkeeper.serving.http.server import run, until_signalled
 
 
 async def serve(stop: asyncio.Event) -> None:

@@ -21,7 +21,7 @@ from tollkeeper.logs import configure_logs
 from tollkeeper.sandbox.stack import sandbox_settings
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.composition import compose
-from tollkeeper.serving.process.http_server import HttpServer, listen, run, until_signalled
+from tollkeeper.serving.http.server import HttpServer, listen, run, until_signalled
 from tollkeeper.settings import Role
 from tollkeeper.settings.model import GasCaps
 

@@ -16,7 +16,7 @@ from tests.edge.test_calls import until
 from tollkeeper.api import Shell
 from tollkeeper.core.limits import REQUEST_HEAD_SIZE_BYTES
 from tollkeeper.serving.http.access_log import AccessLog
-from tollkeeper.serving.process.http_server import Address, HttpServer, ListenError, listen, until_signalled
+from tollkeeper.serving.http.server import Address, HttpServer, ListenError, listen, until_signalled
 
 
 async def app(_scope: Any, receive: Any, send: Any) -> None:

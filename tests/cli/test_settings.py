@@ -11,8 +11,8 @@ import pytest
 from tollkeeper.core.configuration import AnonymousPaygates, LogLevel
 from tollkeeper.core.http.timeouts import Patience
 from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.paygates.challenge import Profile
 from tollkeeper.core.settlement.proof import Depths
-from tollkeeper.core.x402.challenge import Profile
 from tollkeeper.serving.nodes import config_of, solana_config
 from tollkeeper.settings import (
     ExposureCaps,

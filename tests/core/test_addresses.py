@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.paygates.target_addresses import (
+from tollkeeper.core.http.target_addresses import (
     TargetUrl,
     check_target_url,
     is_public_unicast,

@@ -19,10 +19,7 @@ from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.core.limits import DESCRIPTION_LENGTH, SALE_VALUE_MAX_MICRO, TITLE_LENGTH
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.paygates.fields import CreditBinding, OnFailure, Recipient
-from tollkeeper.core.paygates.model import PayGate
-from tollkeeper.core.solana import SolanaAsset
-from tollkeeper.core.x402.challenge import (
+from tollkeeper.core.paygates.challenge import (
     Challenge,
     Profile,
     build_challenge,
@@ -32,7 +29,10 @@ from tollkeeper.core.x402.challenge import (
     requirements_of,
     transfer_challenge,
 )
-from tollkeeper.core.x402.payment_offer import Asset
+from tollkeeper.core.paygates.fields import CreditBinding, OnFailure, Recipient
+from tollkeeper.core.paygates.model import PayGate
+from tollkeeper.core.payment_offers import Asset
+from tollkeeper.core.solana import SolanaAsset
 from tollkeeper.core.x402.verification import EvmAsset, Reason
 from tollkeeper.core.x402.version1 import Requirements, parse_requirements
 from tollkeeper.core.x402.version2 import HEADER_LENGTH_MAX

@@ -33,7 +33,7 @@ from tollkeeper.core.configuration import (
     whole_number,
 )
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.x402.challenge import Profile
+from tollkeeper.core.paygates.challenge import Profile
 
 GOOD: list[tuple[Callable[[str], Any], str, Any]] = [
     (parse_boolean, "true", True),

@@ -21,7 +21,7 @@ from tollkeeper.core.http.forwarding import (
     response_lines,
 )
 from tollkeeper.core.http.heads import HeaderError
-from tollkeeper.core.paygates.target_addresses import TargetUrl, check_target_url
+from tollkeeper.core.http.target_addresses import TargetUrl, check_target_url
 
 
 def words(text: str) -> list[str]:

@@ -17,6 +17,7 @@ from tests.core.solana_payments import payment as solana_payment
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.paygates.fields import Recipient
 from tollkeeper.core.paygates.model import FormerPrice, PayGate
+from tollkeeper.core.payment_offers import tender_of
 from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
     FOLLOWED_MS,
@@ -34,7 +35,6 @@ from tollkeeper.core.purchases import (
     terms_for,
 )
 from tollkeeper.core.x402 import version2
-from tollkeeper.core.x402.payment_offer import tender_of
 from tollkeeper.core.x402.verification import EvmAsset
 from tollkeeper.core.x402.version1 import EvmPayload, Payment
 

@@ -27,8 +27,7 @@ from tests.core.solana_payments import (
 )
 from tests.core.solana_payments import PAYER as SOLANA_PAYER
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.solana.programs import SYSTEM_PROGRAM
-from tollkeeper.core.x402.payment_offer import (
+from tollkeeper.core.payment_offers import (
     Asset,
     price_check,
     recipient_check,
@@ -36,6 +35,7 @@ from tollkeeper.core.x402.payment_offer import (
     tender_of,
     with_advice,
 )
+from tollkeeper.core.solana.programs import SYSTEM_PROGRAM
 from tollkeeper.core.x402.verification import Reason
 from tollkeeper.core.x402.version1 import EvmPayload, Payment, SolanaPayload
 

@@ -15,8 +15,8 @@ from tests.edge.callers import Listening, render
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.forwarding import response_lines
 from tollkeeper.core.http.heads import end_to_end
+from tollkeeper.core.http.target_addresses import TargetUrl
 from tollkeeper.core.http.timeouts import Patience
-from tollkeeper.core.paygates.target_addresses import TargetUrl
 from tollkeeper.edge.server.call import InboundCall
 from tollkeeper.edge.server.protocol_class import strict_protocol
 from tollkeeper.edge.shared.heads import ResponseHead

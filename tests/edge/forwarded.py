@@ -16,7 +16,7 @@ from tollkeeper.core.http.forwarding import (
     response_lines,
 )
 from tollkeeper.core.http.framing import BodyEnd
-from tollkeeper.core.paygates.target_addresses import TargetUrl
+from tollkeeper.core.http.target_addresses import TargetUrl
 from tollkeeper.edge.server.call import BodySink
 from tollkeeper.edge.shared.heads import ResponseHead
 from tollkeeper.edge.target.forwarder import DEFAULT_LIMITS, Forwarder

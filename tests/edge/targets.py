@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tollkeeper.core.paygates.target_addresses import TargetUrl, check_target_url
+from tollkeeper.core.http.target_addresses import TargetUrl, check_target_url
 from tollkeeper.edge.target.addresses import Resolver
 from tollkeeper.edge.target.forwarder import Forwarder
 

@@ -36,10 +36,10 @@ from tests.storage.test_files import no_file_larger_than
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.forwarding import gateway_headers
 from tollkeeper.core.http.heads import REQUEST_RULES
-from tollkeeper.core.paygates.target_addresses import TargetUrl, check_target_url
+from tollkeeper.core.http.target_addresses import TargetUrl, check_target_url
+from tollkeeper.edge.shared.nothing_sent import NothingSentError
 from tollkeeper.edge.target.addresses import Resolver
 from tollkeeper.edge.target.forwarder import Forwarder
-from tollkeeper.edge.target.pool import NothingSentError
 from tollkeeper.edge.target.relay import ForwardLimits
 from tollkeeper.edge.target.spool import THREADS, Spool, SpooledBody, SpoolRoom
 

@@ -18,8 +18,8 @@ from tests.edge.called import Called, called
 from tests.edge.callers import caller
 from tests.edge.targets import OK, Connection, certificate, sized, target
 from tests.edge.test_cut_requests import read_answer
+from tollkeeper.core.http.target_addresses import TargetUrl
 from tollkeeper.core.http.timeouts import Patience
-from tollkeeper.core.paygates.target_addresses import TargetUrl
 from tollkeeper.edge.server.listener import Listener
 from tollkeeper.edge.target.addresses import Resolver
 from tollkeeper.edge.target.forwarder import Forwarder

@@ -13,7 +13,8 @@ from tests.edge.forwarded import ForwardRequest, forward
 from tests.edge.targets import forwarder, nothing_more_can_be_opened, serves, sized, target
 from tests.edge.test_calls import until
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.paygates.target_addresses import TargetUrl
+from tollkeeper.core.http.target_addresses import TargetUrl
+from tollkeeper.edge.shared.nothing_sent import NothingSentError
 from tollkeeper.edge.target.addresses import (
     CACHED_HOSTS_MAX,
     CALL_THREADS,
@@ -23,7 +24,6 @@ from tollkeeper.edge.target.addresses import (
     Resolver,
     is_of_this_machine,
 )
-from tollkeeper.edge.target.pool import NothingSentError
 
 OWNER = "owner"
 
@@ -334,7 +334,7 @@ async def test_in_development_the_gateway_may_be_its_own_target() -> None:
 @pytest.mark.parametrize("port", [80, 5432, 8402])
 async def test_no_port_at_an_address_of_this_machine_is_a_target(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A public address of the machine's own: what listens there trusts who comes from it."""
-    monkeypatch.setattr("tollkeeper.core.paygates.target_addresses._NOT_PUBLIC_V4", ())  # as if loopback were one
+    monkeypatch.setattr("tollkeeper.core.http.target_addresses._NOT_PUBLIC_V4", ())  # as if loopback were one
     resolver = Resolver(allow_private=False, lookup=Names(["127.0.0.1"]))
     with pytest.raises(ApiError, match=r"this machine's own.*allow_private_targets"):
         await resolver.check_target(f"http://shop.example:{port}/", OWNER)

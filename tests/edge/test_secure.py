@@ -21,7 +21,7 @@ from tests.edge.forwarded import ForwardRequest, forward
 from tests.edge.targets import OK, Connection, certificate, forwarder, serves, sized, target
 from tests.edge.test_calls import until
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.paygates.target_addresses import TargetUrl
+from tollkeeper.core.http.target_addresses import TargetUrl
 from tollkeeper.edge.target.addresses import Resolver
 from tollkeeper.edge.target.connection import TargetConnection
 from tollkeeper.edge.target.forwarder import Forwarder

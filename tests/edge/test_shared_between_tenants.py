@@ -11,7 +11,7 @@ from tests.edge.forwarded import ForwardRequest, ForwardResponse, forward
 from tests.edge.targets import OK, Connection, answers, forwarder, serves, sized, target
 from tests.edge.test_calls import until
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.paygates.target_addresses import TargetUrl
+from tollkeeper.core.http.target_addresses import TargetUrl
 from tollkeeper.edge.target.forwarder import Forwarder
 from tollkeeper.edge.target.relay import TargetUse
 from tollkeeper.edge.target.spool import SpooledBody, SpoolRoom

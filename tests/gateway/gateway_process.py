@@ -23,8 +23,8 @@ from tollkeeper.core.http.signatures import Algorithm, SigningKey
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.gateway.purchase.recovery import PurchaseRecovery
 from tollkeeper.serving import composition
+from tollkeeper.serving.http.server import HttpServer, listen
 from tollkeeper.serving.own_database import open_own_database
-from tollkeeper.serving.process.http_server import HttpServer, listen
 from tollkeeper.settings import NetworkSettings, Role, Settings
 
 HOST: Final = "127.0.0.1"

@@ -16,7 +16,7 @@ from tests.gateway.market import Market
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.same_bytes import kept, request
 from tests.gateway.test_leaving import shop
-from tollkeeper.core.x402.challenge import Profile
+from tollkeeper.core.paygates.challenge import Profile
 
 
 async def test_the_same_unpaid_request_gets_the_same_402_but_for_id_date_and_timestamp(market: Market) -> None:

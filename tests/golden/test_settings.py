@@ -16,7 +16,7 @@ from tests.specification.client import Chain, Http, Wallet
 from tests.specification.other_network import base_world
 from tests.specification.world import World
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.x402.challenge import Profile
+from tollkeeper.core.paygates.challenge import Profile
 from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.settings import NetworkSettings
 

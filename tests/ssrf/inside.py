@@ -42,7 +42,7 @@ from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.evm.node import EvmNode
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.composition import compose
-from tollkeeper.serving.process.http_server import HttpServer, listen
+from tollkeeper.serving.http.server import HttpServer, listen
 
 BUYER_ADDRESS: Final = "127.0.0.9"  # so that nobody else's connection to the gateway looks like the buyer's
 CANARY_PORTS: Final = (80, 443, 6379)

@@ -253,7 +253,7 @@ def list_keys_command(config: Config = None, role: ForRole = Role.SERVE) -> None
 
     Example: tollkeeper keys list --for gateway
     """
-    from tollkeeper.serving.keys.rotation import list_keys
+    from tollkeeper.serving.admin.rotation import list_keys
 
     for line in list_keys(load_settings(role, config)):
         tell(line)
@@ -265,7 +265,7 @@ def rotate_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
 
     Example: tollkeeper keys rotate --config /etc/tollkeeper/tollkeeper.toml
     """
-    from tollkeeper.serving.keys.rotation import rotate
+    from tollkeeper.serving.admin.rotation import rotate
 
     _change_key_file(lambda: rotate(load_settings(role, config)))
 
@@ -279,7 +279,7 @@ def retire_command(key: KeyId, config: Config = None, role: ForRole = Role.SERVE
 
     Example: tollkeeper keys retire e-1f2e3d4c
     """
-    from tollkeeper.serving.keys.rotation import retire
+    from tollkeeper.serving.admin.rotation import retire
 
     _change_key_file(lambda: retire(load_settings(role, config), key))
 
@@ -301,7 +301,7 @@ def revoke_command(key: KeyId, config: Config = None, role: ForRole = Role.SERVE
     """
     import asyncio
 
-    from tollkeeper.serving.keys.rotation import revoke
+    from tollkeeper.serving.admin.rotation import revoke
 
     _change_key_file(lambda: asyncio.run(revoke(load_settings(role, config), key)))
 

@@ -21,6 +21,6 @@ def serve(role: Role, config: str | None, overrides: Mapping[str, str]) -> None:
         return load_settings(role, None if config is None else Path(config), overrides=overrides)
 
     settings = read()
-    from tollkeeper.serving.process.run import serve as serve_settings
+    from tollkeeper.serving.run import serve as serve_settings
 
     serve_settings(settings, read)

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.api.errors import Code, failed_check, payment_error
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX, SALE_VALUE_MAX_MICRO
-from tollkeeper.core.x402.payment_offer import price_check, recipient_check
+from tollkeeper.core.payment_offers import price_check, recipient_check
 from tollkeeper.core.x402.verification import Check, Reason, refusal, require
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tollkeeper.core.paygates.model import PayGate
+    from tollkeeper.core.payment_offers import Asset, Tender
     from tollkeeper.core.x402 import version2
-    from tollkeeper.core.x402.payment_offer import Asset, Tender
 
 
 class PurchaseState(StrEnum):

@@ -23,8 +23,8 @@ from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.http.client_addresses import ClientAddresses
 from tollkeeper.core.http.rate_limits import RequestLimits
 from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, DOWNLOAD_LIFETIME_SECONDS, READINESS_WAIT_SECONDS
+from tollkeeper.core.paygates.challenge import Profile
 from tollkeeper.core.paygates.statistics import Kept
-from tollkeeper.core.x402.challenge import Profile
 from tollkeeper.describing import Handlers, description_routes, route
 from tollkeeper.edge.target.addresses import OwnPlace, Resolver
 from tollkeeper.edge.target.forwarder import Forwarder
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from litestar.handlers import ASGIRouteHandler, HTTPRouteHandler
     from litestar.types import ASGIApp, HTTPScope, Receive, Send
 
-    from tollkeeper.core.x402.payment_offer import Asset
+    from tollkeeper.core.payment_offers import Asset
     from tollkeeper.edge.target.pool import TargetPool
     from tollkeeper.gateway.evidence.families import AnyChain
     from tollkeeper.gateway.pages import Pages

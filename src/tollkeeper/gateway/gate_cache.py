@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import API_VERSION, clock_ms
 from tollkeeper.core.api.errors import ApiError
+from tollkeeper.core.http.target_addresses import parse_target_url
+from tollkeeper.core.paygates.challenge import build_challenge
 from tollkeeper.core.paygates.fields import CreditBinding
-from tollkeeper.core.paygates.target_addresses import parse_target_url
-from tollkeeper.core.x402.challenge import build_challenge
 from tollkeeper.edge.target.relay import TargetUse
 from tollkeeper.gateway.open_gate import GateWire, OpenGate, gate_wire, not_found
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tollkeeper.core.paygates.model import PayGate
-    from tollkeeper.core.x402.payment_offer import Asset
+    from tollkeeper.core.payment_offers import Asset
     from tollkeeper.storage.gateway.paygates import PayGates
 
 CACHED_GATES_MAX: Final = 10_000  # 5 KB each, up to 30 where texts are long, and more on several networks

@@ -15,11 +15,11 @@ from tollkeeper.core.x402.version2 import TakenOffer, offer_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tollkeeper.core.http.target_addresses import TargetUrl
+    from tollkeeper.core.paygates.challenge import Challenge
     from tollkeeper.core.paygates.model import PayGate
-    from tollkeeper.core.paygates.target_addresses import TargetUrl
-    from tollkeeper.core.x402.challenge import Challenge
-    from tollkeeper.core.x402.payment_offer import Asset, Tender
-    from tollkeeper.core.x402.presented_payment import PresentedPayment
+    from tollkeeper.core.payment_offers import Asset, Tender
+    from tollkeeper.core.presented_payment import PresentedPayment
     from tollkeeper.core.x402.version1 import Requirements
     from tollkeeper.edge.target.relay import TargetUse
 

@@ -22,7 +22,7 @@ from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.evm.engine import EngineName
 from tollkeeper.sandbox.stack import SOLANA, Options, Sandbox, open_sandbox
 from tollkeeper.serving import StartError
-from tollkeeper.serving.process.http_server import run, until_signalled
+from tollkeeper.serving.http.server import run, until_signalled
 from tollkeeper.settings import typed_command, wants_colours
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from tollkeeper.core.evm.encoding import checksum_address, keccak256
 from tollkeeper.core.keys.keyring import Secret
 from tollkeeper.core.keys.sealing import KeyRing
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.x402.challenge import Profile
-from tollkeeper.sandbox.demo.target import DemoTarget
+from tollkeeper.core.paygates.challenge import Profile
 from tollkeeper.sandbox.evm.node import EvmNode
 from tollkeeper.sandbox.play import TestWalletPlay
 from tollkeeper.sandbox.solana.node import SolanaNode
+from tollkeeper.sandbox.target import DemoTarget
 from tollkeeper.sandbox.wallets import (
     PUBLIC_SEED,
     SolanaWallets,
@@ -32,7 +32,7 @@ from tollkeeper.sandbox.wallets import (
 )
 from tollkeeper.serving import StartError
 from tollkeeper.serving.composition import HUB_PREFIX, compose
-from tollkeeper.serving.process.http_server import HttpServer, listen
+from tollkeeper.serving.http.server import HttpServer, listen
 from tollkeeper.settings import (
     DepthSettings,
     ExposureCaps,

@@ -21,10 +21,10 @@ from tollkeeper.core.limits import (
     STATISTICS_DAYS,
 )
 from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
+from tollkeeper.core.paygates.challenge import Profile
 from tollkeeper.core.paygates.statistics import Kept
 from tollkeeper.core.solana.base58 import parse_key
 from tollkeeper.core.wallets import parse_wallet
-from tollkeeper.core.x402.challenge import Profile
 from tollkeeper.settings.model import (
     DepthSettings,
     ExposureCaps,

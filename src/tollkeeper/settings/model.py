@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.keys.keyring import Secret
     from tollkeeper.core.keys.sealing import KeyRing
     from tollkeeper.core.networks import Network
-    from tollkeeper.core.x402.challenge import Profile
+    from tollkeeper.core.paygates.challenge import Profile
 
 Peers: TypeAlias = IPv4Network | IPv6Network
 

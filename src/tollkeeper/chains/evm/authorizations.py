@@ -16,7 +16,7 @@ from tollkeeper.chains.evm.receipts import counted, hash_of_block, quantity, req
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.core.evm import encoding as evm
 from tollkeeper.core.evm.signed_transactions import SignedTransaction, signed_by
-from tollkeeper.core.x402.payer_proof import AuthorizationStanding as PaymentStanding
+from tollkeeper.core.payer_proof import AuthorizationStanding as PaymentStanding
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

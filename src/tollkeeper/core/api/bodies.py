@@ -11,7 +11,6 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from tollkeeper.core.api.errors import Code, ErrorType
-from tollkeeper.core.networks import ALIASES, CAIP2_NAMES, NETWORKS
 
 Schema: TypeAlias = dict[str, Any]  # as JSON Schema writes it; types may stand in it
 
@@ -34,9 +33,6 @@ WalletAddress: TypeAlias = Annotated[
     str, Meta(pattern=_BASE58_OR_HEX, description="0x and 40 hex digits, or base58 of 32 bytes on Solana")
 ]
 ShownAddress: TypeAlias = Annotated[str, Meta(description="EIP-55 or base58")]
-Network: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": sorted(NETWORKS)})]
-Caip2Network: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": sorted(CAIP2_NAMES)})]
-NetworkAsked: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": sorted({*NETWORKS, *ALIASES})})]
 HeaderText: TypeAlias = Annotated[str, Meta(pattern="^[!-~]+$")]
 NumberText: TypeAlias = Annotated[str, Meta(pattern="^[0-9]+$")]
 AnyObject: TypeAlias = dict[str, Raw]

@@ -16,7 +16,7 @@ from unicodedata import category, normalize
 from urllib.parse import unquote_to_bytes
 
 from tollkeeper.core.api.errors import ApiError, Code, invalid
-from tollkeeper.core.paygates.target_addresses import TargetUrl
+from tollkeeper.core.http.target_addresses import TargetUrl
 
 Header = tuple[bytes, bytes]
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from tollkeeper.edge.target.pool import NothingSentError
+from tollkeeper.edge.shared.nothing_sent import NothingSentError
 
 _QUIET_SECONDS: Final = 10.0  # between two warnings
 

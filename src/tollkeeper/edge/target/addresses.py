@@ -1,7 +1,7 @@
 """Resolves a target's host and lets through only addresses that a target may be at (contract 3.4, security A-41).
 
 One refused address refuses the host. The caller connects to an address that was returned here, so that a name which
-changes between check and connect changes nothing. The judgement itself is `tollkeeper.core.paygates.target_addresses`;
+changes between check and connect changes nothing. The judgement itself is `tollkeeper.core.http.target_addresses`;
 which addresses are this machine's own, and how the gateway is reached, is known here.
 """
 
@@ -17,7 +17,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tollkeeper.core.api.errors import ApiError, Code, invalid
-from tollkeeper.core.paygates.target_addresses import (
+from tollkeeper.core.http.target_addresses import (
     DEFAULT_PORTS,
     FIELD,
     TargetUrl,
@@ -26,8 +26,9 @@ from tollkeeper.core.paygates.target_addresses import (
     not_allowed,
     parse_address,
 )
+from tollkeeper.edge.shared.nothing_sent import NothingSentError
 from tollkeeper.edge.target.dns import Lookups, NotAskedError
-from tollkeeper.edge.target.pool import OURS, NothingSentError, require_descriptor
+from tollkeeper.edge.target.pool import OURS, require_descriptor
 
 Lookup = Callable[[str, int], Awaitable[list[str]]]  # (host, port) -> addresses as text; raises OSError
 

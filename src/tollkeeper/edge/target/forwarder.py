@@ -18,7 +18,7 @@ from typing import Final
 
 import structlog
 
-from tollkeeper.core.paygates.target_addresses import TargetUrl
+from tollkeeper.core.http.target_addresses import TargetUrl
 from tollkeeper.core.shares import Shares
 from tollkeeper.edge.server.crowds import Crowding
 from tollkeeper.edge.shared.deadlines import Deadlines

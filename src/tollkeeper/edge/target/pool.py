@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.edge.server.unread import Unread
+from tollkeeper.edge.shared.nothing_sent import NothingSentError
 from tollkeeper.edge.target.connection import Lane, TargetConnection, TargetKey
 from tollkeeper.edge.target.tls import connect_secure
 
@@ -33,15 +34,6 @@ ADDRESSES_MAX: Final = 4
 SILENT_SECONDS: Final = 30.0  # so long an address that did not answer at all is tried behind a target's others
 # That this process, or the machine, can open nothing more is not the target's fault.
 OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC})
-
-
-class NothingSentError(ApiError):
-    """UNAVAILABLE: the target was sent nothing, for a reason of ours."""
-
-    def __init__(
-        self, message: str = "the gateway can open no connection to the target now; send the same again"
-    ) -> None:
-        super().__init__(Code.UNAVAILABLE, message)
 
 
 def target_tls_context() -> ssl.SSLContext:

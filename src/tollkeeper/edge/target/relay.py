@@ -20,8 +20,8 @@ import structlog
 
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.framing import BodyEnd
+from tollkeeper.core.http.target_addresses import TargetUrl
 from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES, PROXY_TIMEOUT_SECONDS, RESPONSE_MEMORY_SIZE_BYTES
-from tollkeeper.core.paygates.target_addresses import TargetUrl
 from tollkeeper.core.shares import Shares
 from tollkeeper.edge.server.call import BodySource
 from tollkeeper.edge.server.crowds import Crowding

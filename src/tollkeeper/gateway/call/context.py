@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tollkeeper.auth import Auth
-    from tollkeeper.core.x402.challenge import Profile
+    from tollkeeper.core.paygates.challenge import Profile
     from tollkeeper.edge.target.forwarder import Forwarder
     from tollkeeper.gateway.call.driver import CallDriver
     from tollkeeper.gateway.call.payment_header import PaymentReader

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from tollkeeper.core.paygates.fields import OnFailure
-    from tollkeeper.core.x402.presented_payment import PresentedPayment
+    from tollkeeper.core.presented_payment import PresentedPayment
     from tollkeeper.gateway.call.state import PaidCall
     from tollkeeper.gateway.purchase.payer_proofs import PayerProof
     from tollkeeper.storage.ledger.purchase_rows import Purchase

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.api.errors import ApiError, Code, failed_check, payment_error
 from tollkeeper.core.paygates.fields import CreditBinding
+from tollkeeper.core.payment_offers import with_advice
 from tollkeeper.core.purchases import SETTLEMENT_FAILED
-from tollkeeper.core.x402.payment_offer import with_advice
 
 if TYPE_CHECKING:
-    from tollkeeper.core.x402.presented_payment import PresentedPayment
+    from tollkeeper.core.presented_payment import PresentedPayment
     from tollkeeper.storage.ledger.purchase_rows import Purchase
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.core.paygates.model import PayGate
-    from tollkeeper.core.x402.presented_payment import PresentedPayment
+    from tollkeeper.core.presented_payment import PresentedPayment
     from tollkeeper.edge.server.call import InboundCall
     from tollkeeper.edge.shared.heads import ResponseHead
     from tollkeeper.gateway.call.request_facts import RequestFacts

@@ -12,16 +12,16 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.networks import normalise
+from tollkeeper.core.payment_offers import tender_of
+from tollkeeper.core.presented_payment import PresentedPayment
 from tollkeeper.core.purchases import header_hash
-from tollkeeper.core.x402.payment_offer import tender_of
-from tollkeeper.core.x402.presented_payment import PresentedPayment
 from tollkeeper.core.x402.verification import form_checks, require
 from tollkeeper.core.x402.version2 import PAYMENT_HEADERS, decode_payment_header, spoken_version, two_payments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from tollkeeper.core.x402.payment_offer import Asset
+    from tollkeeper.core.payment_offers import Asset
 
 VERIFIED_HEADERS_MAX: Final = 10_000
 VERIFIED_SIZE_BYTES: Final = 16 * 1024 * 1024  # of headers; what is kept beside each takes about as much again

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from tollkeeper.core.api.errors import ApiError, Code, failed_check, invalid, payment_error
 from tollkeeper.core.http.forwarding import check_subpath, request_target
 from tollkeeper.core.networks import normalise
+from tollkeeper.core.paygates.challenge import profile_of
 from tollkeeper.core.paygates.parameters import without
-from tollkeeper.core.x402.challenge import profile_of
 from tollkeeper.core.x402.version2 import PAYMENT_HEADERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.core.paygates.challenge import Challenge, Profile
     from tollkeeper.core.paygates.model import PayGate
-    from tollkeeper.core.x402.challenge import Challenge, Profile
     from tollkeeper.edge.server.call import BodySink, BodySource, InboundCall
     from tollkeeper.gateway.open_gate import OpenGate
 

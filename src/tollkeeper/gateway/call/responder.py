@@ -14,8 +14,8 @@ import structlog
 from tollkeeper.api import clock_ms, envelope, error_envelope, iso
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.framing import BodyEnd
+from tollkeeper.core.paygates.challenge import exhausted_body
 from tollkeeper.core.purchases import credit_token
-from tollkeeper.core.x402.challenge import exhausted_body
 from tollkeeper.edge.server.call import FAULT, JSON_LINE
 from tollkeeper.gateway.call import credit_refusals, request_facts
 from tollkeeper.gateway.call import headers as heads

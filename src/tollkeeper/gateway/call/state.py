@@ -21,7 +21,7 @@ from tollkeeper.gateway.call.driver import CallDriver
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from tollkeeper.core.x402.presented_payment import PresentedPayment
+    from tollkeeper.core.presented_payment import PresentedPayment
     from tollkeeper.edge.server.call import InboundCall
     from tollkeeper.gateway.call.context import GatewayContext
     from tollkeeper.gateway.open_gate import OpenGate

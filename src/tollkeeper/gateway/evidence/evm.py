@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.evm.blocks import Block
     from tollkeeper.chains.evm.chain import EvmChain
     from tollkeeper.chains.evm.reader import EvmReader
-    from tollkeeper.core.x402.payer_proof import AuthorizationStanding
+    from tollkeeper.core.payer_proof import AuthorizationStanding
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.evidence.port import ExpectedTransfer
 

@@ -22,8 +22,8 @@ from tollkeeper.gateway.facilitator.client import SettleAnswer, SettleMeaning
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from tollkeeper.core.x402.payer_proof import AuthorizationStanding
-    from tollkeeper.core.x402.payment_offer import Asset
+    from tollkeeper.core.payer_proof import AuthorizationStanding
+    from tollkeeper.core.payment_offers import Asset
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.evidence.families import AnyChain
     from tollkeeper.gateway.evidence.port import ExpectedTransfer

@@ -17,8 +17,8 @@ from tollkeeper.gateway.facilitator.client import SettleAnswer, SettleMeaning
 if TYPE_CHECKING:
     from tollkeeper.chains.evm.chain import EvmChain
     from tollkeeper.chains.solana import SolanaChain
-    from tollkeeper.core.x402.payer_proof import AuthorizationStanding
-    from tollkeeper.core.x402.payment_offer import Tender
+    from tollkeeper.core.payer_proof import AuthorizationStanding
+    from tollkeeper.core.payment_offers import Tender
     from tollkeeper.core.x402.verification import Reason
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.facilitator.client import Senders

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from tollkeeper.core.paygates.fields import Recipient
-    from tollkeeper.core.x402.payment_offer import Asset
+    from tollkeeper.core.payment_offers import Asset
 
 WAIT_SECONDS: Final = 2.0
 _LOG = structlog.get_logger("tollkeeper.gateway.evidence.token_accounts")

@@ -24,11 +24,11 @@ from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.api.strict_json import parse_json
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.core.networks import NETWORKS, normalise
+from tollkeeper.core.payer_proof import AuthorizationStanding
 from tollkeeper.core.purchases import NOT_ATTEMPTED
 from tollkeeper.core.settlement.states import UNKNOWN_PAYMENT
 from tollkeeper.core.wallets import family_of
 from tollkeeper.core.x402 import version2
-from tollkeeper.core.x402.payer_proof import AuthorizationStanding
 from tollkeeper.core.x402.version1 import (
     X402_VERSION,
     Payment,
@@ -42,7 +42,7 @@ from tollkeeper.gateway.facilitator.kinds import asset_of, signers_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tollkeeper.core.x402.payment_offer import Asset
+    from tollkeeper.core.payment_offers import Asset
 
     # (method, path, headers, body) -> the headers that sign the request, good for SETTLE_REQUEST_LIFETIME_SECONDS
     Signer = Callable[[str, str, Mapping[str, str], bytes], dict[str, str]]

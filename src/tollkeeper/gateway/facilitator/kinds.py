@@ -10,7 +10,7 @@ from tollkeeper.core.x402 import version2
 from tollkeeper.core.x402.version1 import SCHEME
 
 if TYPE_CHECKING:
-    from tollkeeper.core.x402.payment_offer import Asset
+    from tollkeeper.core.payment_offers import Asset
 
 _FORMER_NAMES: Final = {**ALIASES, **{name: name for name in NETWORKS}}  # of version 1
 

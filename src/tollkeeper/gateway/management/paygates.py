@@ -24,6 +24,7 @@ from tollkeeper.api import (
 )
 from tollkeeper.core.api.errors import ApiError, Code, invalid, missing
 from tollkeeper.core.limits import SEARCH_LENGTH
+from tollkeeper.core.paygates.challenge import client_warnings
 from tollkeeper.core.paygates.fields import HeaderAuthMode, Recipient, parse_fields
 from tollkeeper.core.paygates.model import (
     Counters,
@@ -37,7 +38,6 @@ from tollkeeper.core.paygates.model import (
 )
 from tollkeeper.core.paygates.target_signing import KEY_ID_SIZE_BYTES, SECRET_SIZE_BYTES, HmacSecret, new_secret
 from tollkeeper.core.usdc import format_usdc
-from tollkeeper.core.x402.challenge import client_warnings
 from tollkeeper.describing import route
 from tollkeeper.gateway.management import operations
 from tollkeeper.gateway.management.bodies import Deleted, SecretBody
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
     from tollkeeper.core.http.client_addresses import ClientAddresses
+    from tollkeeper.core.http.target_addresses import TargetUrl
     from tollkeeper.core.paygates.downloads import StoredFile
-    from tollkeeper.core.paygates.target_addresses import TargetUrl
     from tollkeeper.edge.target.addresses import Resolver
     from tollkeeper.gateway.evidence.nodes import EvidenceNodes
     from tollkeeper.gateway.evidence.token_accounts import TokenAccounts

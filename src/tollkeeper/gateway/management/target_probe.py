@@ -20,7 +20,7 @@ from tollkeeper.edge.target.exchange import Exchange, TargetFailure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tollkeeper.core.paygates.target_addresses import TargetUrl
+    from tollkeeper.core.http.target_addresses import TargetUrl
     from tollkeeper.edge.shared.heads import ResponseHead
     from tollkeeper.edge.target.forwarder import Forwarder
 

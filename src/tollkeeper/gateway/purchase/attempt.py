@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.paygates.fields import CreditBinding
+from tollkeeper.core.payment_offers import require_valid_now
 from tollkeeper.core.purchases import Claim, Spend, Terms, attempts_exhausted, terms_for
-from tollkeeper.core.x402.payment_offer import require_valid_now
 from tollkeeper.gateway.evidence.port import ExpectedTransfer
 from tollkeeper.gateway.facilitator.client import SettleMeaning
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult
 from tollkeeper.storage.ledger.purchases import ClaimResult, Paid
 
 if TYPE_CHECKING:
-    from tollkeeper.core.x402.presented_payment import PresentedPayment
+    from tollkeeper.core.presented_payment import PresentedPayment
     from tollkeeper.gateway.facilitator.client import SettleAnswer, SettleRequest
     from tollkeeper.gateway.open_gate import OpenGate
     from tollkeeper.gateway.purchase.decisions import PurchaseDecisions

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.core.paygates.model import PayGate
+    from tollkeeper.core.presented_payment import PresentedPayment
     from tollkeeper.core.purchases import Terms
-    from tollkeeper.core.x402.presented_payment import PresentedPayment
     from tollkeeper.core.x402.version1 import PaymentKey
     from tollkeeper.gateway.evidence.nodes import EvidenceNodes
     from tollkeeper.gateway.facilitator.client import HubClient, PaymentStatus, SettleAnswer, Supported

@@ -22,19 +22,19 @@ import structlog
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.networks import NETWORKS, Family
+from tollkeeper.core.payer_proof import ends_soon
+from tollkeeper.core.payment_offers import require_valid_now
 from tollkeeper.core.purchases import Terms, terms_for
 from tollkeeper.core.solana import read_transfer
 from tollkeeper.core.solana.base58 import encode_key
-from tollkeeper.core.x402.payer_proof import ends_soon
-from tollkeeper.core.x402.payment_offer import require_valid_now
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.gateway.facilitator.client import unavailable
 from tollkeeper.gateway.purchase.monitor import key_of
 from tollkeeper.storage.ledger.payer_proofs import Place
 
 if TYPE_CHECKING:
-    from tollkeeper.core.x402.payer_proof import AuthorizationStanding
-    from tollkeeper.core.x402.presented_payment import PresentedPayment
+    from tollkeeper.core.payer_proof import AuthorizationStanding
+    from tollkeeper.core.presented_payment import PresentedPayment
     from tollkeeper.gateway.open_gate import OpenGate
     from tollkeeper.gateway.purchase.decisions import PurchaseDecisions
     from tollkeeper.storage.ledger.payer_proofs import ShownPayments

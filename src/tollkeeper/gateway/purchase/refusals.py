@@ -17,7 +17,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code, failed_check, payment_error
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.x402.payment_offer import with_advice
+from tollkeeper.core.payment_offers import with_advice
 from tollkeeper.core.x402.verification import Reason, code_of_reason
 from tollkeeper.gateway.evidence.port import EvidenceOutcome, ExpectedTransfer
 from tollkeeper.gateway.facilitator.client import FacilitatorVerdict, HubUnreachableError
@@ -26,7 +26,7 @@ from tollkeeper.gateway.purchase.monitor import key_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tollkeeper.core.x402.payment_offer import Tender
+    from tollkeeper.core.payment_offers import Tender
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.evidence.nodes import EvidenceNodes
     from tollkeeper.gateway.evidence.port import PaymentFinding

@@ -24,7 +24,7 @@ from tollkeeper.gateway.transfers.request import refused_transfer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tollkeeper.core.x402.payment_offer import Tender
+    from tollkeeper.core.payment_offers import Tender
     from tollkeeper.core.x402.version1 import Payment, Requirements
     from tollkeeper.gateway.evidence.nodes import EvidenceNodes
     from tollkeeper.gateway.facilitator.client import HubClient, Supported

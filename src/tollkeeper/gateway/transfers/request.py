@@ -15,9 +15,9 @@ from tollkeeper.core.api.errors import ApiError, Code, invalid, missing, payment
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.http.prefer_header import preferred_wait_seconds
 from tollkeeper.core.networks import ALIASES, normalise
+from tollkeeper.core.paygates.challenge import transfer_challenge
+from tollkeeper.core.payment_offers import recipient_check, tender_of
 from tollkeeper.core.wallets import parse_address_of
-from tollkeeper.core.x402.challenge import transfer_challenge
-from tollkeeper.core.x402.payment_offer import recipient_check, tender_of
 from tollkeeper.core.x402.verification import Check, code_of_reason, form_checks, require
 from tollkeeper.core.x402.version1 import SCHEME, X402_VERSION, Payment, parse_payload, parse_uint256
 from tollkeeper.core.x402.version2 import (
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from litestar.datastructures import Headers
 
-    from tollkeeper.core.x402.challenge import Challenge
-    from tollkeeper.core.x402.payment_offer import Asset, Tender
+    from tollkeeper.core.paygates.challenge import Challenge
+    from tollkeeper.core.payment_offers import Asset, Tender
     from tollkeeper.core.x402.version1 import Requirements
     from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
     from tollkeeper.gateway.facilitator.client import Supported

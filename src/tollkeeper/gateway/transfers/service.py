@@ -22,9 +22,9 @@ from litestar import Request, Response
 
 from tollkeeper.api import clock_ms, iso, json_body, ok
 from tollkeeper.core.api.errors import ApiError, Code, payment_error
+from tollkeeper.core.paygates.challenge import Profile, profile_of
 from tollkeeper.core.purchases import SETTLEMENT_FAILED
 from tollkeeper.core.wallets import shown_address
-from tollkeeper.core.x402.challenge import Profile, profile_of
 from tollkeeper.core.x402.version1 import X402_VERSION, encode_header
 from tollkeeper.core.x402.version2 import (
     PAYMENT_HEADERS,
@@ -42,7 +42,7 @@ from tollkeeper.gateway.transfers.request import refused_transfer
 if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
-    from tollkeeper.core.x402.payment_offer import Tender
+    from tollkeeper.core.payment_offers import Tender
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.facilitator.client import HubClient
     from tollkeeper.gateway.transfers.foreign import ForeignTransfers

@@ -11,11 +11,8 @@ from tollkeeper.core.api.bodies import (
     AnyObject,
     BaseUnits,
     Body,
-    Caip2Network,
     Count,
     EvmProof,
-    Network,
-    NetworkAsked,
     Pagination,
     Schema,
     ShownAddress,
@@ -23,6 +20,7 @@ from tollkeeper.core.api.bodies import (
     Time,
     WalletAddress,
 )
+from tollkeeper.core.network_names import Caip2Network, Network, NetworkAsked
 
 _Short: TypeAlias = Annotated[str, Meta(max_length=2048)]
 _State: TypeAlias = Literal["pending", "success", "failed"]

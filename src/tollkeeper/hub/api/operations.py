@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from tollkeeper.core.api.bodies import AnyObject, EvmAddress, NetworkAsked, NumberText, Settled, StatusBody
+from tollkeeper.core.api.bodies import AnyObject, EvmAddress, NumberText, Settled, StatusBody
 from tollkeeper.core.api.errors import Code
 from tollkeeper.core.api.openapi import (
     IDEMPOTENCY_KEY,
@@ -22,6 +22,7 @@ from tollkeeper.core.api.openapi import (
     query,
     read,
 )
+from tollkeeper.core.network_names import NetworkAsked
 from tollkeeper.hub.api import bodies
 
 _x402 = partial(Operation, tag="x402")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.chains.evm.chain import EvmChain, Fees
     from tollkeeper.core.api.errors import ApiError
-    from tollkeeper.core.x402.payer_proof import AuthorizationStanding
+    from tollkeeper.core.payer_proof import AuthorizationStanding
     from tollkeeper.core.x402.verification import EvmAsset
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.hub.admission import Admission

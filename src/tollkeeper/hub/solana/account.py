@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.core.api.errors import ApiError
     from tollkeeper.core.networks import Network
+    from tollkeeper.core.payer_proof import AuthorizationStanding
     from tollkeeper.core.solana import FeePolicy, SolanaAsset
-    from tollkeeper.core.x402.payer_proof import AuthorizationStanding
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.hub.admission import Admission
     from tollkeeper.hub.gas_budget import FeeBudget

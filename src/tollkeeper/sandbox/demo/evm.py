@@ -25,10 +25,10 @@ from tollkeeper.sandbox.demo.official_client import buy_officially, require_offi
 from tollkeeper.sandbox.demo.official_version2 import play_in_version_2
 from tollkeeper.sandbox.demo.solana import play_on_solana
 from tollkeeper.sandbox.demo.story import CITY, CREDITS, PRICE_MICRO, Story, check_credits, check_history, check_refusal
-from tollkeeper.sandbox.demo.target import forecast
 from tollkeeper.sandbox.running import parse_engine, say
 from tollkeeper.sandbox.stack import Options, open_sandbox
-from tollkeeper.serving.process.http_server import run
+from tollkeeper.sandbox.target import forecast
+from tollkeeper.serving.http.server import run
 from tollkeeper.settings import wants_colours
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from tollkeeper.sandbox.demo.official_client import (
     has_official_client_on_solana,
 )
 from tollkeeper.sandbox.demo.story import CITY, CREDITS, PRICE_MICRO, Story
-from tollkeeper.sandbox.demo.target import forecast
 from tollkeeper.sandbox.solana.buyer import SolanaBuyer
 from tollkeeper.sandbox.stack import SOLANA
+from tollkeeper.sandbox.target import forecast
 
 if TYPE_CHECKING:
     from tollkeeper.sandbox.demo.narration import Narrator

@@ -14,9 +14,9 @@ from tollkeeper.core.usdc import format_usdc
 from tollkeeper.sandbox.buyer import Answer
 from tollkeeper.sandbox.demo.official_client import buy_officially_on_solana, has_official_client_on_solana
 from tollkeeper.sandbox.demo.story import CITY, CREDITS, PRICE_MICRO, Story, check_credits, check_history, check_refusal
-from tollkeeper.sandbox.demo.target import forecast
 from tollkeeper.sandbox.solana.buyer import SolanaBuyer
 from tollkeeper.sandbox.stack import SOLANA
+from tollkeeper.sandbox.target import forecast
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ import structlog
 
 from tollkeeper.api import envelope, error_envelope, new_request_id
 from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.serving.http.server import HttpServer, ListenError, listen
 from tollkeeper.serving.metrics.metrics import CONTENT_TYPE
-from tollkeeper.serving.process.http_server import HttpServer, ListenError, listen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -17,7 +17,7 @@ from tollkeeper.storage.engine.queries import load_queries
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tollkeeper.core.x402.payment_offer import Asset
+    from tollkeeper.core.payment_offers import Asset
     from tollkeeper.storage.engine.database import Database, Steps
 
 _Q: Final = load_queries("gateway.sql")

@@ -20,9 +20,9 @@ from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult, p
 from tollkeeper.storage.ledger.spends import HeldSpend, spend_one
 
 if TYPE_CHECKING:
+    from tollkeeper.core.payer_proof import AuthorizationStanding
+    from tollkeeper.core.payment_offers import Tender
     from tollkeeper.core.purchases import Terms
-    from tollkeeper.core.x402.payer_proof import AuthorizationStanding
-    from tollkeeper.core.x402.payment_offer import Tender
     from tollkeeper.storage.engine.database import Database, Statement, Steps
     from tollkeeper.storage.engine.seals import Sealing
     from tollkeeper.storage.ledger.purchase_rows import Purchase

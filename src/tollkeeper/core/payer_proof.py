@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tollkeeper.core.limits import CHALLENGE_TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
-    from tollkeeper.core.x402.payment_offer import Tender
+    from tollkeeper.core.payment_offers import Tender
 
 # Clients let a payment hold for as long as its offer says, by clocks that may be a minute ahead.
 LIFETIME_SECONDS: Final = CHALLENGE_TIMEOUT_SECONDS + 60

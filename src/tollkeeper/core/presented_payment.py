@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tollkeeper.core.x402.payment_offer import Tender
+    from tollkeeper.core.payment_offers import Tender
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.api.errors import ApiError
     from tollkeeper.core.paygates.model import PayGate
-    from tollkeeper.core.x402.payment_offer import Asset
+    from tollkeeper.core.payment_offers import Asset
 
 
 class Profile(StrEnum):
