@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import signal
@@ -10,11 +12,14 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 import typer
 
-from tests.cli.processes import clean_environment, finished, interruptible
+from tests.cli.processes import ask as ask_plainly
+from tests.cli.processes import clean_environment, command, finished, interruptible
+from tests.interop.local_server import Reply, Request, serving
 from tests.interop.stack import Stack, ask, sandbox
 from tollkeeper.cli.commands import app
 from tollkeeper.cli.gate_fields import FIELDS
@@ -193,20 +198,20 @@ def test_a_wallet_is_made_for_its_owner_alone_and_tells_what_it_holds(stack: Sta
 
 
 def commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands(command, (*words, name))
+    for name, one in group.commands.items():
+        if hasattr(one, "commands"):
+            yield from commands(one, (*words, name))
         else:
-            yield (*words, name), command
+            yield (*words, name), one
 
 
 def test_every_command_has_an_example_that_its_options_take() -> None:
     every = dict(commands(typer.main.get_command(app)))
-    for words, command in every.items():
-        (example,) = [line for line in (command.help or "").splitlines() if line.startswith("Example: ")]
+    for words, one in every.items():
+        (example,) = [line for line in (one.help or "").splitlines() if line.startswith("Example: ")]
         typed = example.partition("tollkeeper ")[2]
         assert typed.startswith((" ".join(words), words[-1])), example  # `db backup` is `backup`, too
-        options = {one for parameter in command.params for one in (*parameter.opts, *parameter.secondary_opts)}
+        options = {name for parameter in one.params for name in (*parameter.opts, *parameter.secondary_opts)}
         assert {word for word in typed.split() if word.startswith("--")} <= options, example
     listings = ("paygate list", "paygate show", "stats", "requests", "history", "credits", "whoami", "pay")
     for name in listings:
@@ -240,3 +245,42 @@ def _read(descriptor: int) -> bytes:
         return os.read(descriptor, 65536)
     except OSError:  # nobody writes any more
         return b""
+
+
+def test_a_browser_lets_the_command_line_in_by_a_code_that_alone_is_worth_nothing(tmp_path: Path) -> None:
+    """The gateway is played: it lets in whoever shows the secret that the page was told the hash of."""
+    asked: dict[str, str] = {}
+
+    def answer(request: Request) -> Reply:
+        if request.path == "/api/v1/auth/handover":
+            body = request.json()
+            told = base64.urlsafe_b64encode(hashlib.sha256(body["verifier"].encode()).digest()).decode().rstrip("=")
+            is_good = (body["code"], told, str(body["port"])) == ("one-time", asked["challenge"], asked["port"])
+            user = {"walletAddress": derive_wallets().owner.key.address}
+            return Reply(200 if is_good else 401, {"accessToken": "a", "refreshToken": "r", "user": user})
+        return Reply(200, {"walletAddress": derive_wallets().owner.key.address})
+
+    environ = clean_environment({**user(tmp_path), "BROWSER": "true"})
+    with serving(answer) as server:
+        words = command("login", "--gateway", server.url)
+        with subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as login:
+            assert login.stderr is not None
+            try:
+                code = login.stderr.readline().split()[-1]
+                page = urlsplit(login.stderr.readline().strip())
+                asked.update(parse_qsl(page.query))
+                assert (f"{page.scheme}://{page.netloc}{page.path}", asked["code"]) == (
+                    f"{server.url}/app/terminal",
+                    code,
+                )
+                here = f"http://127.0.0.1:{asked['port']}"
+                assert ask_plainly(f"{here}/favicon.ico").status == 404
+                assert ask_plainly(f"{here}/?code=one-time").status == 200
+                said, wrote = login.communicate(timeout=60)
+            finally:
+                login.kill()
+        assert (login.returncode, said) == (
+            0,
+            f"{derive_wallets().owner.key.address} is logged in at {server.url}.\n",
+        ), wrote
+        assert done(tmp_path, "whoami") == f"{derive_wallets().owner.key.address} at {server.url}\n"

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from tollkeeper.cli.at_gateway import AsJson, Gateway, OwnerKey, at_gateway, gateway_url, show_json
 from tollkeeper.cli.options import KeyFile, read_wallet_key
@@ -15,36 +17,60 @@ if TYPE_CHECKING:
     from tollkeeper.client.gateway_account import GatewayAccount
 
 
-def login_command(*, gateway: Gateway = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
+def login_command(
+    *,
+    gateway: Gateway = None,
+    key_file: KeyFile = None,
+    dashboard: Annotated[
+        str | None, typer.Option("--app-url", help="The dashboard's URL, where it is not the gateway's.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Log a wallet in at a gateway, and keep the login for the commands that follow.
 
+    Without --key-file the wallet of your browser signs: the dashboard opens, and asks whether this program may log in.
     Commands without --gateway are for this gateway then.
 
     Example: tollkeeper login --key-file wallet.key --gateway https://gate.example.org
     """
     import asyncio
 
+    from tollkeeper.client.browser_login import log_in_by_browser
     from tollkeeper.client.logins import KeptLogins, sign_in
     from tollkeeper.client.requests import RefusedError, open_session
 
-    if key_file is None:
-        refuse("name the wallet's key by --key-file", code=2)
-    key = read_wallet_key(key_file)
+    key = None if key_file is None else read_wallet_key(key_file)
 
-    async def log_in() -> str:
-        url = gateway_url(gateway)
+    async def log_in() -> tuple[str, str]:
+        url, kept = gateway_url(gateway), KeptLogins()
         async with open_session() as session:
-            KeptLogins().keep(url, key.address, await sign_in(session, url, key))
-        return url
+            if key is None:
+                answer = await log_in_by_browser(session, url, (dashboard or url).rstrip("/"), _open_page)
+            else:
+                answer = await sign_in(session, url, key)
+        user = answer.get("user")
+        wallet = key.address if key is not None else str(user.get("walletAddress") if isinstance(user, dict) else "")
+        kept.keep(url, wallet, answer)
+        return url, wallet
 
     try:
-        url = asyncio.run(log_in())
+        url, wallet = asyncio.run(log_in())
     except RefusedError as error:
         refuse(str(error), code=EXIT_FAILED)
     if as_json:
-        show_json({"gateway": url, "walletAddress": key.address})
+        show_json({"gateway": url, "walletAddress": wallet})
     else:
-        tell(f"{key.address} is logged in at {url}.")
+        tell(f"{wallet} is logged in at {url}.")
+
+
+def _open_page(page: str, code: str) -> None:
+    """Show the dashboard's page in a browser, and how to open it where there is none."""
+    import webbrowser
+
+    tell(f"Let this program in on the page that opens, if it shows the same code: {code}", err=True)
+    tell(f"  {page}", err=True)
+    tell("No browser on this machine? Press Ctrl-C, and name the wallet's key by --key-file.", err=True)
+    webbrowser.open(page)
 
 
 def logout_command(*, gateway: Gateway = None, as_json: AsJson = False) -> None:
