@@ -333,6 +333,18 @@ def test_a_payment_whose_answer_is_lost_is_sent_again_with_its_token_by_the_next
     assert server.received[-1].headers["x-credit-token"] == "pur_1.abc"
 
 
+def test_a_payment_that_came_too_late_was_not_charged_and_another_one_is_signed(tmp_path: Path) -> None:
+    expired = {"error": {"type": "payment", "code": "PAYMENT_EXPIRED", "message": "too late"}, "x402Version": 1}
+    asked = {"x402Version": 1, "accepts": [entry()]}
+    answers = [Reply(402, asked), Reply(504, {}), Reply(402, {**asked, **expired}), Reply(402, asked), Reply(200, {})]
+    with serving(lambda _request: answers.pop(0)) as server:
+        first, second = (finished("pay", server.url, "--test-wallet", environ=user(tmp_path)) for _ in range(2))
+    assert (first.returncode, second.returncode) == (5, 0), second.stderr
+    assert "that payment was refused, and not charged: PAYMENT_EXPIRED: too late" in second.stderr
+    sent = [request.headers.get("x-payment") for request in server.received]
+    assert (sent[1] == sent[2] != sent[4], sent[0], sent[3]) == (True, None, None)
+
+
 def test_a_payment_that_somebody_before_the_gateway_answered_is_kept() -> None:
     answers = [
         Reply(402, {"x402Version": 1, "accepts": [entry()]}),

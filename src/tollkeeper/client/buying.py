@@ -94,7 +94,12 @@ class PaidCall:
         async with open_session(_TARGET_SECONDS) as session:
             if (unsettled := self._store.take_unsettled(wish.url, wallets)) is not None:
                 self._tell(f"sending a payment of {format_usdc(unsettled.amount_micro)} USDC again, signed before")
-                return await self._send_payment(session, unsettled)
+                answer = await self._send_payment(session, unsettled)
+                # A gateway that names why it refuses a payment has it in no book of its own: it was not charged there.
+                if not (self.charge is Charge.NOTHING and answer.status == 402 and answer.code):
+                    return answer
+                self._tell(f"that payment was refused, and not charged: {answer.reason}")
+                self.amount_micro = 0
             answer = await self._spend(session, wallets) or await self._ask_unpaid(session)
             if answer.status != 402:
                 return answer
