@@ -2,11 +2,13 @@
 #   make demo PYTHON=python3.13 VENV=.venv-3.13      the demo under another Python, in an environment of its own
 #   make demo CLIENT=official                        the demo with the official x402 clients as buyers
 #   make test PYTEST="-m long tests/core"            more words for pytest
+#   make test ENGINE=postgresql                      the tests of stores on PostgreSQL, which `make test` runs behind the others
 #   make bench NAME=start                            one benchmark
 PYTHON ?= python3
 VENV ?= .venv
 CLIENT ?=
 NAME ?=
+ENGINE ?=
 JOBS ?= 6
 DIST ?= $(CURDIR)/dist
 PYTEST ?=
@@ -37,7 +39,8 @@ demo: $(VENV)/.sandbox
 # The core's own tests run beside the others, in a process that sees that they cover every branch of it.
 test: setup
 	@mkdir -p .cache
-	@$(tests) $(if $(PYTEST),,-p tests.core_beside)
+	@$(if $(ENGINE),ENGINE=$(ENGINE) )$(tests) $(if $(PYTEST)$(ENGINE),,-p tests.core_beside) $(if $(ENGINE),tests/storage)
+	@$(if $(PYTEST)$(ENGINE),,ENGINE=postgresql $(tests) tests/storage)
 
 # The long forms of what kills, cuts, forks, fills and hangs, and how many faults came: an hour on two cores. The short
 # ones are in `make test`.

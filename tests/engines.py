@@ -11,9 +11,11 @@ import atexit
 import hashlib
 import os
 import shutil
+import sqlite3
 import subprocess
 import tempfile
 import threading
+from contextlib import closing
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -129,6 +131,26 @@ def said_to(url: str, words: str) -> list[dict[str, Any]]:
         raise told[0]
     rows: list[dict[str, Any]] = told[0]
     return rows
+
+
+def rows_of(path: Path | str, sql: str) -> list[dict[str, Any]]:
+    """The rows of a query, asked beside whoever has the database of this path open."""
+    if IS_POSTGRESQL:
+        return said_to(url_of(path), sql)
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=20)) as connection:
+        connection.row_factory = sqlite3.Row
+        return [dict(row) for row in connection.execute(sql)]
+
+
+def change(path: Path | str, *statements: str) -> None:
+    """Carry these out beside whoever has the database of this path open, foreign keys or not."""
+    if IS_POSTGRESQL:
+        for statement in statements:
+            said_to(url_of(path), statement)
+        return
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=20)) as connection:
+        for statement in statements:
+            connection.execute(statement)
 
 
 def wait_for_server(url: str) -> None:

@@ -260,7 +260,7 @@ def test_what_larger_amounts_wait_for_is_turned_off_by_an_empty_list(config: Cal
         ("PUBLIC_URL", "pay.example.org"),
         ("PUBLIC_URL", "https://pay.example.org/x"),
         ("HUB_URL", "hub"),
-        ("DATABASE_URL", "postgresql://db/x"),
+        ("DATABASE_URL", "mysql://db/x"),
         ("DEFAULT_NETWORK", "base"),
         ("DEFAULT_NETWORK", "ethereum"),
         ("DEFAULT_PAYMENT_ADDRESS", "0x12"),

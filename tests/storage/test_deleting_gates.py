@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from tests.engines import IS_POSTGRESQL, change, commits_of, rows_of, sqlite_only
 from tests.hub.faulty_database import FaultyDatabase, Kind, Moment, order
 from tests.storage.plans import plan_of
 from tests.storage.test_purchases import NOW_MS, Shop, key
@@ -25,16 +25,14 @@ from tollkeeper.storage.gateway.file_rows import cut_left_files, cut_uploads, ke
 from tollkeeper.storage.gateway.paygates import VOIDED_AT_ONCE
 from tollkeeper.storage.ledger.purchases import Purchase
 from tollkeeper.storage.sqlite import engine as sqlite
-from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 T = TypeVar("T")
 OTHER, ANOTHER = "0x" + "33" * 20, "0x" + "44" * 20
 
 
 @asynccontextmanager
-async def opened(path: Path) -> AsyncIterator[SqliteDatabase]:
+async def opened(path: Path) -> AsyncIterator[Database]:
     database = open_database(str(path))
-    assert isinstance(database, SqliteDatabase)
     try:
         yield database
     finally:
@@ -43,36 +41,36 @@ async def opened(path: Path) -> AsyncIterator[SqliteDatabase]:
 
 def sell_many(path: Path, sold: Purchase, count: int) -> None:
     """So many purchases more like this one, written past the stores."""
-    with closing(sqlite3.connect(path)) as books, books:
-        columns = [row[1] for row in books.execute("PRAGMA table_info(purchases)")]
-        own = {"number": "w.v + 10", "id": "'pur_many_' || w.v", "nonce": "printf('0x%064x', w.v + 1000)"}
-        books.execute(
-            f"WITH RECURSIVE w(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM w WHERE v < {count})"  # noqa: S608 - ours
-            f" INSERT INTO purchases ({', '.join(columns)})"
-            f" SELECT {', '.join(own.get(column, f'p.{column}') for column in columns)}"
-            " FROM w, purchases p WHERE p.id = ?",
-            [sold.id],
-        )
-        many = "FROM purchases WHERE id LIKE 'pur_many_%'"
-        books.execute(
-            "INSERT INTO credits (number, granted, remaining, token_used, is_live)"
-            f" SELECT number, credits, credits, 0, 1 {many}"
-        )
-        books.execute(
-            "INSERT INTO credits_given (cause, reason, purchase_id, delta, created_ms)"
-            f" SELECT id, 'grant', id, credits, 0 {many}"
-        )
+    columns = list(rows_of(path, "SELECT * FROM purchases")[0])
+    hexadecimal = "'0x' || lpad(to_hex(w.v + 1000), 64, '0')" if IS_POSTGRESQL else "printf('0x%064x', w.v + 1000)"
+    own = {"number": "w.v + 10", "id": "'pur_many_' || w.v", "nonce": hexadecimal}
+    many = "FROM purchases WHERE id LIKE 'pur_many_%'"
+    change(
+        path,
+        f"WITH RECURSIVE w(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM w WHERE v < {count})"  # noqa: S608 - ours
+        f" INSERT INTO purchases ({', '.join(columns)})"
+        f" SELECT {', '.join(own.get(column, f'p.{column}') for column in columns)}"
+        f" FROM w, purchases p WHERE p.id = '{sold.id}'",
+        f"INSERT INTO credits (number, granted, remaining, token_used, is_live)"
+        f" SELECT number, credits, credits, 0, 1 {many}",
+        f"INSERT INTO credits_given (cause, reason, purchase_id, delta, created_ms)"
+        f" SELECT id, 'grant', id, credits, 0 {many}",
+    )
+    if IS_POSTGRESQL:
+        change(path, "SELECT setval(pg_get_serial_sequence('purchases', 'number'), max(number)) FROM purchases")
 
 
 def sell_file(path: Path, gate: PayGate) -> None:
     """The gate was deleted, and sold a file; another one of it was replaced before."""
-    with closing(sqlite3.connect(path)) as books, books:
-        books.executemany(
-            "INSERT INTO files (id, gate_id, name, content_type, size_bytes, sha256, created_ms, replaced_ms)"
-            " VALUES (?, ?, 'a', 'text/plain', 1, '', 1, ?)",
-            [("former", gate.id, 1), ("file", gate.id, 2)],
-        )
-        books.execute("UPDATE paygates SET file_id = 'file', deleted_ms = 1")
+    rows = (
+        f"('{name}', {gate.id}, 'a', 'text/plain', 1, '', 1, {when})" for name, when in (("former", 1), ("file", 2))
+    )
+    columns = "id, gate_id, name, content_type, size_bytes, sha256, created_ms, replaced_ms"
+    change(
+        path,
+        f"INSERT INTO files ({columns}) VALUES {', '.join(rows)}",  # noqa: S608 - our own names
+        "UPDATE paygates SET file_id = 'file', deleted_ms = 1",
+    )
 
 
 async def swept(database: Database) -> set[str]:
@@ -106,9 +104,9 @@ async def test_what_a_gate_sold_is_voided_some_of_it_in_each_commit(tmp_path: Pa
         sold = await shop.bought(gate)
         assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.SPENT
         sell_many(path, sold, 3 * VOIDED_AT_ONCE)
-        begun = database.commits
+        begun = commits_of(database)
         assert await shop.gates.delete(gate.id, NOW_MS) == 1 + 2 * 3 * VOIDED_AT_ONCE
-        assert (database.commits - begun, await void_in(database)) == (4, 1 + 3 * VOIDED_AT_ONCE)
+        assert (commits_of(database) - begun, await void_in(database)) == (4, 1 + 3 * VOIDED_AT_ONCE)
         await shop.ledger_agrees()
 
 
@@ -187,6 +185,7 @@ async def test_a_claimer_who_comes_late_takes_the_one_call_that_is_due_of_what_i
         await shop.ledger_agrees()
 
 
+@sqlite_only
 async def test_neither_a_deletion_nor_looking_for_what_it_left_reads_all_purchases(tmp_path: Path) -> None:
     statements = load_queries("gateway.sql")
     async with opened(tmp_path / "gateway.db") as database:
@@ -209,11 +208,13 @@ async def test_the_file_of_a_deleted_gate_that_sold_much_is_swept_unless_a_call_
         shop = Shop(database)
         gate = await shop.gate(1)
         sell_many(path, await shop.bought(gate), sold_later)
-    with closing(sqlite3.connect(path)) as books, books:
-        books.execute("UPDATE purchases SET state = 'VOID', failure = 'gate_deleted'")
-        books.execute("UPDATE credits SET remaining = 0, is_live = 0")
-        if is_due:
-            books.execute("UPDATE credits SET remaining = 1 WHERE number = (SELECT max(number) FROM credits)")
+    change(
+        path,
+        "UPDATE purchases SET state = 'VOID', failure = 'gate_deleted'",
+        "UPDATE credits SET remaining = 0, is_live = 0",
+    )
+    if is_due:
+        change(path, "UPDATE credits SET remaining = 1 WHERE number = (SELECT max(number) FROM credits)")
     sell_file(path, gate)
     monkeypatch.setattr(sqlite, "_LIST_SECONDS", 0.03)
     monkeypatch.setattr(file_rows, "_SALES_AT_ONCE", sold_later // 100, raising=False)
@@ -231,8 +232,7 @@ async def test_a_file_whose_last_call_comes_while_it_is_looked_for_is_kept_for_w
         gate = await shop.gate(1)
         await shop.bought(gate)
         await shop.gates.delete(gate.id, NOW_MS)
-        with closing(sqlite3.connect(path)) as books, books:
-            books.execute("UPDATE credits SET remaining = 0, is_live = 0")
+        change(path, "UPDATE credits SET remaining = 0, is_live = 0")
         sell_file(path, gate)
         looked.between = partial(keep_until, database, "file", NOW_MS, NOW_MS + 1)
         assert await swept(looked) == {"former"}

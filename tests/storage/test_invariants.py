@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.books import BOUNDS, differences_of
+from tests.engines import IS_POSTGRESQL, change, rows_of, sqlite_only
 from tests.storage.test_ledger import by_header, spend_together
 from tests.storage.test_purchases import NOW_MS, TRUST, Shop, key
 from tollkeeper.api import clock_ms
@@ -91,17 +92,45 @@ class Books:
 
     def break_with(self, *statements: str) -> None:
         """What no unit of work would do, constraints or not."""
+        if IS_POSTGRESQL:
+            self.without_constraints()
+            change(self.path, *map(in_its_words, statements))
+            return
         with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
             connection.execute("PRAGMA ignore_check_constraints = ON")
             for statement in statements:
                 connection.execute(statement)
 
-    def without_constraints(self, table: str) -> None:
+    def without_constraints(self, table: str = "") -> None:
+        if IS_POSTGRESQL:
+            kinds = "'c', 'f', 'u'" if table else "'c', 'f'"
+            own = (
+                "SELECT conrelid::regclass::text AS of, conname FROM pg_constraint"
+                " WHERE connamespace = 'public'::regnamespace AND conrelid <> 0 AND contype IN ({})"
+            )
+            for row in sorted(rows_of(self.path, own.format(kinds)), key=lambda row: row["conname"]):
+                change(self.path, f"ALTER TABLE {row['of']} DROP CONSTRAINT {row['conname']} CASCADE")
+            return
         self.break_with(
             "PRAGMA legacy_alter_table = ON",
             f"ALTER TABLE {table} RENAME TO old_{table}",
             f"CREATE TABLE {table} AS SELECT * FROM old_{table}",  # noqa: S608 - own names
         )
+
+
+def in_its_words(statement: str) -> str:
+    """The statement as PostgreSQL says it."""
+    for words, its in (
+        ("json_each(spent)", "json_each(spent::json)"),
+        ("json_object(", "json_build_object("),
+        ("json_array(", "json_build_array("),
+        ("json_set(spent, '$.\"again\"', 1)", "jsonb_set(spent::jsonb, '{again}', '1')"),
+        ("'0x' || hex(zeroblob(20))", "convert_to('0x' || repeat('0', 40), 'UTF8')"),
+        ("'secret' AS BLOB", "'secret' AS BYTEA"),
+        ("'{}' AS BLOB", "'{}' AS BYTEA"),
+    ):
+        statement = statement.replace(words, its)
+    return statement
 
 
 def far_off() -> str:
@@ -257,6 +286,7 @@ async def test_a_snapshot_stands_still_beside_a_running_writer(tmp_path: Path) -
     await database.close()
 
 
+@sqlite_only
 def test_a_file_of_another_schema_or_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="is not there"), open_snapshot(str(tmp_path / "none")):
         pass

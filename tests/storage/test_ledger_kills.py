@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sqlite3
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.books import purchases_and_calls
+from tests.engines import IS_POSTGRESQL, rows_of, url_of
 from tests.faults.counts import PROPERTY
 from tests.storage.test_purchases import Shop
 from tollkeeper.storage import open_database
@@ -65,7 +64,7 @@ uvloop.run(main(sys.argv[1], int(sys.argv[2])))
 async def kill_once(path: Path, run: int, after_lines: int) -> list[str]:
     """What a process said to its callers before it was killed."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", SPENDER, str(path), str(run), stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", SPENDER, url_of(path), str(run), stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
     lines = [await process.stdout.readline() for _ in range(after_lines)]
@@ -76,19 +75,22 @@ async def kill_once(path: Path, run: int, after_lines: int) -> list[str]:
 
 
 def check(path: Path, told: list[str], runs: int) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        calls = {call for (call,) in connection.execute("SELECT id FROM calls")}
-        spends = {call for (call,) in connection.execute("SELECT cause FROM credit_entries WHERE reason = 'spend'")}
-        grants = {name for (name,) in connection.execute("SELECT cause FROM credit_entries WHERE reason = 'grant'")}
-        purchases = connection.execute(purchases_and_calls("state, remaining, granted, calls, total")).fetchall()
+    if not IS_POSTGRESQL:
+        assert rows_of(path, "PRAGMA integrity_check") == [{"integrity_check": "ok"}]
+    calls = {row["id"] for row in rows_of(path, "SELECT id FROM calls")}
+    spends, grants = (
+        {row["cause"] for row in rows_of(path, f"SELECT cause FROM credit_entries WHERE reason = '{reason}'")}  # noqa: S608 - ours
+        for reason in ("spend", "grant")
+    )
+    purchases = rows_of(path, purchases_and_calls("state, remaining, granted, calls, total"))
     assert calls == spends
     answered = {line.removeprefix("call ") for line in told if line.startswith("call ")}
     assert answered
     assert answered <= calls
     assert len(calls - answered) <= CALLERS * runs  # committed, and killed before the answer
     assert {line.removeprefix("bought ") for line in told if line.startswith("bought ")} <= grants
-    assert all(row[1] == row[2] - row[3] == row[4] for row in purchases if row[0] == "LIVE")
+    live = [row for row in purchases if row["state"] == "LIVE"]
+    assert all(row["remaining"] == row["granted"] - row["calls"] == row["total"] for row in live)
 
 
 async def kill_many(path: Path, kills: int) -> None:

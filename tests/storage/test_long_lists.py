@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from tests.edge.test_calls import until
+from tests.engines import sqlite_only
 from tollkeeper.storage import Steps, StorageError, open_database, unit_of_work
 from tollkeeper.storage.engine.database import Statement
 from tollkeeper.storage.sqlite import engine as sqlite
@@ -26,6 +27,8 @@ LIST: Final = Statement(
 SLOW: Final = Statement(
     "WITH RECURSIVE w(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM w WHERE v < 300000) SELECT count(*) AS counted FROM w"
 )
+
+pytestmark = sqlite_only
 ONE: Final = Statement("SELECT 1 AS one")
 
 

@@ -12,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines import sqlite_only
 from tollkeeper.storage import Statement, StorageError, open_database
 from tollkeeper.storage.engine.database import Steps, unit_of_work
 from tollkeeper.storage.engine.sequences import next_id
 from tollkeeper.storage.sqlite import watch as sqlite_watch
 from tollkeeper.storage.sqlite.engine import SqliteDatabase
 from tollkeeper.storage.sqlite.watch import FileWatch
+
+pytestmark = sqlite_only
 
 NOTICED_SECONDS = 60  # on a busy machine; a second and some on a quiet one
 ONE = Statement("SELECT 1 AS one")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines import sqlite_only
 from tollkeeper.storage import StorageError, open_database, pending
 from tollkeeper.storage.engine.migrations import (
     Applied,
@@ -114,6 +115,7 @@ async def test_without_leave_to_migrate_a_database_that_is_behind_is_refused_unt
     await open_sqlite(path, (ONE,), migrate=False).close()
 
 
+@sqlite_only
 async def test_what_is_pending_is_told_without_creating_anything(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/db"
     known = load_migrations()

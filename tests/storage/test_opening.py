@@ -15,9 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines import sqlite_only
 from tollkeeper.storage import Statement, Steps, StorageError, open_database, pending, unit_of_work
 from tollkeeper.storage.engine.sequences import next_id
 from tollkeeper.storage.engine.urls import open_snapshot, sqlite_path
+
+pytestmark = sqlite_only
 
 
 @unit_of_work

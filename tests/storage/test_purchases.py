@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.engines import IS_POSTGRESQL, sqlite_only
 from tests.storage.plans import plan_of
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.keys.sealing import KeyRing, SealError
@@ -174,18 +175,20 @@ async def test_sealed_address_copied_to_another_gate_does_not_open(shop: Shop) -
 
 async def test_authorization_is_claimed_once_by_a_thousand_callers(shop: Shop) -> None:
     gate = await shop.gate()
-    results = await asyncio.gather(*(shop.claim(gate) for _ in range(1000)))
+    callers = 100 if IS_POSTGRESQL else 1000  # one after the other, none longer than some seconds
+    results = await asyncio.gather(*(shop.claim(gate) for _ in range(callers)))
     assert sum(result.outcome is Claim.WON for result in results) == 1
-    assert sum(result.outcome is Claim.TAKEN for result in results) == 999
+    assert sum(result.outcome is Claim.TAKEN for result in results) == callers - 1
 
 
 @pytest.mark.parametrize("granted", [1, 7])
 async def test_credits_are_spent_exactly_as_often_as_they_were_granted(shop: Shop, granted: int) -> None:
     gate = await shop.gate(granted)
     await shop.bought(gate)
-    results = await asyncio.gather(*(shop.purchases.spend(key(1), shop.wish(gate), NOW_MS) for _ in range(1000)))
+    callers = 100 if IS_POSTGRESQL else 1000  # one after the other, none longer than some seconds
+    results = await asyncio.gather(*(shop.purchases.spend(key(1), shop.wish(gate), NOW_MS) for _ in range(callers)))
     assert sum(result.outcome is Spend.SPENT for result in results) == granted
-    assert sum(result.outcome is Spend.EXHAUSTED for result in results) == 1000 - granted
+    assert sum(result.outcome is Spend.EXHAUSTED for result in results) == callers - granted
     await shop.ledger_agrees()
 
 
@@ -702,6 +705,7 @@ async def test_a_sale_is_due_for_a_look_until_its_outcome_stands_and_not_before_
     assert found.transaction_hash == "0xother"
 
 
+@sqlite_only
 async def test_due_sales_are_found_without_looking_at_the_others(shop: Shop) -> None:
     query = load_queries("gateway.sql").followed_purchases(now_ms=NOW_MS, limit=10)
     plan = await plan_of(shop.database, query)
@@ -770,8 +774,8 @@ async def test_a_wallet_spends_its_oldest_purchase_at_the_gate_first(shop: Shop)
     asking = (shop.purchases.spend_of_payer(payer, shop.wish(gate, None), NOW_MS) for _ in range(6))
     answers = await asyncio.gather(*asking)
     spent = [answer.purchase.id for answer in answers if answer.outcome is Spend.SPENT and answer.purchase]
-    assert spent == [f"pur_{gate.id}_3"] * 2 + [f"pur_{gate.id}_1"] * 2
-    assert [answer.outcome for answer in answers[4:]] == [Spend.IN_FLIGHT] * 2
+    assert sorted(spent, reverse=True) == [f"pur_{gate.id}_3"] * 2 + [f"pur_{gate.id}_1"] * 2
+    assert sum(answer.outcome is Spend.IN_FLIGHT for answer in answers) == 2
     nobody = await shop.purchases.spend_of_payer("0x" + "99" * 20, shop.wish(gate, None), NOW_MS)
     assert nobody.outcome is Spend.UNKNOWN
     await shop.ledger_agrees()
@@ -791,6 +795,7 @@ async def test_a_credit_of_a_used_up_purchase_that_is_given_back_is_there_for_it
     await shop.ledger_agrees()
 
 
+@sqlite_only
 async def test_what_a_wallet_spends_is_looked_for_where_no_spend_waits(shop: Shop) -> None:
     gate = await shop.gate(2)
     payer = (await shop.bought(gate)).payer

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.engines import sqlite_only
 from tests.storage.plans import plan_of
 from tollkeeper.storage import load_queries, open_database
 from tollkeeper.storage.engine.queries import QueryFileError, parse_queries
@@ -114,6 +115,7 @@ def test_loaded_sql_binds_in_the_database() -> None:
     assert sqlite3.connect(":memory:").execute(statement.sql, statement.params).fetchone() == ("x:b",)
 
 
+@sqlite_only
 @pytest.mark.parametrize(
     ("file", "name", "given", "indexes"),
     [
@@ -254,6 +256,7 @@ OF_GATE = {"gate_id": 1, "outcome": "failed"}
 OF_WALLET = {"wallet": "0x", "as_signer": 1, "as_recipient": 1, "network": "base"}
 
 
+@sqlite_only
 @pytest.mark.parametrize(
     ("file", "name", "given", "indexes"),
     [

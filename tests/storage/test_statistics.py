@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
+from tests.engines import rows_of
 from tollkeeper.core.keys.sealing import KeyRing
 from tollkeeper.core.paygates.model import CreateDefaults, Trust, parse_create
 from tollkeeper.core.paygates.statistics import HOUR_MS, RequestOutcome, Span
@@ -50,10 +49,11 @@ async def test_a_batch_is_counted_once_whether_its_first_writing_stood_or_not(tm
         assert await statistics.not_logged(gate.id, 2 * HOUR_MS) == 0
         sums = await statistics.read(Whose(OWNER, gate_id=gate.id), Span(0, 2 * HOUR_MS, HOUR_MS))
         assert sums[HOUR_MS].outcomes == {RequestOutcome.SERVED: 2, RequestOutcome.CHALLENGED: 2}
-        with closing(sqlite3.connect(path)) as connection:
-            found = dict(connection.execute("SELECT outcome, requests FROM traffic_hours").fetchall())
-            (latencies,) = connection.execute("SELECT sum(calls) FROM latency_hours").fetchone()
-            (logged,) = connection.execute("SELECT count(*) FROM requests").fetchone()
+        found = {
+            row["outcome"]: row["requests"] for row in rows_of(path, "SELECT outcome, requests FROM traffic_hours")
+        }
+        latencies = rows_of(path, "SELECT sum(calls) AS calls FROM latency_hours")[0]["calls"]
+        logged = rows_of(path, "SELECT count(*) AS rows FROM requests")[0]["rows"]
         assert (found, latencies, logged) == ({"served": 2, "challenged": 2, "notLogged": 2}, 2, 2)
     finally:
         await database.close()

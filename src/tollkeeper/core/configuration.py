@@ -28,6 +28,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", re
 _DIGITS: Final = re.compile(r"[0-9]{1,30}", re.ASCII)
 _TOKEN_TEXT: Final = re.compile(r"[\x20-\x7e]{1,64}", re.ASCII)
 _SQLITE: Final = "sqlite:///"
+_POSTGRESQL: Final = "postgresql://"
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 
 
@@ -182,9 +183,11 @@ def parse_rpc_url(text: str) -> str:
 
 
 def parse_database_url(text: str) -> str:
-    """`sqlite:///` and a path. Raises: ValueError."""
+    """`sqlite:///` and a path, or a PostgreSQL server's URL. Raises: ValueError."""
+    if text.startswith(_POSTGRESQL) and len(text) > len(_POSTGRESQL) and text.isprintable():
+        return text
     if not text.startswith(_SQLITE) or len(text) == len(_SQLITE) or "\0" in text:
-        msg = "it is not sqlite:/// and a path; this version has no other engine"
+        msg = "it is neither sqlite:/// and a path nor postgresql:// and a server"
         raise ValueError(msg)
     return text
 

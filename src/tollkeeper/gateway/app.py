@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from litestar import Request, Response, asgi
 
-from tollkeeper.api import Shell, clock_ms, new_request_id, ok, refused
+from tollkeeper.api import PROCESS_MARK, Shell, clock_ms, new_request_id, ok, refused
 from tollkeeper.auth import Auth, auth_routes
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.configuration import AnonymousPaygates
@@ -54,16 +54,18 @@ from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.gateway.transfers.foreign import ForeignTransfers
 from tollkeeper.gateway.transfers.request import TransferRequests
 from tollkeeper.gateway.transfers.service import DirectTransfers, transfer_routes
-from tollkeeper.storage.engine.database import StorageError
+from tollkeeper.storage.engine.database import StorageError, unit_of_work
+from tollkeeper.storage.engine.nodes import Nodes
 from tollkeeper.storage.gateway.file_rows import cut_all_uploads
 from tollkeeper.storage.gateway.paygates import PayGates
 from tollkeeper.storage.gateway.settled_assets import SettledAssets
 from tollkeeper.storage.gateway.statistics import Statistics
+from tollkeeper.storage.ledger.interrupted_calls import interrupt_calls
 from tollkeeper.storage.ledger.payer_proofs import ShownPayments
 from tollkeeper.storage.ledger.purchases import Purchases, TrustCaps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from litestar.handlers import ASGIRouteHandler, HTTPRouteHandler
     from litestar.types import ASGIApp, HTTPScope, Receive, Send
@@ -72,7 +74,7 @@ if TYPE_CHECKING:
     from tollkeeper.edge.target.pool import TargetPool
     from tollkeeper.gateway.evidence.families import AnyChain
     from tollkeeper.gateway.pages import Pages
-    from tollkeeper.storage.engine.database import Database
+    from tollkeeper.storage.engine.database import Database, Steps
     from tollkeeper.storage.engine.seals import Sealing
     from tollkeeper.storage.files.store import FileStore
 
@@ -155,6 +157,7 @@ class Gateway:
         self._forwarder = Forwarder(self.resolver, places=places_for_targets())
         self.traffic = Traffic(self.purchases, statistics, clock_ms, config.kept)
         self.gates = Gates(self.paygates, self.assets, config.public_url)
+        self.nodes = Nodes(database, PROCESS_MARK, forget=self._forget_gates, leave_behind=_left_behind)
         self.buying = self._buying()
         self._settled = SettledAssets(database)
         self.payments = PaymentReader(lambda: self._settled.known)
@@ -255,6 +258,10 @@ class Gateway:
         """The connections to targets."""
         return self._forwarder.pool
 
+    def _forget_gates(self, slugs: Iterable[str]) -> None:
+        for slug in slugs:
+            self.gates.forget(slug)
+
     def supported(self) -> Supported:
         """Return what the facilitator said last that it settles."""
         return self._supported
@@ -265,10 +272,15 @@ class Gateway:
 
     async def start(self) -> None:
         """Close calls and uploads that a dead process left open, learn the networks, start the background work."""
-        interrupted = await self.purchases.interrupt_calls(clock_ms())
-        if interrupted:
-            _LOG.warning("calls_interrupted", count=interrupted)
-        await self._database.run(cut_all_uploads())
+        await self.nodes.open()
+        if self.nodes.is_alone:
+            interrupted = await self.purchases.interrupt_calls(clock_ms())
+            if interrupted:
+                _LOG.warning("calls_interrupted", count=interrupted)
+            await self._database.run(cut_all_uploads())
+        else:
+            self.gates.count_while(self.nodes.counts)
+            self.paygates.told = self.nodes.told
         await self.purchases.ledger.open()
         opening = asyncio.create_task(self.evidence.keep_open())
         with suppress(TimeoutError):
@@ -284,6 +296,7 @@ class Gateway:
             asyncio.create_task(self.uploads.run()),
             asyncio.create_task(self.files.run()),
             asyncio.create_task(self._end_deletions()),
+            asyncio.create_task(self.nodes.run()),
         ]
 
     async def _refresh(self) -> None:
@@ -376,6 +389,16 @@ class Gateway:
         await self.evidence.aclose()
         await self.token_accounts.aclose()
         await self._hub.close()
+        with suppress(StorageError):  # then another program ends what this one left
+            await self.nodes.close()
+
+
+@unit_of_work
+def _left_behind(mark: str) -> Steps[int]:
+    """End the calls and uploads of a program that is dead; how many calls."""
+    count = yield from interrupt_calls(clock_ms(), mark)
+    yield from cut_all_uploads(mark)
+    return count
 
 
 def _files(config: GatewayConfig, database: Database, store: FileStore) -> Files:

@@ -46,6 +46,10 @@ class Gates:
         self.kept: Callable[[str], OpenGate | None] = self._open.get  # the copy of the gate with this slug that counts
         self._being_read: dict[str, _Reads] = {}
 
+    def count_while(self, is_current: Callable[[], bool]) -> None:
+        """Other programs change gates too: a copy counts while it `is_current`."""
+        self.kept = lambda slug: self._open.get(slug) if is_current() else None
+
     def access_url(self, slug: str) -> str:
         """The public URL of a gate."""
         return f"{self._public_url}/{slug}"

@@ -40,6 +40,7 @@ from tollkeeper.serving.metrics.metrics import Measured
 from tollkeeper.serving.nodes import chain_of, config_of
 from tollkeeper.serving.own_database import open_own_database
 from tollkeeper.settings import Role, Settings
+from tollkeeper.storage.engine.urls import server_of
 from tollkeeper.storage.ledger.purchases import Exposure, TrustCaps
 from tollkeeper.web.assets import Assets
 
@@ -60,6 +61,7 @@ T = TypeVar("T")
 
 HUB_PREFIX: Final = "/hub"
 # A node that does not answer must not hold up a start: the networks are opened in the background then.
+_HUB_LIFE_SECONDS: Final = 10.0  # a hub that says nothing for so long is dead, on a database that others may use
 _NODES_WAIT_SECONDS: Final = 2.0
 
 
@@ -186,6 +188,7 @@ async def _open_hub(
         public_url=public_url,
         trusted_keys=own_keys if settings.role is Role.SERVE else {},
         clients=ClientAddresses(settings.trusted_proxies),
+        shared_life_seconds=None if server_of(settings.database_url) is None else _HUB_LIFE_SECONDS,
     )
     parts.push_async_callback(hub.close)
     if settings.role is Role.HUB and settings.trusted_issuers:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 WORKERS_MAX: Final = 1_000_000  # that are refused by their number, and not as no number
 _ONE_WORKER: Final = (
-    "on SQLite one process serves; several need PostgreSQL, which this version does not have yet; nothing was started"
+    "one process serves; several share a PostgreSQL database, each started by itself; nothing was started"
 )
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_METRICS_ADDRESS: Final = (DEFAULT_HOST, 8403)
@@ -253,8 +253,9 @@ def _hub_url(sources: Sources, role: Role, own: set[str]) -> str | None:
 
 def _database_url(sources: Sources, role: Role) -> str:
     default = f"{sources.text('data_dir') or 'data'}/{_DATABASE_NAME[role]}"
-    path = sources.take("database_url", text_of.parse_database_url, default).removeprefix("sqlite:///")
-    return f"sqlite:///{sources.base / path}"
+    url = sources.take("database_url", text_of.parse_database_url, default)
+    path = url.removeprefix("sqlite:///")
+    return url if "://" in path else f"sqlite:///{sources.base / path}"
 
 
 def _files(sources: Sources) -> FileSettings:

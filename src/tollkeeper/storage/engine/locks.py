@@ -24,7 +24,7 @@ def _nothing() -> Steps[list[Row]]:
     return []
 
 
-_ALONE: Final = _nothing()
+nothing: Final = _nothing()  # what an engine does in place of a statement that it has no need of
 
 
 def gates_as_they_are(gate_ids: Iterable[int]) -> Statement:
@@ -32,13 +32,13 @@ def gates_as_they_are(gate_ids: Iterable[int]) -> Statement:
     return Statement(
         "SELECT count(pg_advisory_xact_lock_shared(g.id)) AS locked FROM unnest(CAST(:ids AS BIGINT[])) AS g (id)",
         {"ids": sorted(set(gate_ids))},
-        _ALONE,
+        nothing,
     )
 
 
 def gate_to_change(gate_id: int) -> Statement:
     """Nobody else changes the gate, and nobody spends, claims or grants at it."""
-    return Statement("SELECT count(pg_advisory_xact_lock(:id)) AS locked", {"id": gate_id}, _ALONE)
+    return Statement("SELECT count(pg_advisory_xact_lock(:id)) AS locked", {"id": gate_id}, nothing)
 
 
 def counted_together(*names: str) -> Statement:
@@ -47,10 +47,10 @@ def counted_together(*names: str) -> Statement:
         "SELECT count(pg_advisory_xact_lock(hashtextextended(n.name, 0))) AS locked"
         " FROM unnest(CAST(:names AS TEXT[])) AS n (name)"
     )
-    return Statement(sql, {"names": sorted(names)}, _ALONE)
+    return Statement(sql, {"names": sorted(names)}, nothing)
 
 
 def purchases_to_change(*ids: str) -> Statement:
     """No other unit changes these purchases, or what they have of credits."""
     sql = "SELECT lock_purchases(ARRAY(SELECT number FROM purchases WHERE id = ANY (CAST(:ids AS TEXT[])))) AS locked"
-    return Statement(sql, {"ids": list(ids)}, _ALONE)
+    return Statement(sql, {"ids": list(ids)}, nothing)

@@ -132,9 +132,9 @@ def cut_upload(file_id: str) -> Steps[bool]:
 
 
 @unit_of_work
-def cut_all_uploads() -> Steps[None]:
-    """Let nobody sell what a dead process was writing. Nobody else may be writing."""
-    yield _Q.cut_all_uploads()
+def cut_all_uploads(mark: str = "") -> Steps[None]:
+    """Let nobody sell what the dead process with this mark was writing; what any was, where nobody else is writing."""
+    yield _Q.cut_all_uploads(mark=mark)
 
 
 async def cut_uploads(database: Database) -> list[str]:

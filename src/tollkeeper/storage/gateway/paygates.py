@@ -18,6 +18,7 @@ from tollkeeper.core.paygates.fields import CreditBinding, HeaderAuthMode, OnFai
 from tollkeeper.core.paygates.model import Counters, FormerVersion, NewPayGate, PayGate, Trust, with_former_prices
 from tollkeeper.storage.engine.database import OURSELVES, unit_of_work
 from tollkeeper.storage.engine.locks import gate_to_change
+from tollkeeper.storage.engine.nodes import note_change
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.engine.sequences import next_id
 from tollkeeper.storage.gateway.creations import CreationKey, Creations
@@ -26,7 +27,7 @@ from tollkeeper.storage.gateway.secrets import PayGateSecrets
 from tollkeeper.storage.ledger.purchase_rows import in_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from tollkeeper.core.paygates.target_signing import HmacSecret
     from tollkeeper.storage.engine.database import Database, Row, Steps, Unit
@@ -57,6 +58,10 @@ def _after(first: Unit[None], then: Unit[T]) -> Steps[T]:
     return (yield from then)
 
 
+async def _nobody() -> None:
+    """Nobody else has copies of gates."""
+
+
 class PayGates:
     """PayGates in one database. `random_bytes` makes slugs."""
 
@@ -66,6 +71,7 @@ class PayGates:
         self._random = random_bytes
         self._secrets = PayGateSecrets(sealing)
         self._creations = Creations(sealing)
+        self.told: Callable[[], Awaitable[None]] = _nobody  # waits until every program knows what was committed
         self._to_void: dict[int, int] = {}  # of gates whose deletion has not ended, the first sale that is not void
 
     async def create(
@@ -251,7 +257,9 @@ class PayGates:
         A gate that signs from now on and has no secret gets `spare`, which the result then has. `by`: who asks, as of
         all changes; None for the program itself. Raises: NOT_FOUND, and what `by` refuses.
         """
-        return await self._database.run(self._behind(gate_id, by, self._update_and_keep(gate_id, change, spare)))
+        gate = await self._database.run(self._behind(gate_id, by, self._update_and_keep(gate_id, change, spare)))
+        await self.told()
+        return gate
 
     @unit_of_work
     def _behind(self, gate_id: int, by: Authority | None, changing: Unit[T]) -> Steps[T]:
@@ -281,6 +289,7 @@ class PayGates:
     ) -> None:
         """Gives a signing gate a new secret. Raises: NOT_FOUND; CONFLICT for one that does not sign, or too often."""
         await self._database.run(self._behind(gate_id, by, self._replace_secret(gate_id, secret, now_ms)))
+        await self.told()
 
     @unit_of_work
     def _replace_secret(self, gate_id: int, secret: HmacSecret, now_ms: int) -> Steps[None]:
@@ -305,11 +314,14 @@ class PayGates:
         if gate.file is not None and gate.file != before.file:
             yield from keep_file(gate_id, gate.file, gate.updated_ms)
         yield self._version(gate)
+        yield note_change(gate_id)
         return gate
 
     async def claim(self, gate_id: int, owner_wallet: str, now_ms: int, *, by: Authority) -> PayGate:
         """Gives an ownerless gate to a wallet. Raises: NOT_FOUND, CONFLICT when it has an owner by now."""
-        return await self._database.run(self._behind(gate_id, by, self._claim(gate_id, owner_wallet, now_ms)))
+        gate = await self._database.run(self._behind(gate_id, by, self._claim(gate_id, owner_wallet, now_ms)))
+        await self.told()
+        return gate
 
     @unit_of_work
     def _claim(self, gate_id: int, owner_wallet: str, now_ms: int) -> Steps[PayGate]:
@@ -321,6 +333,7 @@ class PayGates:
             raise ApiError(Code.CONFLICT, "the PayGate has an owner")
         gate = self._gate(rows[0])
         yield self._version(gate)
+        yield note_change(gate_id)
         return gate
 
     async def delete(
@@ -336,6 +349,7 @@ class PayGates:
             if deleted is not None:
                 deleted()
             outstanding += await self._void(gate_id, now_ms)
+        await self.told()
         return outstanding
 
     @unit_of_work
@@ -343,6 +357,7 @@ class PayGates:
         deleted = yield _Q.delete_paygate(id=gate_id, now_ms=now_ms)
         if not deleted:
             raise ApiError(Code.NOT_FOUND, "there is no such PayGate")
+        yield note_change(gate_id)
         yield from give_up_files(gate_id, now_ms)
         return (yield from _void_some(gate_id, now_ms))
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 PIECE_ROWS: Final = 64  # some thousand calls
 
+_MARK: Final = slice(12, 20)  # of a call's id: its program's
+
 _Q: Final = load_queries("gateway.sql")
 _JOURNAL: Final = load_queries("call_journal.sql")
 _ENCODE: Final = msgspec.json.Encoder().encode
@@ -28,18 +30,21 @@ _ENDED: Final = msgspec.json.Decoder(dict[str, list[str]]).decode
 
 
 @unit_of_work
-def interrupt_calls(now_ms: int) -> Steps[int]:
-    """Mark every call that has no end; how many there were. Nobody else may serve meanwhile."""
-    count = len((yield _Q.interrupt_calls(now_ms=now_ms)))
-    notes = yield _JOURNAL.open_calls()
+def interrupt_calls(now_ms: int, mark: str = "") -> Steps[int]:
+    """Mark every call of the program with this mark that has no end; how many there were. It serves no more.
+
+    Without a mark every program's: then nobody else may serve meanwhile.
+    """
+    count = len((yield _Q.interrupt_calls(now_ms=now_ms, mark=mark)))
+    notes = yield _JOURNAL.open_calls(mark=mark)
     if not notes:
         return count
-    left = yield from _left_open(notes)
+    left = [call_id for call_id in (yield from _left_open(notes)) if mark in {"", call_id[_MARK]}]
     if left:
-        rows = yield _JOURNAL.not_given_back(calls=_ENCODE([*left]).decode())
+        rows = yield _JOURNAL.not_given_back(calls=_ENCODE(left).decode())
         yield from call_journal.write_interrupted([row["id"] for row in rows], now_ms)
         count += len(rows)
-    yield _JOURNAL.forget_open_calls()
+    yield _JOURNAL.forget_open_calls(mark=mark)
     return count
 
 

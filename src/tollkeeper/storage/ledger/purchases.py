@@ -36,13 +36,13 @@ from tollkeeper.storage.ledger.first_purchase import (
 from tollkeeper.storage.ledger.interrupted_calls import interrupt_calls
 from tollkeeper.storage.ledger.ledger import HeldSpend, Ledger
 from tollkeeper.storage.ledger.purchase_rows import Look, Purchase, SpendRequest, SpendResult, purchase_from
+from tollkeeper.storage.ledger.reversals import count_again, revive, void_unpaid
 from tollkeeper.storage.ledger.spends import (
     RestoredOftenError,
     look_of_payer,
     restore_call,
     spend_of_payer,
     spend_one,
-    void_with_gate,
 )
 
 if TYPE_CHECKING:
@@ -367,11 +367,11 @@ class Purchases:
 
     async def void(self, purchase: Purchase, now_ms: int, *, is_followed: bool = True) -> None:
         """Void the credits not yet used of a settlement that proved failed; `is_followed`: that may be taken back."""
-        await self._database.run(_void(purchase.id, now_ms, is_followed=is_followed))
+        await self._database.run(void_unpaid(purchase.id, now_ms, is_followed=is_followed))
 
     async def revive(self, purchase: Purchase, transaction_hash: str, now_ms: int) -> None:
         """Gives back what `void` took, because the payment was made after all."""
-        await self._database.run(_revive(purchase.id, purchase.gate_id, transaction_hash, now_ms))
+        await self._database.run(revive(purchase.id, purchase.gate_id, transaction_hash, now_ms))
 
     async def reopen(self, purchase: Purchase, now_ms: int) -> bool:
         """Makes an attempt that had failed a claim again: its payment was made after all, for whomever.
@@ -478,41 +478,10 @@ def _follow(looks: Sequence[Look]) -> Steps[None]:
 
 
 @unit_of_work
-def _void(purchase_id: str, now_ms: int, *, is_followed: bool) -> Steps[None]:
-    follow_ms = now_ms + FIRST_LOOK_MS if is_followed else None
-    yield purchases_to_change(purchase_id)
-    for row in (yield _Q.void_unpaid(id=purchase_id, follow_ms=follow_ms, now_ms=now_ms)):
-        yield _Q.close_credits(number=row["number"])
-        yield _Q.add_revenue(gate_id=row["gate_id"], revenue_micro=-int(row["value_micro"]))
-
-
-@unit_of_work
-def _revive(purchase_id: str, gate_id: int, transaction_hash: str, now_ms: int) -> Steps[None]:
-    yield gates_as_they_are([gate_id])
-    yield purchases_to_change(purchase_id)
-    yield _Q.reopen_void_credits(id=purchase_id, token_used=0, now_ms=now_ms)
-    yield _Q.rename_credits(id=purchase_id, transaction_hash=transaction_hash)
-    rows = yield _Q.revive_purchase(
-        id=purchase_id, transaction_hash=transaction_hash, follow_ms=now_ms + FIRST_LOOK_MS, now_ms=now_ms
-    )
-    for row in rows:
-        yield from _count_again(purchase_id, row, now_ms)
-
-
-@unit_of_work
 def _honour_void(found: Purchase, transaction_hash: str, now_ms: int, *, is_same: bool) -> Steps[ClaimResult]:
     yield _Q.reopen_void_credits(id=found.id, token_used=1, now_ms=now_ms)
     rows = yield _Q.honour_void(id=found.id, attempt=found.attempt, transaction_hash=transaction_hash, now_ms=now_ms)
     for row in rows:
-        yield from _count_again(found.id, row, now_ms)
+        yield from count_again(found.id, row, now_ms)
     now = yield _Q.purchase_by_id(id=found.id)
     return ClaimResult(Claim.WON if rows else Claim.TAKEN, purchase_from(now[0]), was_honoured=is_same and not rows)
-
-
-@unit_of_work
-def _count_again(purchase_id: str, row: Row, now_ms: int) -> Steps[None]:
-    """Its value is earned; of a gate that was deleted meanwhile its credits end all the same."""
-    yield _Q.add_revenue(gate_id=row["gate_id"], revenue_micro=int(row["value_micro"]))
-    standing = yield _Q.gate_standing(gate_id=row["gate_id"])
-    if standing[0]["deleted_ms"] is not None:
-        yield from void_with_gate(purchase_id, now_ms)

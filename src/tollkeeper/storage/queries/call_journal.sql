@@ -27,9 +27,9 @@ SELECT :id, 'restore', p.id, 1, :now_ms FROM purchases p WHERE p.id = :purchase_
 ON CONFLICT (cause, reason) DO NOTHING
 RETURNING purchase_id;
 
--- What is noted of ledgers.
+-- What is noted of ledgers, whose names begin with their program's mark; of every one where it is empty.
 -- name: open_calls
-SELECT since, calls FROM open_calls;
+SELECT since, calls FROM open_calls WHERE :mark = '' OR substr(ledger, 1, 8) = :mark;
 
 -- name: piece_of_journal
 SELECT number, spent, ended, interrupted FROM call_journal WHERE number >= :first ORDER BY number LIMIT :many;
@@ -40,4 +40,4 @@ SELECT c.value AS id FROM json_each(:calls) AS c
 WHERE NOT EXISTS (SELECT 1 FROM credits_given g WHERE g.cause = c.value AND g.reason = 'restore');
 
 -- name: forget_open_calls
-DELETE FROM open_calls;
+DELETE FROM open_calls WHERE :mark = '' OR substr(ledger, 1, 8) = :mark;

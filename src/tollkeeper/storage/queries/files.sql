@@ -64,7 +64,7 @@ DELETE FROM uploads WHERE file_id = :file_id AND is_cut = 0 RETURNING file_id;
 UPDATE uploads SET is_cut = 1 WHERE file_id = :file_id RETURNING file_id;
 
 -- name: cut_all_uploads
-UPDATE uploads SET is_cut = 1 WHERE is_cut = 0 RETURNING file_id;
+UPDATE uploads SET is_cut = 1 WHERE is_cut = 0 AND (:mark = '' OR mark = :mark) RETURNING file_id;
 
 -- name: cut_uploads
 SELECT file_id FROM uploads WHERE is_cut = 1 ORDER BY begun_ms LIMIT :limit;

@@ -198,7 +198,7 @@ INSERT INTO purchases (
     :now_ms, :now_ms
 FROM paygates
 WHERE id = :gate_id AND version = :gate_version AND deleted_ms IS NULL AND (is_enabled = 1 OR :is_paid = 1)
-ON CONFLICT (network, asset, payer, nonce) DO NOTHING
+ON CONFLICT DO NOTHING
 RETURNING number;
 
 -- name: claim_again
@@ -406,7 +406,9 @@ VALUES (:cause, :reason, :purchase_id, :delta, :now_ms);
 SELECT p.* FROM single_calls c JOIN holdings p ON p.id = c.purchase_id WHERE c.id = :id;
 
 -- name: interrupt_calls
-UPDATE single_calls SET state = 'INTERRUPTED', ended_ms = :now_ms WHERE state = 'DISPATCHED' RETURNING id;
+-- Of the program with this mark, which is in its ids; of every one where it is empty.
+UPDATE single_calls SET state = 'INTERRUPTED', ended_ms = :now_ms
+WHERE state = 'DISPATCHED' AND (:mark = '' OR substr(id, 13, 8) = :mark) RETURNING id;
 
 -- name: claims_in_flight
 SELECT * FROM holdings WHERE state = 'CLAIMED' ORDER BY attempt_ms LIMIT :limit;

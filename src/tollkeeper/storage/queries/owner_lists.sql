@@ -5,7 +5,7 @@ SELECT r.id, r.gate_id, r.at_ms, r.method, r.status, r.outcome, r.code, r.durati
     p.slug, p.title, u.payer, u.network, u.claimed_ms, u.granted_ms, u.value_micro
 FROM requests r JOIN paygates p ON p.id = r.gate_id LEFT JOIN purchases u ON u.id = r.purchase_id
 WHERE r.gate_id IN (
-        SELECT id FROM paygates WHERE owner_wallet = :owner_wallet AND :gate_id = 0
+        SELECT id FROM paygates WHERE owner_wallet = :owner_wallet AND CAST(:gate_id AS BIGINT) = 0
         UNION ALL SELECT id FROM paygates WHERE id = :gate_id
     )
     AND (:outcome = '' OR r.outcome = :outcome) AND (:payer = '' OR u.payer = :payer)
@@ -16,7 +16,7 @@ ORDER BY r.at_ms DESC, r.id DESC LIMIT :limit OFFSET :offset;
 SELECT count(*) AS total
 FROM requests r LEFT JOIN purchases u ON u.id = r.purchase_id
 WHERE r.gate_id IN (
-        SELECT id FROM paygates WHERE owner_wallet = :owner_wallet AND :gate_id = 0
+        SELECT id FROM paygates WHERE owner_wallet = :owner_wallet AND CAST(:gate_id AS BIGINT) = 0
         UNION ALL SELECT id FROM paygates WHERE id = :gate_id
     )
     AND (:outcome = '' OR r.outcome = :outcome) AND (:payer = '' OR u.payer = :payer)
@@ -42,7 +42,7 @@ SELECT u.id, u.gate_id, u.network, u.payer, u.value_micro, u.price_micro, u.cred
     p.slug, p.title, c.remaining, c.expires_ms
 FROM purchases u JOIN paygates p ON p.id = u.gate_id LEFT JOIN credits c ON c.number = u.number
 WHERE u.gate_id IN (
-        SELECT id FROM paygates WHERE owner_wallet = :owner_wallet AND :gate_id = 0
+        SELECT id FROM paygates WHERE owner_wallet = :owner_wallet AND CAST(:gate_id AS BIGINT) = 0
         UNION ALL SELECT id FROM paygates WHERE id = :gate_id
     )
     AND u.state <> 'SHOWN' AND (:state = '' OR u.state = :state) AND (:payer = '' OR u.payer = :payer)
@@ -54,7 +54,7 @@ ORDER BY u.claimed_ms DESC, u.number DESC LIMIT :limit OFFSET :offset;
 SELECT count(*) AS total
 FROM purchases u LEFT JOIN credits c ON c.number = u.number
 WHERE u.gate_id IN (
-        SELECT id FROM paygates WHERE owner_wallet = :owner_wallet AND :gate_id = 0
+        SELECT id FROM paygates WHERE owner_wallet = :owner_wallet AND CAST(:gate_id AS BIGINT) = 0
         UNION ALL SELECT id FROM paygates WHERE id = :gate_id
     )
     AND u.state <> 'SHOWN' AND (:state = '' OR u.state = :state) AND (:payer = '' OR u.payer = :payer)
@@ -73,8 +73,8 @@ SELECT id, owner_wallet FROM paygates WHERE id = :gate_id;
 
 -- name: revenue_by_gate
 SELECT u.gate_id, p.slug, p.title, u.network, granted_ms / :size_ms * :size_ms AS start_ms,
-    sum(CAST(value_micro AS BIGINT) / 1000000000) AS revenue_high,
-    sum(CAST(value_micro AS BIGINT) % 1000000000) AS revenue_low
+    CAST(sum(CAST(value_micro AS BIGINT) / 1000000000) AS BIGINT) AS revenue_high,
+    CAST(sum(CAST(value_micro AS BIGINT) % 1000000000) AS BIGINT) AS revenue_low
 FROM purchases u JOIN paygates p ON p.id = u.gate_id
 WHERE p.owner_wallet = :owner_wallet AND granted_ms >= :from_ms AND granted_ms < :to_ms
     AND (u.state <> 'VOID' OR u.failure LIKE 'gate_deleted%')

@@ -1,0 +1,1 @@
+"""The engine for many nodes: PostgreSQL, spoken to through asyncpg (`pip install tollkeeper[postgresql]`)."""

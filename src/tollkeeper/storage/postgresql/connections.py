@@ -1,0 +1,65 @@
+"""Connections to a server: how a URL is read, how long what may take, and what its errors are.
+
+`pgbouncer=transaction` in the URL says that a pooler hands each transaction another connection: then nothing is
+prepared, and limits of time are the role's to set, since such a pooler takes none with a connection.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+
+from tollkeeper.storage.engine.database import ConstraintError, StatementError, StorageError
+
+if TYPE_CHECKING:
+    from tollkeeper.storage.engine.database import Statement
+
+CONNECT_SECONDS: Final = 3.0
+WRITE_SECONDS: Final = 5.0
+LIST_SECONDS: Final = 10.0
+_IDLE_SECONDS: Final = 10.0
+_POOLED: Final = ("pgbouncer", "transaction")
+# Such a code is the statement's own fault: bad data, bad SQL, a limit of the program. Every other is the server's.
+_STATEMENT_CLASSES: Final = frozenset({"0A", "21", "22", "23", "26", "2F", "38", "39", "42", "54", "P0"})
+AGAIN: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+
+
+def options_of(url: str, *, seconds: float | None, is_read_only: bool = False) -> dict[str, Any]:
+    """What asyncpg is told to connect by. `seconds`: each statement may take, None for any time."""
+    parts = urlsplit(url)
+    words = parse_qsl(parts.query, keep_blank_values=True)
+    is_pooled = _POOLED in words
+    dsn = urlunsplit(parts._replace(query=urlencode([word for word in words if word != _POOLED])))
+    options: dict[str, Any] = {"dsn": dsn, "timeout": CONNECT_SECONDS, "target_session_attrs": "primary"}
+    if seconds is not None:
+        options["command_timeout"] = seconds + 1  # a server that is cut off says nothing
+    if is_pooled:
+        return options | {"statement_cache_size": 0}
+    settings = {
+        "application_name": "tollkeeper",
+        "idle_in_transaction_session_timeout": str(int(_IDLE_SECONDS * 1000)),
+        "jit": "off",
+    }
+    if seconds is not None:
+        settings["statement_timeout"] = str(int(seconds * 1000))
+    if is_read_only:
+        settings["default_transaction_read_only"] = "on"
+    return options | {"server_settings": settings}
+
+
+def fault_of(error: Exception, statement: Statement | None) -> Exception:
+    """Return what is raised for an error of asyncpg's: any that is no statement's leaves an unknown outcome."""
+    sql = " ".join(statement.sql.split())[:200] if statement is not None else "COMMIT"
+    if isinstance(error, asyncpg.IntegrityConstraintViolationError):
+        return ConstraintError(f"{type(error).__name__} of {error.constraint_name}: {sql}")  # its detail has values
+    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+        return StatementError(f"read may not write: {sql}")
+    if isinstance(error, asyncpg.QueryCanceledError):
+        return StorageError("this takes too long: ask for less of it, or later")
+    if isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "")[:2] in _STATEMENT_CLASSES:
+        return StatementError(f"{type(error).__name__} {error.sqlstate}: {sql}")
+    if isinstance(error, asyncpg.DataError):  # a value that the client could not send
+        return StatementError(f"a value has not its column's type: {sql}")
+    return StorageError("the database cannot be reached, or did not answer")

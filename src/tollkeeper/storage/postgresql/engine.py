@@ -1,0 +1,241 @@
+"""The engine for many nodes: a pool of connections to one PostgreSQL (READ COMMITTED).
+
+Units of several nodes run side by side. What one of them decides by what it reads is right because it takes its locks
+first, in one order everywhere (`engine.locks`); a unit that the server broke off all the same (40P01, 40001) is begun
+anew. Any exception that is no statement's is an unknown outcome. Opening and migrating are in `postgresql.schema`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import asyncpg
+
+from tollkeeper.places import Places
+from tollkeeper.storage.engine.database import JobOutcome, NotTakenError, StatementError, StorageError
+from tollkeeper.storage.postgresql.connections import (
+    AGAIN,
+    CONNECT_SECONDS,
+    LIST_SECONDS,
+    WRITE_SECONDS,
+    fault_of,
+    options_of,
+)
+from tollkeeper.storage.postgresql.words import said
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from asyncpg.pool import PoolConnectionProxy
+
+    from tollkeeper.storage.engine.database import Row, Statement, Unit
+
+    _Connection = PoolConnectionProxy[asyncpg.Record]
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_CONNECTIONS_MAX: Final = 8  # that write, and as many that read
+_WAITING_SECONDS: Final = 4.0  # for a connection
+_AGAIN_SECONDS: Final = 4.0  # that a unit is begun anew for
+_PAUSE_SECONDS: Final = 0.02
+_LISTS_AT_ONCE: Final = 4
+
+
+class _Pools:
+    """Pools of one event loop: one to write, and one to read, which the server lets write nothing."""
+
+    def __init__(self, url: str) -> None:
+        self.writing = _pool(options_of(url, seconds=WRITE_SECONDS))
+        self.reading = _pool(options_of(url, seconds=LIST_SECONDS, is_read_only=True))
+        self.lists = Places(_LISTS_AT_ONCE)
+
+    async def close(self) -> None:
+        for pool in (self.writing, self.reading):
+            with suppress(TimeoutError, asyncpg.InterfaceError):  # one that was never used has nothing to close
+                await asyncio.wait_for(pool.close(), CONNECT_SECONDS)
+
+
+class PostgresqlDatabase:
+    """A database whose schema is this program's. Carries out `Database`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._pools: dict[asyncio.AbstractEventLoop, _Pools] = {}
+        self._running: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
+        self.commits = 0
+        self.units = 0
+
+    async def read(self, statement: Statement, *, is_short: bool = False, tenant: str | None = None) -> list[Row]:
+        """Read by a connection that cannot write. A tenant has one list at a time."""
+        del is_short  # no look-up is quicker than the way to the server
+        if tenant is None:
+            return await self._read(statement)
+        lists = self._here().lists
+        await lists.take(tenant)
+        try:
+            return await self._read(statement)
+        finally:
+            lists.give_back(tenant)
+
+    async def _read(self, statement: Statement) -> list[Row]:
+        async with _lent(self._here().reading) as connection:
+            return await _rows(connection, statement)
+
+    async def run(self, unit: Unit[T], *, is_short: bool = False) -> T:
+        """Run the unit in a task of its own, which outlives its caller."""
+        del is_short
+        self._here()
+        return await asyncio.shield(self._begin(self._run(unit)))
+
+    def post(self, unit: Unit[Any], answer: Callable[[JobOutcome], None]) -> None:
+        """Run the unit in a task, which calls `answer`."""
+        self._here()
+
+        async def told() -> None:
+            try:
+                outcome = JobOutcome(await self._run(unit))
+            except Exception as error:  # noqa: BLE001 - it is the answer
+                outcome = JobOutcome(error=error)
+            answer(outcome)
+
+        self._begin(told())
+
+    async def close(self) -> None:
+        """Refuse new work, wait for what was begun, let the connections go."""
+        self._is_closed = True
+        while self._running:
+            await asyncio.wait(self._running)
+        pools, self._pools = self._pools, {}
+        for of_loop in pools.values():
+            await of_loop.close()
+
+    def _here(self) -> _Pools:
+        """The pools of this loop. Raises: StorageError once it is closed."""
+        if self._is_closed:
+            raise StorageError("the database is closed")
+        loop = asyncio.get_running_loop()
+        if loop not in self._pools:
+            self._pools[loop] = _Pools(self._url)
+        return self._pools[loop]
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller may be gone
+
+    async def _run(self, unit: Unit[T]) -> T:
+        """Carry the unit out, anew where the server broke it off. Raises: StorageError; what the unit raises."""
+        until = time.monotonic() + _AGAIN_SECONDS
+        while True:
+            try:
+                result = await self._run_once(unit)
+            except AGAIN as error:
+                if time.monotonic() >= until:
+                    raise NotTakenError("too many change the same at once; try again") from error
+                logger.info("a unit is begun anew: %s (%s)", type(error).__name__, unit.name)
+                await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS))  # noqa: S311 - no secret
+            else:
+                self.commits += 1
+                self.units += 1
+                return result
+
+    async def _run_once(self, unit: Unit[T]) -> T:
+        pools = self._pools[asyncio.get_running_loop()]
+        async with _lent(pools.writing) as connection:
+            steps = iter(unit)
+            try:
+                asked = next(steps)
+                if not asked.is_whole:  # else it is a transaction of its own: one way to the server, not three
+                    await _say(connection, "BEGIN ISOLATION LEVEL READ COMMITTED")
+                while True:
+                    asked = steps.send(await _rows(connection, asked))
+                    _require_transaction(connection, unit)
+            except StopIteration as stop:
+                if connection.is_in_transaction():
+                    await _say(connection, "COMMIT")
+                result: T = stop.value
+                return result
+            except BaseException:
+                await _roll_back(connection)
+                raise
+            finally:
+                steps.close()
+
+
+def _pool(options: dict[str, Any]) -> asyncpg.Pool:
+    return asyncpg.create_pool(min_size=0, max_size=_CONNECTIONS_MAX, reset=_leave, **options)
+
+
+async def _leave(_connection: object) -> None:
+    """Nothing is to be undone: no transaction leaves anything with its connection."""
+
+
+@asynccontextmanager
+async def _lent(pool: asyncpg.Pool) -> AsyncIterator[_Connection]:
+    """A connection of the pool. Raises: NotTakenError where none is to be had in time."""
+    try:
+        await pool  # which makes it ready, once
+        connection = await pool.acquire(timeout=_WAITING_SECONDS)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        logger.warning("the database cannot be reached: %s", type(error).__name__)
+        raise NotTakenError("the database cannot be reached at the moment") from error
+    try:
+        yield connection
+    finally:
+        with suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            await pool.release(connection, timeout=CONNECT_SECONDS)
+
+
+async def _rows(connection: _Connection, statement: Statement) -> list[Row]:
+    """The rows of a statement. Raises: as `fault_of` says; AGAIN."""
+    try:
+        sql, values = said(statement)
+    except KeyError as error:
+        raise StatementError(f"no value for {error}") from error
+    try:
+        return [dict(record) for record in await connection.fetch(sql, *values)]
+    except AGAIN:
+        raise
+    except Exception as error:
+        fault = fault_of(error, statement)
+        if not isinstance(fault, StatementError):
+            logger.warning("the database cannot be reached: %s", type(error).__name__)
+        raise fault from error
+
+
+async def _say(connection: _Connection, words: str) -> None:
+    try:
+        await connection.execute(words)
+    except AGAIN:
+        raise
+    except Exception as error:
+        raise fault_of(error, None) from error
+
+
+def _require_transaction(connection: _Connection, unit: Unit[Any]) -> None:
+    if not connection.is_in_transaction():
+        raise StatementError(f"{unit.name} goes on behind a statement that was to be all of it")
+
+
+async def _roll_back(connection: _Connection) -> None:
+    """Undo what was begun; a connection that cannot is closed, by which the server undoes it."""
+    if connection.is_closed() or not connection.is_in_transaction():
+        return
+    try:
+        await connection.execute("ROLLBACK", timeout=CONNECT_SECONDS)
+    except Exception:  # noqa: BLE001 - whatever it is, the connection is of no use
+        connection.terminate()

@@ -1,0 +1,72 @@
+"""Every statement of the program on the engine under test, before anything asks it."""
+
+from __future__ import annotations
+
+import sqlite3
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from tests.engines import IS_POSTGRESQL, rows_of, sqlite_only, url_of
+from tollkeeper.storage import load_queries, open_database
+from tollkeeper.storage.engine.migrations import load_migrations
+from tollkeeper.storage.engine.queries import Query
+from tollkeeper.storage.postgresql.words import in_its_words
+
+QUERIES = [
+    query
+    for entry in sorted(files("tollkeeper.storage").joinpath("queries").iterdir(), key=lambda entry: entry.name)
+    if entry.name.endswith(".sql")
+    for query in load_queries(entry.name)
+]
+# What is 0 or 1, or the length of a prefix: PostgreSQL takes these for small numbers, and all others for 64 bits.
+SMALL = {"size", "is_paid", "token_used", "is_followed_anew", "is_told", "is_bounded", "are_all_dead", "of_sales"}
+SMALL |= {"as_signer", "as_recipient", "enabled", "held"}
+
+
+def bound(query: Query) -> dict[str, str | None]:
+    return dict.fromkeys(query.parameters)
+
+
+@sqlite_only
+async def test_sqlite_takes_every_statement(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    await open_database(str(path)).close()
+    with sqlite3.connect(path) as connection:
+        for query in QUERIES:
+            connection.execute(f"EXPLAIN {query.sql}", bound(query))
+
+
+@pytest.mark.skipif(not IS_POSTGRESQL, reason="it asks PostgreSQL")
+async def test_postgresql_takes_every_statement_with_numbers_of_64_bits(tmp_path: Path) -> None:
+    import asyncpg  # noqa: PLC0415 - only this engine's tests need it
+
+    connection = await asyncpg.connect(url_of(tmp_path / "x.db"))
+    try:
+        for query in QUERIES:
+            text, names = in_its_words(query.sql)
+            prepared = await connection.prepare(text)
+            for name, kind in zip(names, prepared.get_parameters(), strict=True):
+                assert kind.name in {"int8", "text", "bytea", "json", "_int8", "_text"} or name in SMALL, query.name
+            kinds = {column.type.name for column in prepared.get_attributes()}
+            assert kinds <= {"int8", "int4", "int2", "text", "bytea"}, query.name
+    finally:
+        await connection.close()
+
+
+@pytest.mark.skipif(not IS_POSTGRESQL, reason="it compares with SQLite's")
+def test_both_schemas_have_the_same_tables_and_columns(tmp_path: Path) -> None:
+    with sqlite3.connect(":memory:") as connection:
+        for migration in load_migrations():
+            connection.executescript(migration.sql)
+        tables = [
+            name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+        ]
+        there = {table: {row[1] for row in connection.execute(f"PRAGMA table_info({table})")} for table in tables}
+    columns = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public'"
+    here: dict[str, set[str]] = {}
+    for row in rows_of(tmp_path / "x.db", columns):
+        here.setdefault(row["table_name"], set()).add(row["column_name"])
+    own = {"nodes", "gate_changes", "schema_migrations"}
+    assert {table: names for table, names in here.items() if table not in own} == there
