@@ -13,7 +13,7 @@ import re
 import time
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 import structlog
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
+    from tollkeeper.core.json_types import JsonMapping, JsonObject
+
 API_VERSION: Final = "v1"
 JSON: Final = b"application/json"
 # The name that a caller gives a request. An answer that has another one is of another request: a connection on which
@@ -46,6 +48,7 @@ _LOG = structlog.get_logger("tollkeeper.api")
 _ENCODE = msgspec.json.Encoder().encode
 
 Headers = list[tuple[bytes, bytes]]
+HttpRequest: TypeAlias = Request[Any, Any, Any]
 
 
 def clock_ms() -> int:
@@ -94,7 +97,7 @@ def _first_of_new_ends() -> str:
     return end
 
 
-def envelope(body: Mapping[str, Any] | Body) -> bytes:
+def envelope(body: JsonMapping | Body) -> bytes:
     """Return a JSON body of ours: `apiVersion` and `timestamp` are added (specification 4)."""
     if isinstance(body, Body):
         return b'%s,"apiVersion":"%b","timestamp":"%b"}' % (
@@ -105,18 +108,18 @@ def envelope(body: Mapping[str, Any] | Body) -> bytes:
     return _ENCODE({**body, "apiVersion": API_VERSION, "timestamp": iso(clock_ms())})
 
 
-def error_envelope(error: ApiError, request_id: str, also: Mapping[str, Any] | None = None) -> bytes:
+def error_envelope(error: ApiError, request_id: str, also: JsonMapping | None = None) -> bytes:
     """The error body of specification 7; `also` adds sibling keys (the requirements of contract 4.5)."""
     return envelope({"error": {**error.body(), "requestId": request_id}, **(also or {})})
 
 
-def ok(body: Mapping[str, Any] | Body, *, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
+def ok(body: JsonMapping | Body, *, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
     """A Litestar response with our envelope."""
     return Response(envelope(body), status_code=status, headers=headers, media_type="application/json")
 
 
 def unless_known(
-    request: Request[Any, Any, Any], body: Mapping[str, Any] | Body, headers: Mapping[str, str] | None = None
+    request: HttpRequest, body: JsonMapping | Body, headers: Mapping[str, str] | None = None
 ) -> Response[bytes]:
     """The answer to a read, with an `ETag`; 304 where `If-None-Match` says that its caller has it."""
     tag = etag_of(_ENCODE(body))
@@ -166,7 +169,7 @@ def _too_large() -> ApiError:
     return ApiError(Code.PAYLOAD_TOO_LARGE, "the request body is too large", details=details)
 
 
-def parse_json_object(data: bytes, parse: Callable[[bytes], Any] = parse_json) -> dict[str, Any]:
+def parse_json_object(data: bytes, parse: Callable[[bytes], Any] = parse_json) -> JsonObject:
     """A request body that must be a JSON object. Raises: INVALID_PARAMETER."""
     try:
         body = parse(data)
@@ -177,17 +180,17 @@ def parse_json_object(data: bytes, parse: Callable[[bytes], Any] = parse_json) -
     return body
 
 
-async def json_body(request: Request[Any, Any, Any]) -> dict[str, Any]:
+async def json_body(request: HttpRequest) -> JsonObject:
     """The JSON object in a request. Raises: INVALID_PARAMETER, PAYLOAD_TOO_LARGE."""
     return await json_body_of(request.stream(), request.scope["headers"])
 
 
-async def json_body_of(chunks: AsyncIterator[bytes], headers: Iterable[tuple[bytes, bytes]]) -> dict[str, Any]:
+async def json_body_of(chunks: AsyncIterator[bytes], headers: Iterable[tuple[bytes, bytes]]) -> JsonObject:
     """Read `json_body` of a bare request."""
     return parse_json_object(await read_body(chunks, headers))
 
 
-def string_field(body: Mapping[str, Any], name: str) -> str:
+def string_field(body: JsonMapping, name: str) -> str:
     """A required string of a request body. Raises: MISSING_PARAMETER, INVALID_PARAMETER."""
     value = body.get(name)
     if value is None or value == "":
@@ -197,7 +200,7 @@ def string_field(body: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def query_of(request: Request[Any, Any, Any]) -> dict[str, str]:
+def query_of(request: HttpRequest) -> dict[str, str]:
     """The parameters of the query string. Raises: as `once_each`."""
     return once_each(request.query_params.multi_items())
 
@@ -239,7 +242,7 @@ def pagination(total: int, limit: int, offset: int) -> Pagination:
     return Pagination(total, limit, offset, has_next=offset + limit < total, has_prev=offset > 0)
 
 
-def refused(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+def refused(request: HttpRequest, error: Exception) -> Response[bytes]:
     """Litestar's exception handler: refusals of its router become ours, everything else goes up to `Shell`."""
     if isinstance(error, HTTPException):
         error = _from_litestar(error)
@@ -293,7 +296,7 @@ async def send_answer(send: Send, status: int, body: bytes, headers: Iterable[tu
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def send_unless_known(send: Send, scope: HTTPScope, body: Mapping[str, Any]) -> None:
+async def send_unless_known(send: Send, scope: HTTPScope, body: JsonMapping) -> None:
     """`unless_known` on bare ASGI."""
     tag = etag_of(_ENCODE(body))
     headers = [(b"cache-control", b"no-cache"), (b"etag", tag.encode())]

@@ -13,11 +13,11 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
-from litestar import Litestar, Request, Response
+from litestar import Litestar, Response
 from litestar.handlers import HTTPRouteHandler
 from litestar.plugins.core import MsgspecDIPlugin
 
-from tollkeeper.api import etag_of, is_known
+from tollkeeper.api import HttpRequest, etag_of, is_known
 from tollkeeper.core.api.bodies import AnyObject
 from tollkeeper.core.api.openapi import Operation, document, read
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from litestar.plugins import PluginProtocol
 
     from tollkeeper.core.api.errors import Code
+    from tollkeeper.core.json_types import JsonObject
 
 T = TypeVar("T")
 
@@ -101,20 +102,18 @@ def description_routes(
     body, page = msgspec.json.encode(described), _page(described).encode()
 
     @route(OPENAPI)
-    async def openapi(request: Request[Any, Any, Any]) -> Response[bytes]:
+    async def openapi(request: HttpRequest) -> Response[bytes]:
         return _unless_known(request, body, "application/json", {"Access-Control-Allow-Origin": "*"})
 
     @route(DOCS)
-    async def docs(request: Request[Any, Any, Any]) -> Response[bytes]:
+    async def docs(request: HttpRequest) -> Response[bytes]:
         headers = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
         return _unless_known(request, page, "text/html", headers)
 
     return [*_options(operations_of([*handlers, openapi, docs])), openapi, docs]
 
 
-def _unless_known(
-    request: Request[Any, Any, Any], content: bytes, media_type: str, headers: Mapping[str, str]
-) -> Response[bytes]:
+def _unless_known(request: HttpRequest, content: bytes, media_type: str, headers: Mapping[str, str]) -> Response[bytes]:
     tag = etag_of(content)
     own = {**headers, "Cache-Control": "no-cache", "ETag": tag}
     if is_known(tag, request.headers.get("if-none-match", "")):
@@ -151,7 +150,7 @@ _HASH: Final = b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _POLICY: Final = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; frame-ancestors 'none'"
 
 
-def _page(described: dict[str, Any]) -> str:
+def _page(described: JsonObject) -> str:
     title = escape(described["info"]["title"])
     by_tag: dict[str, list[str]] = {}
     for path, item in described["paths"].items():
@@ -171,7 +170,7 @@ def _page(described: dict[str, Any]) -> str:
     )
 
 
-def _shown(path: str, method: str, operation: dict[str, Any]) -> str:
+def _shown(path: str, method: str, operation: JsonObject) -> str:
     rows = "".join(
         f"<tr><td>{escape(one['name'])}</td><td>{escape(one['in'])}{', required' if one['required'] else ''}</td>"
         f"<td>{escape(one.get('description', ''))}</td></tr>"

@@ -7,13 +7,24 @@ cached.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
-from litestar import Request, Response
+from litestar import Response
 from msgspec.structs import asdict
 
-from tollkeeper.api import bearer_token, iso, json_body, ok, once_each, query_of, read_body, string_field, unless_known
+from tollkeeper.api import (
+    HttpRequest,
+    bearer_token,
+    iso,
+    json_body,
+    ok,
+    once_each,
+    query_of,
+    read_body,
+    string_field,
+    unless_known,
+)
 from tollkeeper.auth import bodies, operations
 from tollkeeper.core.api.errors import invalid, missing
 from tollkeeper.core.wallets import shown_address
@@ -37,7 +48,7 @@ def auth_routes(auth: Auth) -> list[HTTPRouteHandler]:
 
 def _login_routes(auth: Auth) -> list[HTTPRouteHandler]:
     @route(operations.MESSAGE)
-    async def message(request: Request[Any, Any, Any]) -> Response[bytes]:
+    async def message(request: HttpRequest) -> Response[bytes]:
         """Specification 4.2: EIP-4361 text for `walletAddress`."""
         wallet_address = query_of(request).get("walletAddress")
         if not wallet_address:
@@ -45,7 +56,7 @@ def _login_routes(auth: Auth) -> list[HTTPRouteHandler]:
         return ok(bodies.LoginText(auth.message(wallet_address)), headers=_NO_STORE)
 
     @route(operations.LOGIN)
-    async def login(request: Request[Any, Any, Any]) -> Response[bytes]:
+    async def login(request: HttpRequest) -> Response[bytes]:
         """Specification 4.2: `message` and `signature` for a pair of tokens."""
         body = await json_body(request)
         done = await auth.login(string_field(body, "message"), string_field(body, "signature"))
@@ -53,7 +64,7 @@ def _login_routes(auth: Auth) -> list[HTTPRouteHandler]:
         return ok(bodies.LoggedIn(pair.access_token, pair.refresh_token, user_body(done.user)), headers=_NO_STORE)
 
     @route(operations.HANDOVER)
-    async def handover(request: Request[Any, Any, Any]) -> Response[bytes]:
+    async def handover(request: HttpRequest) -> Response[bytes]:
         """Contract 11: `code` of the dashboard, `verifier` and `port` of the program that asked for it."""
         body = await json_body(request)
         port = body.get("port")
@@ -64,7 +75,7 @@ def _login_routes(auth: Auth) -> list[HTTPRouteHandler]:
         return ok(bodies.LoggedIn(pair.access_token, pair.refresh_token, user_body(done.user)), headers=_NO_STORE)
 
     @route(operations.REFRESH)
-    async def refresh(request: Request[Any, Any, Any]) -> Response[bytes]:
+    async def refresh(request: HttpRequest) -> Response[bytes]:
         """Specification 4.2: `refreshToken`, good for one use."""
         pair = await auth.refresh(string_field(await json_body(request), "refreshToken"))
         return ok(bodies.Tokens(pair.access_token, pair.refresh_token), headers=_NO_STORE)
@@ -74,14 +85,14 @@ def _login_routes(auth: Auth) -> list[HTTPRouteHandler]:
 
 def _session_routes(auth: Auth) -> list[HTTPRouteHandler]:
     @route(operations.ME)
-    async def me(request: Request[Any, Any, Any]) -> Response[bytes]:
+    async def me(request: HttpRequest) -> Response[bytes]:
         """Contract 2: the user's fields at the top and again under `user`."""
         session = await auth.authenticate(bearer_token(request.headers))
         user = user_body(await auth.user(session))
         return unless_known(request, bodies.CurrentUser(**asdict(user), user=user), _NO_STORE)
 
     @route(operations.LOGOUT)
-    async def logout(request: Request[Any, Any, Any]) -> Response[bytes]:
+    async def logout(request: HttpRequest) -> Response[bytes]:
         """Contract 2: ends the refresh family and the access tokens of this login."""
         await auth.logout(await auth.authenticate(bearer_token(request.headers)))
         return ok(bodies.Done(success=True, message="logged out"))
@@ -91,19 +102,19 @@ def _session_routes(auth: Auth) -> list[HTTPRouteHandler]:
 
 def _verifier_routes(auth: Auth) -> list[HTTPRouteHandler]:
     @route(operations.INTROSPECT)
-    async def introspect(request: Request[Any, Any, Any]) -> Response[bytes]:
+    async def introspect(request: HttpRequest) -> Response[bytes]:
         """RFC 7662: `token`, as JSON or as a form."""
         return ok(await auth.introspect(await _token_field(request)), headers=_NO_STORE)
 
     @route(operations.JWKS)
-    async def jwks(request: Request[Any, Any, Any]) -> Response[bytes]:
+    async def jwks(request: HttpRequest) -> Response[bytes]:
         """RFC 7517: every key that may have signed a token still in force."""
         return unless_known(request, auth.jwks(), {"Cache-Control": "public, max-age=300"})
 
     return [introspect, jwks]
 
 
-async def _token_field(request: Request[Any, Any, Any]) -> str:
+async def _token_field(request: HttpRequest) -> str:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
         return string_field(await json_body(request), "token")
     text = (await read_body(request.stream(), request.scope["headers"])).decode("utf-8", "replace")

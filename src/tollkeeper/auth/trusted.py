@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+    from tollkeeper.core.json_types import JsonObject
+
 logger = logging.getLogger(__name__)
 
 REMEMBERED_MS: Final = 5_000
@@ -137,7 +139,7 @@ class TrustedIssuers:
             self._answers.pop(next(iter(self._answers)))
         return is_active
 
-    async def _ask(self, issuer: str, path: str, body: dict[str, str] | None) -> dict[str, Any]:
+    async def _ask(self, issuer: str, path: str, body: dict[str, str] | None) -> JsonObject:
         """One JSON object from an issuer. Raises: UNAVAILABLE for anything else.
 
         The question has a name, which the issuer repeats: something may have sent the answer to another one twice.

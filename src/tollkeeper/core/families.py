@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
 
 from tollkeeper.core import solana
 from tollkeeper.core.evm.encoding import ZERO_ADDRESS, address_of_key, checksum_address
+from tollkeeper.core.json_types import JsonMapping, JsonObject
 from tollkeeper.core.keys.keyring import fee_payer_seeds
 from tollkeeper.core.networks import Family
 from tollkeeper.core.solana.base58 import decode, encode, encode_key
@@ -87,7 +88,7 @@ class FamilyRow(Protocol):
     def signed_value(self, payment: Payment) -> int | None:
         """How much was signed; None where that cannot be read."""
 
-    def history_terms(self, payload: Mapping[str, Any], nonce: str) -> dict[str, Any]:
+    def history_terms(self, payload: JsonMapping, nonce: str) -> JsonObject:
         """Return the members of a history item's `x402Data` that only this family's payloads have."""
 
 
@@ -142,7 +143,7 @@ class _Evm(FamilyRow):
     def signed_value(self, payment: Payment) -> int | None:
         return payment.authorized.authorization.value
 
-    def history_terms(self, payload: Mapping[str, Any], nonce: str) -> dict[str, Any]:
+    def history_terms(self, payload: JsonMapping, nonce: str) -> JsonObject:
         authorization = payload["authorization"]
         times = {name: authorization[name] for name in ("validAfter", "validBefore")}
         return {**times, "nonce": nonce}
@@ -242,7 +243,7 @@ class _Solana(FamilyRow):
         transfer = solana.transfer_of(payment.transacted)
         return None if transfer is None else transfer.value
 
-    def history_terms(self, payload: Mapping[str, Any], nonce: str) -> dict[str, Any]:
+    def history_terms(self, payload: JsonMapping, nonce: str) -> JsonObject:
         signature = decode_transaction(payload["transaction"]).signatures[1]
         return {"messageHash": nonce, "payerSignature": encode(signature)}
 

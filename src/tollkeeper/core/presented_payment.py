@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from tollkeeper.core.json_types import JsonMapping
     from tollkeeper.core.payment_offers import Tender
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
 
@@ -27,6 +26,6 @@ class PresentedPayment:
         return self.tender.key
 
     @property
-    def accepted(self) -> Mapping[str, Any] | None:
+    def accepted(self) -> JsonMapping | None:
         """The offer that a payment of version 2 says to take; None of version 1."""
         return self.payment.accepted

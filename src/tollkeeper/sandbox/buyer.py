@@ -11,7 +11,7 @@ import json
 import os
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import aiohttp
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from tollkeeper.core.evm.encoding import Authorization
+    from tollkeeper.core.json_types import JsonMapping, JsonObject
     from tollkeeper.core.keys.wallet_keys import WalletKey
     from tollkeeper.sandbox.wallets import TestWallet
 
@@ -39,7 +40,7 @@ class Answer:
     headers: Mapping[str, str]
     body: bytes
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> JsonObject:
         """The body, which must be a JSON object. Raises: ValueError."""
         parsed = json.loads(self.body)
         if not isinstance(parsed, dict):
@@ -56,7 +57,7 @@ class Answer:
         return code if isinstance(code, str) else None
 
     @property
-    def receipt(self) -> dict[str, Any] | None:
+    def receipt(self) -> JsonObject | None:
         """The decoded X-Payment-Response."""
         header = self.headers.get("x-payment-response")
         receipt = None if header is None else json.loads(base64.b64decode(header))
@@ -104,7 +105,7 @@ class Buyer:
             names = {name.lower(): value for name, value in response.headers.items()}
             return Answer(response.status, names, await response.read())
 
-    def sign(self, challenge: Mapping[str, Any], change: Callable[[Authorization], Authorization] | None = None) -> str:
+    def sign(self, challenge: JsonMapping, change: Callable[[Authorization], Authorization] | None = None) -> str:
         """The `X-Payment` value that pays the first of a 402's requirements; `change` alters what is signed."""
         requirements = challenge["accepts"][0]
         wanted = authorization_for(requirements, self.wallet.address, os.urandom(32), int(time.time()))

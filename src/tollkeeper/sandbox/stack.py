@@ -10,7 +10,7 @@ import tempfile
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.configuration import AnonymousPaygates, LogFormat, LogLevel, PublicUrl
 from tollkeeper.core.evm.encoding import checksum_address, keccak256
@@ -47,6 +47,7 @@ from tollkeeper.storage.engine.private_files import make_private_directory
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.sandbox.evm.engine import EngineName
 
 HOST: Final = "127.0.0.1"
@@ -95,7 +96,7 @@ class Sandbox:
         """Address that is paid unless a gate names another one (EIP-55)."""
         return checksum_address(self.wallets.owner.address)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Return what a program needs to know, as JSON."""
         return {
             "gatewayUrl": self.gateway_url,

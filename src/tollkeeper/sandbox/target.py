@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
+
+from tollkeeper.core.json_types import JsonObject
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -53,7 +55,7 @@ class DemoTarget:
             await _answer(send, 400, {"error": "a number was expected"})
 
 
-def forecast(city: str) -> dict[str, Any]:
+def forecast(city: str) -> JsonObject:
     """A made-up forecast, always the same for one city."""
     digest = hashlib.sha256(city.strip().lower().encode()).digest()
     return {
@@ -111,7 +113,7 @@ def _query(scope: Message) -> dict[str, str]:
     return dict(parse_qsl(scope["query_string"].decode("latin-1")))
 
 
-async def _answer(send: Send, status: int, body: dict[str, Any]) -> None:
+async def _answer(send: Send, status: int, body: JsonObject) -> None:
     data = json.dumps(body).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(data)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})

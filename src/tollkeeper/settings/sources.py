@@ -13,10 +13,11 @@ import stat
 import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TextIO, TypeVar
 
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.configuration import list_of
+from tollkeeper.core.json_types import JsonMapping, JsonObject
 from tollkeeper.core.networks import ALIASES
 from tollkeeper.settings.model import SettingProblem, SettingsError
 
@@ -43,9 +44,7 @@ class _Given(NamedTuple):
 class Sources:
     """The texts of all settings by name, and the findings so far."""
 
-    def __init__(
-        self, file: Mapping[str, Any], environ: Mapping[str, str], overrides: Mapping[str, str], base: Path
-    ) -> None:
+    def __init__(self, file: JsonMapping, environ: Mapping[str, str], overrides: Mapping[str, str], base: Path) -> None:
         self.base = base
         self.findings: list[SettingProblem] = []
         self.sections: set[str] = set()  # networks that the file has a section for
@@ -58,7 +57,7 @@ class Sources:
         for name, value in overrides.items():
             self._given[name] = _Given(f"--{name.replace('_', '-')}", value)
 
-    def _read_file(self, file: Mapping[str, Any]) -> None:
+    def _read_file(self, file: JsonMapping) -> None:
         values = {name: (name, value) for name, value in file.items() if name != "networks"}
         networks = file.get("networks", {})
         if not isinstance(networks, dict) or not all(isinstance(table, dict) for table in networks.values()):
@@ -216,7 +215,7 @@ def wants_colours(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
-def read_toml(path: Path | None) -> dict[str, Any]:
+def read_toml(path: Path | None) -> JsonObject:
     """The configuration file's content; nothing where there is no file. Raises: SettingsError."""
     if path is None:
         return {}

@@ -6,13 +6,14 @@ still be refused for what it means. A field that may be left out is `T | UnsetTy
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from tollkeeper.core.api.errors import Code, ErrorType
+from tollkeeper.core.json_types import JsonObject
 
-Schema: TypeAlias = dict[str, Any]  # as JSON Schema writes it; types may stand in it
+Schema: TypeAlias = JsonObject  # as JSON Schema writes it; types may stand in it
 
 PRICE_PATTERN: Final = r"^(0|[1-9][0-9]{0,11})(\.[0-9]{1,6})?$"
 PRICE_ASKED_PATTERN: Final = r"^(?!0(\.0+)?$)(0|[1-9][0-9]{0,11})(\.[0-9]{1,6})?$"  # the same, but above zero

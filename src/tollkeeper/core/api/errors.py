@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Final
 
+from tollkeeper.core.json_types import JsonObject
+
 
 class ErrorType(StrEnum):
     """`error.type` of specification 7."""
@@ -110,7 +112,7 @@ class ApiError(Exception):
         code: Code,
         message: str,
         *,
-        details: dict[str, Any] | None = None,
+        details: JsonObject | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(message)
@@ -124,9 +126,9 @@ class ApiError(Exception):
         elif self.status == 401:
             self.headers = {"WWW-Authenticate": _BAD_BEARER if code is Code.INVALID_TOKEN else _BEARER, **self.headers}
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         """The `error` object of specification 7."""
-        error: dict[str, Any] = {"type": self.type.value, "code": self.code.value, "message": self.message}
+        error: JsonObject = {"type": self.type.value, "code": self.code.value, "message": self.message}
         if self.details:
             error["details"] = self.details
         return error
@@ -145,7 +147,7 @@ class ApiError(Exception):
         return self
 
 
-def payment_error(code: Code, message: str, *, details: dict[str, Any] | None = None) -> ApiError:
+def payment_error(code: Code, message: str, *, details: JsonObject | None = None) -> ApiError:
     """A refused payment: type `payment` and, unless the code has its own, status 400 (INVALID_SIGNATURE, spec 7)."""
     error = ApiError(code, message, details=details)
     if error.type is not ErrorType.PAYMENT:
@@ -154,7 +156,7 @@ def payment_error(code: Code, message: str, *, details: dict[str, Any] | None = 
     return error
 
 
-def failed_check(reason: str, check: str, expected: Any, found: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+def failed_check(reason: str, check: str, expected: Any, found: Any) -> JsonObject:  # noqa: ANN401 - JSON
     """Return the `details` of a refused payment (contract 4.5)."""
     return {"reason": reason, "check": check, "expected": expected, "found": found}
 

@@ -22,6 +22,8 @@ from tollkeeper.core.limits import HISTORY_LIMIT_MAX, LIST_LIMIT_DEFAULT, OFFSET
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from tollkeeper.core.json_types import JsonObject
+
 JSON: Final = "application/json"
 _REF: Final = "#/components/schemas/{name}"
 # What any request may be answered: it could not be read, its head is too large, too many wait on its connection,
@@ -47,7 +49,7 @@ class Parameter:
     description: str = ""
     required: bool = False
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         """The Parameter Object."""
         shown = {"name": self.name, "in": self.place, "schema": self.schema, "required": self.required}
         return {**shown, "description": self.description} if self.description else shown
@@ -170,9 +172,9 @@ class Operation:
             found.setdefault(status, {}).update(dict.fromkeys(codes))
         return {status: tuple(found[status]) for status in sorted(found)}
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         """The Operation Object."""
-        shown: dict[str, Any] = {"operationId": self.id, "tags": [self.tag], "summary": self.summary}
+        shown: JsonObject = {"operationId": self.id, "tags": [self.tag], "summary": self.summary}
         if self.description:
             shown["description"] = self.description
         parameters = (*self.parameters, *([IF_NONE_MATCH] if 304 in self.answers else []))
@@ -185,7 +187,7 @@ class Operation:
         shown["responses"] = self._responses()
         return shown
 
-    def _responses(self) -> dict[str, Any]:
+    def _responses(self) -> JsonObject:
         shown = {str(status): _answer(answer) for status, answer in self.answers.items()}
         if self.links:
             first = next(iter(shown.values()))
@@ -209,7 +211,7 @@ class Operation:
         return shown
 
 
-def _content(by_type: Mapping[str, object]) -> dict[str, Any]:
+def _content(by_type: Mapping[str, object]) -> JsonObject:
     return {media_type: {"schema": schema} for media_type, schema in by_type.items()}
 
 
@@ -252,21 +254,21 @@ _COMPONENTS: Final = {
 }
 
 
-def _answer(answer: ResponseSpec) -> dict[str, Any]:
+def _answer(answer: ResponseSpec) -> JsonObject:
     headers = {name: {"required": True, "schema": schema} for name, schema in answer.headers.items()}
     headers |= _optional(answer.may_have)
-    shown: dict[str, Any] = {"description": answer.description, "headers": {**_EVERYBODYS, **headers}}
+    shown: JsonObject = {"description": answer.description, "headers": {**_EVERYBODYS, **headers}}
     if answer.content:
         shown["content"] = _content(answer.content)
     return shown
 
 
-def _optional(headers: Mapping[str, object]) -> dict[str, Any]:
+def _optional(headers: Mapping[str, object]) -> JsonObject:
     return {name: {"required": False, "schema": schema} for name, schema in headers.items()}
 
 
-def _refusal(status: int, codes: tuple[Code, ...], body: object, may_have: Mapping[str, object]) -> dict[str, Any]:
-    headers: dict[str, Any] = {**_EVERYBODYS, **_optional(may_have)}
+def _refusal(status: int, codes: tuple[Code, ...], body: object, may_have: Mapping[str, object]) -> JsonObject:
+    headers: JsonObject = {**_EVERYBODYS, **_optional(may_have)}
     if status == 401:
         headers["WWW-Authenticate"] = {"required": True, "schema": {"type": "string", "pattern": "^Bearer"}}
     if status == 405:

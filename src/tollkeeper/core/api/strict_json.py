@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from tollkeeper.core.json_types import JsonObject
 from tollkeeper.core.limits import JSON_DEPTH, JSON_INTEGER_DIGITS, JSON_METADATA_DEPTH
 
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)  # also one without an end, so that it is linear
@@ -77,7 +78,7 @@ def _constant(name: str) -> NoReturn:
     raise ValueError(msg)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     members = dict(pairs)
     if len(members) != len(pairs):
         msg = "an object has the same key twice"
@@ -89,8 +90,8 @@ def _integer_around(digits: str) -> int | NumberText:
     return NumberText(digits) if len(digits) > JSON_INTEGER_DIGITS else int(digits)
 
 
-def _object_around(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members: dict[str, Any] = {}
+def _object_around(pairs: list[tuple[str, Any]]) -> JsonObject:
+    members: JsonObject = {}
     for name, value in pairs:
         members[name] = NumberText("twice") if name in members else value
     return members

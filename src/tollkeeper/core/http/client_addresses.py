@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from ipaddress import IPv4Address
+
+    from tollkeeper.core.json_types import JsonMapping
 
 _HEADER: Final = b"x-forwarded-for"
 _MAPPED: Final = "::ffff:"
@@ -38,7 +40,7 @@ class ClientAddresses:
         find = self._behind if len(forwarded_for) <= _REMEMBERED_BYTES else self._find
         return find(peer, forwarded_for)
 
-    def of_scope(self, scope: Mapping[str, Any]) -> str:
+    def of_scope(self, scope: JsonMapping) -> str:
         """Return the client's address of an ASGI request."""
         client = scope["client"]
         return self.of(client[0] if client else "", scope["headers"])

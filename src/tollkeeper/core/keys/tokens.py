@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -23,6 +23,8 @@ from tollkeeper.core.limits import ACCESS_TOKEN_LIFETIME_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from tollkeeper.core.json_types import JsonObject
 
 ALGORITHM: Final = "EdDSA"
 AUDIENCE: Final = "tollkeeper"
@@ -189,7 +191,7 @@ def invalid_token() -> ApiError:
     return ApiError(Code.INVALID_TOKEN, "the token is invalid, expired or no longer in force")
 
 
-def _verified_payload(token: str, keys: Mapping[str, Ed25519PublicKey]) -> dict[str, Any]:
+def _verified_payload(token: str, keys: Mapping[str, Ed25519PublicKey]) -> JsonObject:
     """The payload, once header and signature are as this issuer makes them; claims are not looked at yet."""
     try:
         header = jwt.get_unverified_header(_sane(token))
@@ -199,7 +201,7 @@ def _verified_payload(token: str, keys: Mapping[str, Ed25519PublicKey]) -> dict[
         key = keys.get(header["kid"])
         if key is None:
             raise invalid_token()
-        payload: dict[str, Any] = jwt.decode(
+        payload: JsonObject = jwt.decode(
             token,
             key,
             algorithms=[ALGORITHM],

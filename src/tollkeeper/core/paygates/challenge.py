@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.limits import CHALLENGE_TIMEOUT_SECONDS
 from tollkeeper.core.paygates.fields import CreditBinding
@@ -20,9 +20,10 @@ from tollkeeper.core.x402 import version2
 from tollkeeper.core.x402.version1 import SCHEME, X402_VERSION, Requirements, requirements_body
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from tollkeeper.core.api.errors import ApiError
+    from tollkeeper.core.json_types import JsonMapping, JsonObject
     from tollkeeper.core.paygates.model import PayGate
     from tollkeeper.core.payment_offers import Asset
 
@@ -90,9 +91,9 @@ class Challenge:
     """
 
     requirements: Requirements
-    siblings: dict[str, Any]
+    siblings: JsonObject
     bodies: dict[Profile, tuple[bytes, bytes]]
-    offers: tuple[dict[str, Any], ...]
+    offers: tuple[JsonObject, ...]
     header: str
 
     def body(self, profile: Profile, timestamp: str) -> bytes:
@@ -108,7 +109,7 @@ class Challenge:
 _MARK: Final = "\x00timestamp\x00"  # no field can hold control characters, so it stands only where we put it
 
 
-def _around_timestamp(body: dict[str, Any]) -> tuple[bytes, bytes]:
+def _around_timestamp(body: JsonObject) -> tuple[bytes, bytes]:
     text = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
     before, mark, after = text.partition(json.dumps(_MARK).encode()[1:-1])
     return (before, after) if mark else (text, b"")
@@ -126,7 +127,7 @@ class Sold:
     credits: int
     mime_type: str
     on_failure: str = "consume"
-    also: Mapping[str, Any] = field(default_factory=dict)
+    also: JsonMapping = field(default_factory=dict)
 
 
 def build_challenge(
@@ -137,7 +138,7 @@ def build_challenge(
     Clients of version 1 choose among entries of one family, those of version 2 among both, and none should pay real
     money for play money.
     """
-    also: dict[str, Any] = {}
+    also: JsonObject = {}
     if gate.credit_binding is not CreditBinding.PAYMENT:
         also["creditBinding"] = gate.credit_binding.value
     if gate.credits_expire_after_seconds is not None:
@@ -183,7 +184,7 @@ def challenge_for(
     price = format_usdc(requirements.amount)
     symbol = asset.network.usdc.symbol
     shape_a = {"x402": {"token": symbol, "amount": price, "address": requirements.pay_to}}
-    siblings: dict[str, Any] = {
+    siblings: JsonObject = {
         "x402Version": X402_VERSION,
         "accepts": [requirements_body(one) for one in (requirements, *beside)],
         "paymentRequired": {"amount": price, "currency": symbol, "network": asset.network.name},
@@ -224,7 +225,7 @@ def _resource_of(requirements: Requirements) -> version2.Resource:
     return version2.Resource(requirements.resource, requirements.description, requirements.mime_type)
 
 
-def client_warnings(gate: PayGate, challenges: Iterable[Challenge]) -> list[dict[str, Any]]:
+def client_warnings(gate: PayGate, challenges: Iterable[Challenge]) -> list[JsonObject]:
     """Tell an owner what clients of version 2 make of this gate, whose challenges these are (contract 10.1)."""
     warnings = []
     if gate.price_micro > _SPENT_MAX_MICRO:
@@ -244,7 +245,7 @@ def client_warnings(gate: PayGate, challenges: Iterable[Challenge]) -> list[dict
     return warnings
 
 
-def exhausted_body(challenge: Challenge, detail: dict[str, Any], profile: Profile, timestamp: str) -> bytes:
+def exhausted_body(challenge: Challenge, detail: JsonObject, profile: Profile, timestamp: str) -> bytes:
     """A 402 whose credits are used up: the body of an unpaid call and `errorDetail` (contract 4.3).
 
     `error` stays a string, so that an official client can pay again at once. Shapes A and B stay to the letter.

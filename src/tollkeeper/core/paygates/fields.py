@@ -29,6 +29,8 @@ from tollkeeper.core.usdc import parse_usdc
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from tollkeeper.core.json_types import JsonObject
+
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 RESERVED_SLUGS: Final = frozenset(
     [
@@ -243,7 +245,7 @@ _PARSERS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "network": ("network", lambda value: normalise(value).name),
     "paymentAddress": ("payment_address", lambda value: value),
 }
-CREATE_DEFAULTS: Final[dict[str, Any]] = {
+CREATE_DEFAULTS: Final[JsonObject] = {
     "credits": 1,
     "methods": ("GET",),
     "title": "",
@@ -264,7 +266,7 @@ CREATE_DEFAULTS: Final[dict[str, Any]] = {
 }
 
 
-def refuse_file_in_json(body: dict[str, Any]) -> None:
+def refuse_file_in_json(body: JsonObject) -> None:
     """Says how a file is sent, before anything is called missing. Raises: INVALID_PARAMETER."""
     if "file" in body:
         raise invalid("file", "a file is sent as multipart/form-data, not as JSON")
@@ -272,7 +274,7 @@ def refuse_file_in_json(body: dict[str, Any]) -> None:
         raise invalid("resourceType", "resourceType must be url; a file is sent as multipart/form-data, with file")
 
 
-def parse_fields(body: dict[str, Any], also_known: Iterable[str] = ()) -> dict[str, Any]:
+def parse_fields(body: JsonObject, also_known: Iterable[str] = ()) -> JsonObject:
     """The fields that are there, by their names in a PayGate. Raises: INVALID_PARAMETER and what each field raises."""
     known = {*_PARSERS, "resourceType", *also_known}
     refuse_file_in_json(body)

@@ -14,12 +14,14 @@ from tollkeeper.core.api.strict_json import parse_json
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tollkeeper.core.json_types import JsonObject
+
 _JSON: Final = frozenset({"accepts", "targetHeaders"})
 _NUMBERS: Final = frozenset({"credits", "creditsExpireAfter"})
 _BOOLEANS: Final = frozenset({"assumeValid", "requireAuth", "isEnabled", "allowSubpaths", "stream", "payerProof"})
 
 
-def form_fields(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def form_fields(pairs: Iterable[tuple[str, str]]) -> JsonObject:
     """The fields with their values as JSON has them. Raises: INVALID_PARAMETER; also for one that came twice."""
     fields: dict[str, Any] = {}
     for name, text in pairs:

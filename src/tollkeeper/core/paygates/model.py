@@ -31,6 +31,7 @@ from tollkeeper.core.wallets import family_of, parse_address_of, parse_wallet, s
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.paygates.downloads import StoredFile
     from tollkeeper.core.paygates.target_signing import HmacSecret
 
@@ -184,7 +185,7 @@ class NewPayGate:
     fields: dict[str, Any]
 
 
-def parse_create(body: dict[str, Any], defaults: CreateDefaults, file: StoredFile | None = None) -> NewPayGate:
+def parse_create(body: JsonObject, defaults: CreateDefaults, file: StoredFile | None = None) -> NewPayGate:
     """The fields of a create (contract 3.1); of a file PayGate with its content, which came with them.
 
     Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_AMOUNT, INVALID_ADDRESS, INVALID_NETWORK.
@@ -208,14 +209,14 @@ def parse_create(body: dict[str, Any], defaults: CreateDefaults, file: StoredFil
     return NewPayGate(slug, fields)
 
 
-def _require(body: dict[str, Any], names: Iterable[str]) -> None:
+def _require(body: JsonObject, names: Iterable[str]) -> None:
     """Null is as absent; an empty price is an amount that is none. Raises: MISSING_PARAMETER."""
     for name in names:
         if body.get(name) is None or (body[name] == "" and name != "price"):
             raise missing(name)
 
 
-def check_fields_before_file(body: dict[str, Any], forbidden: frozenset[str], *, is_new: bool) -> str | None:
+def check_fields_before_file(body: JsonObject, forbidden: frozenset[str], *, is_new: bool) -> str | None:
     """Check the fields that came before their file. Others may follow the file, and are not missed.
 
     Returns the network if it is named. Raises: as `parse_create` and `updated`.
@@ -237,12 +238,12 @@ def check_fields_before_file(body: dict[str, Any], forbidden: frozenset[str], *,
     return network
 
 
-def _file_fields(body: dict[str, Any], file: StoredFile, also_known: Iterable[str] = ()) -> dict[str, Any]:
+def _file_fields(body: JsonObject, file: StoredFile, also_known: Iterable[str] = ()) -> JsonObject:
     """The fields of a file PayGate with its content."""
     return {"mime_type": file.content_type, **_fields_beside_file(body, also_known), "target_url": "", "file": file}
 
 
-def _fields_beside_file(body: dict[str, Any], also_known: Iterable[str]) -> dict[str, Any]:
+def _fields_beside_file(body: JsonObject, also_known: Iterable[str]) -> JsonObject:
     """Refuse fields that describe a target: they have no meaning beside a file."""
     if body.get("resourceType", "file") != "file":
         raise invalid("resourceType", "resourceType must be file where a file is sent, and cannot change")
@@ -254,7 +255,7 @@ def _fields_beside_file(body: dict[str, Any], also_known: Iterable[str]) -> dict
 
 def updated(
     gate: PayGate,
-    body: dict[str, Any],
+    body: JsonObject,
     now_ms: int,
     forbidden: frozenset[str],
     file: StoredFile | None = None,
@@ -331,7 +332,7 @@ class Trust:
     failed: int = 0
     failed_micro: int = 0
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         """Return the JSON that the gate's owner reads (contract 4.4)."""
         return {
             "open": self.open,
@@ -341,7 +342,7 @@ class Trust:
         }
 
 
-def paygate_body(gate: PayGate, counters: Counters, access_url: str, iso: Callable[[int], str]) -> dict[str, Any]:
+def paygate_body(gate: PayGate, counters: Counters, access_url: str, iso: Callable[[int], str]) -> JsonObject:
     """A PayGate as it is read (contract 3.1)."""
     return {
         "id": gate.id,
@@ -384,7 +385,7 @@ def paygate_body(gate: PayGate, counters: Counters, access_url: str, iso: Callab
     }
 
 
-def _content_body(file: StoredFile | None) -> dict[str, Any]:
+def _content_body(file: StoredFile | None) -> JsonObject:
     if file is None:
         return {"resourceType": "url"}
     return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.api.errors import ApiError, Code, invalid
 from tollkeeper.core.limits import REQUEST_LOG_DAYS, STATISTICS_DAYS
@@ -16,6 +16,8 @@ from tollkeeper.core.usdc import format_usdc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from tollkeeper.core.json_types import JsonObject
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
@@ -143,7 +145,7 @@ class Sums:
         self.purchases += other.purchases
         self.revenue_micro += other.revenue_micro
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         """Return the JSON of the answer: revenue in USDC, latencies of calls in microseconds."""
         calls = {outcome.value: self.outcomes.get(outcome, 0) for outcome in CALLS}
         return {
@@ -163,14 +165,14 @@ class Outstanding:
     credits: int
     value_micro: int
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         """Return the JSON of the answer: a liability, not income."""
         return {"credits": self.credits, "liability": format_usdc(self.value_micro)}
 
 
 def statistics_body(
     span: Span, buckets: Mapping[int, Sums], outstanding: Outstanding, iso: Callable[[int], str]
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the body of the answer: totals, each bucket in which something happened, and what is owed now."""
     total = Sums()
     for sums in buckets.values():

@@ -8,10 +8,12 @@ elsewhere.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
+
+    from tollkeeper.core.json_types import JsonMapping
 
 MEDIA_TYPE: Final = "text/csv"
 _OF_PAYMENT: Final = (
@@ -45,7 +47,7 @@ def prefers_csv(accept: str) -> bool:
     return as_csv > as_json or (as_csv == as_json > 0 and names.index(MEDIA_TYPE) < names.index("application/json"))
 
 
-def history_csv(items: Iterable[Mapping[str, Any]]) -> str:
+def history_csv(items: Iterable[JsonMapping]) -> str:
     """The items of specification 2.5 as a table; what an item has not is an empty cell."""
     rows = [COLUMNS, *([_cell(item, column) for column in COLUMNS] for item in items)]
     return "".join(",".join(map(_quoted, row)) + "\r\n" for row in rows)
@@ -55,7 +57,7 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if _SPECIAL.search(text) else text
 
 
-def _cell(item: Mapping[str, Any], column: str) -> str:
+def _cell(item: JsonMapping, column: str) -> str:
     outer, _, inner = column.partition(".")
     value = item.get(outer)
     if inner:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
+from tollkeeper.core.json_types import JsonObject
 from tollkeeper.core.networks import NETWORKS
 
 
@@ -90,14 +91,14 @@ class HistoryRow:
     state: State
     error: str | None
     kind: SettlementKind
-    x402_data: dict[str, Any]
-    purchase_data: dict[str, Any] | None
+    x402_data: JsonObject
+    purchase_data: JsonObject | None
 
 
-def history_item(row: HistoryRow) -> dict[str, Any]:
+def history_item(row: HistoryRow) -> JsonObject:
     """The item of specification 2.5. The hash is shown once the status is no longer pending (specification 3)."""
     status = public_status(row.state)
-    item: dict[str, Any] = {
+    item: JsonObject = {
         "id": row.id,
         "createdAt": row.created,
         "updatedAt": row.updated,

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 
 from tollkeeper.core.api.errors import ApiError
+from tollkeeper.core.json_types import JsonMapping
 from tollkeeper.core.solana import ed25519
 from tollkeeper.core.solana.base58 import decode_key, encode_key, parse_key
 from tollkeeper.core.solana.message import (
@@ -44,7 +45,7 @@ from tollkeeper.core.x402.verification import Check, Reason
 from tollkeeper.core.x402.version1 import PaymentKey
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator
 
     from tollkeeper.core.networks import Network
     from tollkeeper.core.x402.version1 import Requirements, SolanaPayload
@@ -82,7 +83,7 @@ class SolanaAsset:
     has_accounts: ClassVar[bool] = True  # what a wallet holds lies in a token account
 
     @classmethod
-    def of_kind(cls, network: Network, shown: Mapping[str, Any], extra: Mapping[str, Any]) -> SolanaAsset | None:
+    def of_kind(cls, network: Network, shown: JsonMapping, extra: JsonMapping) -> SolanaAsset | None:
         """Read the asset that a facilitator's kind says it settles; None if that cannot be read.
 
         A kind must name the fee payer: nobody can pay without knowing it.

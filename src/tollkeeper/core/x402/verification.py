@@ -21,6 +21,7 @@ from tollkeeper.core.evm.encoding import (
     is_counterfactual_signature,
     recover_address,
 )
+from tollkeeper.core.json_types import JsonMapping
 from tollkeeper.core.limits import VALID_BEFORE_MARGIN_SECONDS
 from tollkeeper.core.networks import ALIASES, Family, Network
 from tollkeeper.core.x402 import version2
@@ -139,7 +140,7 @@ class EvmAsset:
     fee_payers: ClassVar[frozenset[str]] = frozenset()  # a buyer names nobody for it
 
     @classmethod
-    def of_kind(cls, network: Network, shown: Mapping[str, Any], extra: Mapping[str, Any]) -> EvmAsset | None:
+    def of_kind(cls, network: Network, shown: JsonMapping, extra: JsonMapping) -> EvmAsset | None:
         """Read the asset that a facilitator's kind says it settles; None if that cannot be read."""
         usdc = network.usdc
         address, name = shown.get("address", usdc.address), extra.get("name", usdc.eip712_name)

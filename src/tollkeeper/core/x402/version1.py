@@ -22,7 +22,9 @@ from tollkeeper.core.limits import PAYMENT_HEADER_SIZE_BYTES
 from tollkeeper.core.networks import Family
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
+
+    from tollkeeper.core.json_types import JsonMapping, JsonObject
 
 X402_VERSION: Final = 1
 SCHEME: Final = "exact"
@@ -73,7 +75,7 @@ class EvmPayload:
     authorization: Authorization
     signature: bytes
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         """Return the payload as JSON, spelled as every facilitator takes it."""
         authorization = self.authorization
         return {
@@ -97,7 +99,7 @@ class SolanaPayload:
 
     transaction: str
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         """Return the payload as JSON."""
         return {"transaction": self.transaction}
 
@@ -119,7 +121,7 @@ class Payment:
     scheme: str
     network: str
     payload: EvmPayload | SolanaPayload
-    accepted: Mapping[str, Any] | None = field(default=None, compare=False)
+    accepted: JsonMapping | None = field(default=None, compare=False)
 
     @property
     def authorized(self) -> EvmPayload:
@@ -150,17 +152,17 @@ class Requirements:
     description: str = ""
     mime_type: str = ""
     max_timeout_seconds: int = 60
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: JsonObject = field(default_factory=dict)
 
 
-def _member(body: dict[str, Any], name: str, path: str) -> Any:  # noqa: ANN401 - JSON
+def _member(body: JsonObject, name: str, path: str) -> Any:  # noqa: ANN401 - JSON
     value = body.get(name)
     if value is None:
         raise missing(f"{path}{name}")
     return value
 
 
-def _text(body: dict[str, Any], name: str, path: str) -> str:
+def _text(body: JsonObject, name: str, path: str) -> str:
     value = _member(body, name, path)
     if not isinstance(value, str):
         raise invalid(f"{path}{name}", f"{path}{name} must be a string")
@@ -182,7 +184,7 @@ def is_text(value: object) -> TypeGuard[str]:
     return True
 
 
-def _object(body: dict[str, Any], name: str, path: str = "") -> dict[str, Any]:
+def _object(body: JsonObject, name: str, path: str = "") -> JsonObject:
     value = _member(body, name, path)
     if not isinstance(value, dict):
         raise invalid(f"{path}{name}", f"{path}{name} must be an object")
@@ -200,7 +202,7 @@ def parse_uint256(value: object, name: str, *, number_too: bool = False) -> int:
     raise ApiError(Code.INVALID_AMOUNT, f"{name} must be a decimal integer string", details={"field": name})
 
 
-def _time(body: dict[str, Any], name: str, path: str, *, number_too: bool = False) -> int:
+def _time(body: JsonObject, name: str, path: str, *, number_too: bool = False) -> int:
     value = _member(body, name, path)
     if number_too and type(value) is int and value >= 0:  # a bool is no number here
         value = str(value)
@@ -209,7 +211,7 @@ def _time(body: dict[str, Any], name: str, path: str, *, number_too: bool = Fals
     raise invalid(f"{path}{name}", f"{path}{name} must be a Unix timestamp in seconds, as a decimal string")
 
 
-def _evm_address(body: dict[str, Any], name: str, path: str) -> str:
+def _evm_address(body: JsonObject, name: str, path: str) -> str:
     value = _member(body, name, path)
     if not isinstance(value, str) or _ADDRESS.fullmatch(value) is None:
         raise ApiError(
@@ -218,7 +220,7 @@ def _evm_address(body: dict[str, Any], name: str, path: str) -> str:
     return value.lower()
 
 
-def parse_authorization(body: dict[str, Any], path: str) -> Authorization:
+def parse_authorization(body: JsonObject, path: str) -> Authorization:
     """The authorization object of specification 2.3; `validBefore` may also be a JSON integer.
 
     Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_ADDRESS, INVALID_AMOUNT.
@@ -236,7 +238,7 @@ def parse_authorization(body: dict[str, Any], path: str) -> Authorization:
     )
 
 
-def parse_payload(body: dict[str, Any], path: str = "payload.") -> EvmPayload | SolanaPayload:
+def parse_payload(body: JsonObject, path: str = "payload.") -> EvmPayload | SolanaPayload:
     """`payload` of specification 2.3, of either family. Raises: as `parse_authorization`."""
     if body.get("transaction") is not None:
         return SolanaPayload(_text(body, "transaction", path))
@@ -247,7 +249,7 @@ def parse_payload(body: dict[str, Any], path: str = "payload.") -> EvmPayload | 
     return EvmPayload(authorization, bytes.fromhex(signature[2:]))
 
 
-def parse_payment(body: dict[str, Any], path: str = "") -> Payment:
+def parse_payment(body: JsonObject, path: str = "") -> Payment:
     """A payment payload (specification 2.3).
 
     Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_ADDRESS, INVALID_AMOUNT; an unsupported version, scheme or
@@ -257,7 +259,7 @@ def parse_payment(body: dict[str, Any], path: str = "") -> Payment:
     return Payment(version, scheme, network, parse_payload(_object(body, "payload", path), f"{path}payload."))
 
 
-def parse_payment_kind(body: dict[str, Any], path: str = "") -> tuple[int, str, str]:
+def parse_payment_kind(body: JsonObject, path: str = "") -> tuple[int, str, str]:
     """A payment's version, scheme and network, which say how its payload is to be read.
 
     Raises: MISSING_PARAMETER, INVALID_PARAMETER.
@@ -296,19 +298,19 @@ def read_payment_header(header: bytes, name: str, read: Callable[[bytes], Paymen
         raise _unreadable(_NO_OBJECT, name) from None
 
 
-def as_object(value: object) -> dict[str, Any]:
+def as_object(value: object) -> JsonObject:
     """Take a JSON object. Raises: ValueError for anything else."""
     if not isinstance(value, dict):
         raise ValueError(_NO_OBJECT)  # noqa: TRY004 - what a stranger sent
     return value
 
 
-def _unreadable(message: str, name: str, details: dict[str, Any] | None = None) -> ApiError:
+def _unreadable(message: str, name: str, details: JsonObject | None = None) -> ApiError:
     found = failed_check("invalid_payload", "payload", "base64 of the JSON object of an x402 payment", message)
     return payment_error(Code.PAYMENT_INVALID, message, details={**found, "field": name, **(details or {})})
 
 
-def payment_body(payment: Payment) -> dict[str, Any]:
+def payment_body(payment: Payment) -> JsonObject:
     """The canonical JSON object of a payment: what the gateway sends to a facilitator, and what is stored."""
     return {
         "x402Version": payment.x402_version,
@@ -323,12 +325,12 @@ def encode_payment_header(payment: Payment) -> str:
     return encode_header(payment_body(payment))
 
 
-def encode_header(body: dict[str, Any]) -> str:
+def encode_header(body: JsonObject) -> str:
     """Standard base64 of compact JSON, as all x402 headers are."""
     return base64.b64encode(json.dumps(body, separators=(",", ":")).encode()).decode()
 
 
-def parse_requirements(body: dict[str, Any], amount: str = "maxAmountRequired") -> Requirements:
+def parse_requirements(body: JsonObject, amount: str = "maxAmountRequired") -> Requirements:
     """PaymentRequirements as a resource server sends them: what takes part in a settlement, and the resource.
 
     What else a seller says is not judged and not kept (contract 5.1). `amount` names the member that holds it. Raises:
@@ -351,7 +353,7 @@ def parse_requirements(body: dict[str, Any], amount: str = "maxAmountRequired") 
     )
 
 
-def taking_part(extra: dict[str, Any]) -> dict[str, str]:
+def taking_part(extra: JsonObject) -> dict[str, str]:
     """The members of `extra` that a scheme of ours knows: each is a text."""
     return {name: _kept(extra[name]) for name in _EXTRA if isinstance(extra.get(name), str)}
 
@@ -365,7 +367,7 @@ def _lowered(address: str) -> str:
     return address.lower() if address.startswith(("0x", "0X")) else address
 
 
-def requirements_body(requirements: Requirements) -> dict[str, Any]:
+def requirements_body(requirements: Requirements) -> JsonObject:
     """PaymentRequirements as `accepts` holds them: no nulls, amounts as strings (every official client reads it)."""
     return {
         "scheme": requirements.scheme,

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tollkeeper.core.api.errors import ApiError, Code, failed_check, invalid, missing, payment_error
 from tollkeeper.core.api.strict_json import parse_json, parse_json_around
+from tollkeeper.core.json_types import JsonMapping, JsonObject
 from tollkeeper.core.limits import CHALLENGE_TIMEOUT_SECONDS
 from tollkeeper.core.networks import CAIP2_NAMES, normalise
 from tollkeeper.core.x402 import version1
@@ -54,7 +54,7 @@ class Resource:
     mime_type: str = ""
 
 
-def offer_of(requirements: Requirements) -> dict[str, Any]:
+def offer_of(requirements: Requirements) -> JsonObject:
     """Write requirements as an entry of `accepts`: the same in every 402, because a payment must repeat it."""
     return {
         "scheme": requirements.scheme,
@@ -67,7 +67,7 @@ def offer_of(requirements: Requirements) -> dict[str, Any]:
     }
 
 
-def is_accepted(offer: Mapping[str, Any], accepted: Mapping[str, Any]) -> bool:
+def is_accepted(offer: JsonMapping, accepted: JsonMapping) -> bool:
     """Tell whether a payment takes this offer, by the reference server's rule.
 
     Every member is equal, to the letter; `extra` may have more than the offer has.
@@ -82,8 +82,8 @@ def is_accepted(offer: Mapping[str, Any], accepted: Mapping[str, Any]) -> bool:
 class TakenOffer(NamedTuple):
     """The offer of a seller as it stands, and what a payment says to take."""
 
-    offer: Mapping[str, Any]
-    accepted: Mapping[str, Any]
+    offer: JsonMapping
+    accepted: JsonMapping
 
     def is_at(self, amount: int) -> bool:
         """Tell whether the payment takes this offer, or one that was as it is but for its amount."""
@@ -95,7 +95,7 @@ class TakenOffer(NamedTuple):
         return payment_error(Code.PAYMENT_INVALID, "the payment takes an offer that is none of ours", details=details)
 
 
-def payment_required(resource: Resource, accepts: Sequence[Mapping[str, Any]], error: str) -> str:
+def payment_required(resource: Resource, accepts: Sequence[JsonMapping], error: str) -> str:
     """Encode the `PAYMENT-REQUIRED` header of a 402, within HEADER_LENGTH_MAX.
 
     The description gives way: what is sold and for how much stands in the rest.
@@ -145,11 +145,9 @@ def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else text[: max(0, length - 1)] + "…" * min(length, 1)
 
 
-def receipt_of(
-    network: str, payer: str, transaction: str, *, error_reason: str = "", amount: str = ""
-) -> dict[str, Any]:
+def receipt_of(network: str, payer: str, transaction: str, *, error_reason: str = "", amount: str = "") -> JsonObject:
     """Write the receipt of the `PAYMENT-RESPONSE` header: a success unless there is a reason why not."""
-    receipt: dict[str, Any] = {
+    receipt: JsonObject = {
         "success": not error_reason,
         "payer": payer,
         "transaction": transaction,
@@ -186,7 +184,7 @@ def _read_of_either_version(data: bytes) -> Payment:
     return parse_payment(body) if body.get("x402Version") == VERSION else version1.parse_payment(body)
 
 
-def parse_payment(body: dict[str, Any], path: str = "") -> Payment:
+def parse_payment(body: JsonObject, path: str = "") -> Payment:
     """Read a payment payload of version 2. `resource` and `extensions` are not judged.
 
     Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT; an unsupported
@@ -201,7 +199,7 @@ def parse_payment(body: dict[str, Any], path: str = "") -> Payment:
     return Payment(VERSION, scheme, name, payload, _object(body, "accepted", path))
 
 
-def parse_payment_kind(body: dict[str, Any], path: str = "") -> tuple[str, str]:
+def parse_payment_kind(body: JsonObject, path: str = "") -> tuple[str, str]:
     """Read scheme and network (CAIP-2) of the offer that a payment takes.
 
     Raises: MISSING_PARAMETER, INVALID_PARAMETER.
@@ -211,7 +209,7 @@ def parse_payment_kind(body: dict[str, Any], path: str = "") -> tuple[str, str]:
     return scheme, network
 
 
-def parse_requirements(body: dict[str, Any], resource: object) -> Requirements:
+def parse_requirements(body: JsonObject, resource: object) -> Requirements:
     """Read PaymentRequirements of version 2, and the payload's `resource` beside them; `network` as it was spelled.
 
     Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_AMOUNT.
@@ -225,7 +223,7 @@ def parse_requirements(body: dict[str, Any], resource: object) -> Requirements:
     return version1.parse_requirements(said, "amount")
 
 
-def facilitator_request(payment: Payment, requirements: Requirements) -> dict[str, Any]:
+def facilitator_request(payment: Payment, requirements: Requirements) -> JsonObject:
     """Write what a facilitator of version 2 is asked, of a payment that was shown in either version.
 
     The offer is named once more as the one that the payer took: what counts is what the payer signed.
@@ -254,7 +252,7 @@ def shown_network(payment: Payment) -> str:
     return payment.network if payment.x402_version == X402_VERSION else normalise(payment.network).caip2
 
 
-def _object(body: dict[str, Any], name: str, path: str) -> dict[str, Any]:
+def _object(body: JsonObject, name: str, path: str) -> JsonObject:
     value = body.get(name)
     if value is None:
         raise missing(f"{path}{name}")

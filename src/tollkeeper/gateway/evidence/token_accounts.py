@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import structlog
 
@@ -23,6 +23,7 @@ from tollkeeper.core.solana.recipients import Holder, NoWallet
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.paygates.fields import Recipient
     from tollkeeper.core.payment_offers import Asset
 
@@ -69,7 +70,7 @@ class TokenAccounts:
 
     async def warnings(
         self, recipients: Sequence[Recipient], assets: Mapping[str, Asset], known: Collection[Recipient] = ()
-    ) -> list[dict[str, Any]]:
+    ) -> list[JsonObject]:
         """Tell what a gate's owner should know of its recipients, the gate's own network first.
 
         Raises: INVALID_ADDRESS for one that can never be paid; of those `known` that is a warning too, so that the gate

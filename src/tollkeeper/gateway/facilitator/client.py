@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 import structlog
@@ -22,6 +22,7 @@ import structlog
 from tollkeeper.api import clock_ms, iso
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.api.strict_json import parse_json
+from tollkeeper.core.json_types import JsonMapping, JsonObject
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.core.networks import NETWORKS, normalise
 from tollkeeper.core.payer_proof import AuthorizationStanding
@@ -133,7 +134,7 @@ class FacilitatorVerdict:
     is_valid: bool
     reason: str | None
     transaction: str | None
-    checks: dict[str, Any] | None
+    checks: JsonObject | None
 
 
 class SettleMeaning(Enum):
@@ -282,7 +283,7 @@ class HubClient:
         )
 
     def settle_request(
-        self, asked: bytes, *, key: str, confirm: bool, purchase_data: dict[str, Any], tenant: str = ""
+        self, asked: bytes, *, key: str, confirm: bool, purchase_data: JsonObject, tenant: str = ""
     ) -> SettleRequest:
         """One attempt's request under its key `<claim id>.<attempt>`; pure but for the signer's clock and nonce.
 
@@ -319,7 +320,7 @@ class HubClient:
             return SettleAnswer(SettleMeaning.PENDING, "", _UNREACHABLE)
         return _judge(*answer, is_ours=self._is_ours)
 
-    async def _answer_to(self, request: SettleRequest) -> tuple[int, dict[str, Any]] | None:
+    async def _answer_to(self, request: SettleRequest) -> tuple[int, JsonObject] | None:
         """Status and body; None where no answer came, so that nothing is known."""
         try:
             status, data = await self._transport.request(
@@ -341,7 +342,7 @@ class HubClient:
             headers["prefer"] = f"wait={wait_seconds}"
         return SettleRequest("/transfer", headers | self._sign("POST", "/transfer", headers, body), body)
 
-    async def transfer(self, request: SettleRequest) -> tuple[int, dict[str, Any]] | None:
+    async def transfer(self, request: SettleRequest) -> tuple[int, JsonObject] | None:
         """Status and body of our hub's answer; None where none came, so that nothing is known."""
         return await self._answer_to(request)
 
@@ -418,7 +419,7 @@ def unheard() -> ApiError:
     return unavailable("the payment hub takes no requests of this gateway now")
 
 
-def log_refused_signature(body: Mapping[str, Any]) -> None:
+def log_refused_signature(body: JsonMapping) -> None:
     """Tells the operator why our hub refused what this gateway signed; mostly one of the two clocks is wrong.
 
     Nothing where they agree on what has expired: it could not be taken up in its time, and that was told.
@@ -433,7 +434,7 @@ def log_refused_signature(body: Mapping[str, Any]) -> None:
     _LOG.error("hub_refuses_our_signature", reason=reason, hub_clock=body.get("timestamp"), our_clock=iso(clock_ms()))
 
 
-def _reason_of(body: dict[str, Any]) -> str:
+def _reason_of(body: JsonObject) -> str:
     """Why our hub is not available; empty where it does not say so itself."""
     error = body.get("error")
     if not isinstance(error, dict) or error.get("code") != Code.UNAVAILABLE:
@@ -442,13 +443,13 @@ def _reason_of(body: dict[str, Any]) -> str:
     return message if isinstance(message, str) else ""
 
 
-def _is_unknown_payment(body: dict[str, Any]) -> bool:
+def _is_unknown_payment(body: JsonObject) -> bool:
     """Is it our hub's word that it has no record of a payment?"""
     error = body.get("error")
     return isinstance(error, dict) and str(error.get("message", "")).startswith(UNKNOWN_PAYMENT)
 
 
-def _object(data: bytes) -> dict[str, Any]:
+def _object(data: bytes) -> JsonObject:
     try:
         body = parse_json(data)
     except ValueError:
@@ -467,19 +468,19 @@ def _read_ms(moment: object) -> int:
         return 0
 
 
-def _transaction_in(answer: Mapping[str, Any]) -> str:
+def _transaction_in(answer: JsonMapping) -> str:
     """Return the transaction's name there; empty for none, and for what no receipt could show."""
     transaction = answer.get("transaction")
     return transaction if isinstance(transaction, str) and _TRANSACTION.fullmatch(transaction) else ""
 
 
-def _wants_to_be_asked_again(status: int, body: Mapping[str, Any]) -> bool:
+def _wants_to_be_asked_again(status: int, body: JsonMapping) -> bool:
     """Tell whether a transaction is on its way whose outcome the identical request will be told (contract 10.2)."""
     is_pending = body.get("success") is False and body.get("errorReason") == version2.SETTLEMENT_PENDING
     return status == 200 and is_pending and bool(_transaction_in(body))
 
 
-def _judge(status: int, body: dict[str, Any], *, is_ours: bool) -> SettleAnswer:
+def _judge(status: int, body: JsonObject, *, is_ours: bool) -> SettleAnswer:
     """Judge an answer. A stranger's refusal is one only by `success: false`: any status may follow a sending."""
     transaction = _transaction_in(body)
     reason = body.get("errorReason")

@@ -9,15 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.api.errors import invalid
 from tollkeeper.storage.gateway.creations import CreationKey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from tollkeeper.core.api.strict_json import NumberText
+    from tollkeeper.core.json_types import JsonMapping
     from tollkeeper.core.paygates.downloads import StoredFile
     from tollkeeper.gateway.management.ownership import GateManager
 
@@ -36,7 +37,7 @@ def key_among(sent: Sequence[str]) -> str | None:
 
 
 def creation_key(
-    key: str | None, caller: GateManager, body: Mapping[str, Any], file: StoredFile | None
+    key: str | None, caller: GateManager, body: JsonMapping, file: StoredFile | None
 ) -> CreationKey | None:
     """The key of a create; None where none was sent. Raises: INVALID_PARAMETER."""
     if key is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import clock_ms, iso, page_parameters, pagination
 from tollkeeper.core.api.errors import ApiError, Code, invalid
@@ -19,6 +19,7 @@ from tollkeeper.storage.ledger.purchase_rows import in_whole
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.gateway.management.paygates import Management
     from tollkeeper.storage.engine.database import Row
     from tollkeeper.storage.gateway.owner_lists import OwnerRows
@@ -52,7 +53,7 @@ class OwnerLists:
             raise ApiError(Code.AUTH_REQUIRED, "log in to see what happened at your PayGates")
         return caller.wallet
 
-    async def requests(self, bearer: str | None, query: Mapping[str, str]) -> dict[str, Any]:
+    async def requests(self, bearer: str | None, query: Mapping[str, str]) -> JsonObject:
         """Requests, newest first. Filters: paygate, outcome, payer, from, to. Raises: INVALID_PARAMETER, FORBIDDEN."""
         limit, offset = page_parameters(query)
         outcome = query.get("outcome", "")
@@ -61,14 +62,14 @@ class OwnerLists:
         rows, total = await self.rows.requests(await self._filter(bearer, query), outcome, limit, offset)
         return {"data": [_request(row) for row in rows], "pagination": pagination(total, limit, offset)}
 
-    async def request(self, bearer: str | None, request_id: str) -> dict[str, Any]:
+    async def request(self, bearer: str | None, request_id: str) -> JsonObject:
         """One request. Raises: NOT_FOUND, also for one at another's gate."""
         row = await self.rows.request(request_id)
         if row is None or not await self._may_see(bearer, row["gate_id"]):
             raise ApiError(Code.NOT_FOUND, "there is no such request at a PayGate of yours, or its row is too old")
         return _request(row)
 
-    async def payments(self, bearer: str | None, query: Mapping[str, str]) -> dict[str, Any]:
+    async def payments(self, bearer: str | None, query: Mapping[str, str]) -> JsonObject:
         """Payments, newest first. Filters: paygate, status, payer, held, from, to.
 
         Raises: INVALID_PARAMETER, FORBIDDEN.
@@ -82,14 +83,14 @@ class OwnerLists:
         rows, total = await self.rows.payments(wanted, state, limit, offset, held=query.get("held") == "true")
         return {"data": [_payment(row) for row in rows], "pagination": pagination(total, limit, offset)}
 
-    async def payment(self, bearer: str | None, purchase_id: str) -> dict[str, Any]:
+    async def payment(self, bearer: str | None, purchase_id: str) -> JsonObject:
         """One payment. Raises: NOT_FOUND, also for one at another's gate."""
         row = await self.rows.payment(purchase_id)
         if row is None or not await self._may_see(bearer, row["gate_id"]):
             raise ApiError(Code.NOT_FOUND, "there is no such payment at a PayGate of yours")
         return _payment(row)
 
-    async def feed(self, bearer: str | None, since_ms: int) -> list[dict[str, Any]]:
+    async def feed(self, bearer: str | None, since_ms: int) -> list[JsonObject]:
         """Return what is new since then, oldest first."""
         rows = await self.rows.feed(await self.wallet(bearer), since_ms)
         return [_request(row) for row in reversed(rows)]
@@ -102,7 +103,7 @@ class OwnerLists:
             found[row["title"] or row["slug"]][row["start_ms"]] += in_whole(row["revenue_high"], row["revenue_low"])
         return found
 
-    async def attention(self, bearer: str | None) -> dict[str, list[dict[str, Any]]]:
+    async def attention(self, bearer: str | None) -> dict[str, list[JsonObject]]:
         """Return what went wrong within a day and what waits for long."""
         wallet, now_ms = await self.wallet(bearer), clock_ms()
         failing = [
@@ -157,7 +158,7 @@ def _moment(query: Mapping[str, str], name: str, default_ms: int) -> int:
     return when_ms
 
 
-def _request(row: Row) -> dict[str, Any]:
+def _request(row: Row) -> JsonObject:
     began_ms = row["at_ms"] - row["duration_us"] // 1000
     bought = row["claimed_ms"] is not None and row["claimed_ms"] >= began_ms - 1
     return {
@@ -181,7 +182,7 @@ def _request(row: Row) -> dict[str, Any]:
     }
 
 
-def _payment(row: Row) -> dict[str, Any]:
+def _payment(row: Row) -> JsonObject:
     return {
         "id": row["id"],
         "paygateId": row["gate_id"],

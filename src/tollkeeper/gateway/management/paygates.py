@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.http.client_addresses import ClientAddresses
     from tollkeeper.core.http.target_addresses import TargetUrl
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.paygates.downloads import StoredFile
     from tollkeeper.edge.target.addresses import Resolver
     from tollkeeper.gateway.evidence.nodes import EvidenceNodes
@@ -112,8 +113,8 @@ class Management:
     clients: ClientAddresses
 
     async def create(
-        self, caller: GateManager, body: dict[str, Any], file: StoredFile | None = None, *, key: str | None = None
-    ) -> dict[str, Any]:
+        self, caller: GateManager, body: JsonObject, file: StoredFile | None = None, *, key: str | None = None
+    ) -> JsonObject:
         """A new gate; without an owner its management token is in the answer, once, and so is a secret to sign with.
 
         `key`: the answer of an earlier request with it is given again, where that was the same one.
@@ -126,12 +127,12 @@ class Management:
                 return await self._create(caller, body, file, once)
             except CreatedBeforeError as before:
                 known = before.answer
-        answer: dict[str, Any] = json.loads(known)
+        answer: JsonObject = json.loads(known)
         return answer
 
     async def _create(
-        self, caller: GateManager, body: dict[str, Any], file: StoredFile | None, key: CreationKey | None
-    ) -> dict[str, Any]:
+        self, caller: GateManager, body: JsonObject, file: StoredFile | None, key: CreationKey | None
+    ) -> JsonObject:
         defaults = CreateDefaults(
             self.default_network, self.default_payment_address, self._forbidden(), creator_wallet=caller.wallet
         )
@@ -145,14 +146,14 @@ class Management:
             token = new_management_token(self.random_bytes(_MANAGEMENT_TOKEN_BYTES))
         hashed = None if token is None else management_hash(token)
         secret = self._new_secret() if new.fields["header_auth_mode"] is HeaderAuthMode.HMAC else None
-        shown: dict[str, Any] = {} if secret is None else _shown(secret)
+        shown: JsonObject = {} if secret is None else _shown(secret)
         if token is not None:
             shown["managementToken"] = token
         warned = await self._warned(
             recipients, target=target, target_headers=new.fields["target_headers"], tenant=caller.tenant
         )
 
-        def answer(gate: PayGate) -> dict[str, Any]:
+        def answer(gate: PayGate) -> JsonObject:
             return {**self._body(gate, Counters()), **shown, **self._all_warnings(gate, warned)}
 
         once = None if key is None else Once(key, lambda gate: json.dumps(answer(gate)).encode())
@@ -218,7 +219,7 @@ class Management:
         target: TargetUrl | None = None,
         target_headers: Sequence[tuple[str, str]] = (),
         tenant: str = "",
-    ) -> list[dict[str, Any]]:
+    ) -> list[JsonObject]:
         """Tell what the owner should know of a gate that is saved.
 
         `target`: where it is new, with the owner's headers for it, and `tenant`, whose share asking it takes.
@@ -229,7 +230,7 @@ class Management:
             warnings += await self.target_probe.warnings(target, target_headers, tenant)
         return warnings
 
-    def _all_warnings(self, gate: PayGate, warned: list[dict[str, Any]]) -> dict[str, Any]:
+    def _all_warnings(self, gate: PayGate, warned: list[JsonObject]) -> JsonObject:
         """Add what clients make of the gate, for the answer; empty where there is nothing to tell."""
         warnings = warned + client_warnings(gate, self.gates.opened(gate).offers.values())
         return {"warnings": warnings} if warnings else {}
@@ -242,9 +243,7 @@ class Management:
                 f"advertises confirm, or configure the URL of a {network} node for this gateway",
             )
 
-    async def page(
-        self, bearer: str | None, limit: int, offset: int, wanted: GateFilter = GateFilter()
-    ) -> dict[str, Any]:
+    async def page(self, bearer: str | None, limit: int, offset: int, wanted: GateFilter = GateFilter()) -> JsonObject:
         """The caller's gates, newest first; a filter is for those who have an owner."""
         caller = await self.ownership.caller(bearer)
         self.ownership.require_known(caller)
@@ -259,7 +258,7 @@ class Management:
         data = [self._body(gate, await self._counters(gate)) for gate in gates]
         return {"data": data, "pagination": pagination(total, limit, offset)}
 
-    async def read(self, bearer: str | None, gate_id: int) -> dict[str, Any]:
+    async def read(self, bearer: str | None, gate_id: int) -> JsonObject:
         """One gate."""
         gate, _ = await self.managed(bearer, gate_id)
         body = self._body(gate, await self._counters(gate))
@@ -286,8 +285,8 @@ class Management:
             self._check_networks({network: "network"})
 
     async def update(
-        self, caller: GateManager, gate_id: int, body: dict[str, Any], file: StoredFile | None = None
-    ) -> dict[str, Any]:
+        self, caller: GateManager, gate_id: int, body: JsonObject, file: StoredFile | None = None
+    ) -> JsonObject:
         """Any subset of fields, all or nothing."""
         gate = await self._managed_by(caller, gate_id)
         forbidden, now_ms = self._forbidden(), clock_ms()
@@ -307,9 +306,7 @@ class Management:
         shown = _shown(secret) if changed.secrets else {}
         return {**self._body(changed, await self._counters(changed)), **shown, **self._all_warnings(changed, warned)}
 
-    async def test_target(
-        self, bearer: str | None, given: dict[str, Any], gate_id: int | None = None
-    ) -> dict[str, Any]:
+    async def test_target(self, bearer: str | None, given: JsonObject, gate_id: int | None = None) -> JsonObject:
         """Ask a target once and tell what it answers; nobody is charged.
 
         `given`: `targetUrl`, `method`, `targetHeaders`; what is left out is the gate's own. Raises: UPSTREAM_*,
@@ -340,7 +337,7 @@ class Management:
             self.gates.forget(gate.slug)
         return SecretBody(secret.secret, secret.key_id)
 
-    async def claim(self, bearer: str | None, gate_id: int, token: str | None) -> dict[str, Any]:
+    async def claim(self, bearer: str | None, gate_id: int, token: str | None) -> JsonObject:
         """Gives an ownerless gate to the caller's wallet."""
         gate, token_hash = await self._found(gate_id)
         caller = await self.ownership.caller(bearer)
@@ -395,7 +392,7 @@ class Management:
             written.revenue_micro,
         )
 
-    def _body(self, gate: PayGate, counters: Counters) -> dict[str, Any]:
+    def _body(self, gate: PayGate, counters: Counters) -> JsonObject:
         return paygate_body(gate, counters, self.gates.access_url(gate.slug), iso)
 
 
@@ -416,7 +413,7 @@ def gate_id_of(request: HttpRequest) -> int:
     return int(text)
 
 
-async def _create(management: Management, uploads: Uploads, request: HttpRequest) -> dict[str, Any]:
+async def _create(management: Management, uploads: Uploads, request: HttpRequest) -> JsonObject:
     bearer, key = bearer_token(request.headers), key_among(request.headers.getall("idempotency-key", []))
     if not is_form(request.headers):
         body, address = await json_body(request), management.clients.of_scope(request.scope)
@@ -429,7 +426,7 @@ async def _create(management: Management, uploads: Uploads, request: HttpRequest
         return await management.create(caller, form.fields, form.file, key=key)
 
 
-async def _update(management: Management, uploads: Uploads, request: HttpRequest) -> dict[str, Any]:
+async def _update(management: Management, uploads: Uploads, request: HttpRequest) -> JsonObject:
     gate_id, bearer = gate_id_of(request), bearer_token(request.headers)
     if not is_form(request.headers):
         body = await json_body(request)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from litestar.handlers import HTTPRouteHandler
 
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.paygates.statistics import Kept
     from tollkeeper.gateway.management.paygates import Management
     from tollkeeper.storage.gateway.statistics import LoggedRequest, Statistics
@@ -37,7 +38,7 @@ class Reports:
     statistics: Statistics
     kept: Kept
 
-    async def of_all(self, bearer: str | None, query: Mapping[str, str]) -> dict[str, Any]:
+    async def of_all(self, bearer: str | None, query: Mapping[str, str]) -> JsonObject:
         """Report on all the caller's gates. Raises: AUTH_REQUIRED, INVALID_TOKEN, INVALID_PARAMETER."""
         caller = await self.management.ownership.caller(bearer)
         self.management.ownership.require_known(caller)
@@ -45,12 +46,12 @@ class Reports:
             raise ApiError(Code.AUTH_REQUIRED, "log in to see what all your PayGates did")
         return await self._report(Whose(caller.wallet, owner_wallet=caller.wallet), query)
 
-    async def of_gate(self, bearer: str | None, gate_id: int, query: Mapping[str, str]) -> dict[str, Any]:
+    async def of_gate(self, bearer: str | None, gate_id: int, query: Mapping[str, str]) -> JsonObject:
         """Report on one gate. Raises: FORBIDDEN, NOT_FOUND, INVALID_PARAMETER."""
         gate, _ = await self.management.managed(bearer, gate_id)
         return await self._report(Whose(gate.tenant, gate_id=gate_id), query)
 
-    async def _report(self, whose: Whose, query: Mapping[str, str]) -> dict[str, Any]:
+    async def _report(self, whose: Whose, query: Mapping[str, str]) -> JsonObject:
         now_ms = clock_ms()
         span = parse_span(query, now_ms, parse_time)
         buckets = await self.statistics.read(whose, span)

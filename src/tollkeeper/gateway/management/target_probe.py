@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.forwarding import VIA, encode_request_head, request_target
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tollkeeper.core.http.target_addresses import TargetUrl
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.edge.shared.heads import ResponseHead
     from tollkeeper.edge.target.forwarder import Forwarder
 
@@ -44,7 +45,7 @@ class TargetAnswer:
     is_cut: bool
     duration_us: int
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         """Return it as the API tells it."""
         return {
             "status": self.status,
@@ -97,7 +98,7 @@ class TargetProbe:
 
     async def warnings(
         self, target: TargetUrl, target_headers: Sequence[tuple[str, str]], tenant: str
-    ) -> list[dict[str, Any]]:
+    ) -> list[JsonObject]:
         """Tell what the owner should know of the target, in the answer to a create or update by `tenant`."""
         try:
             answer = await self._ask(target, target_headers, tenant)
@@ -162,11 +163,11 @@ class TargetProbe:
             self.forwarder.places.give_back(tenant)
 
 
-def _silent(why: str) -> dict[str, Any]:
+def _silent(why: str) -> JsonObject:
     return _warning(f"{why}: until it answers, {_FAILS}")
 
 
-def _redirect(status: int, location: bytes) -> dict[str, Any]:
+def _redirect(status: int, location: bytes) -> JsonObject:
     where = location[:_SHOWN_LENGTH].decode("latin-1")
     return _warning(
         f"the target answers a HEAD with a redirect ({status}) to {where}: callers pay for the redirect, and again for "
@@ -174,5 +175,5 @@ def _redirect(status: int, location: bytes) -> dict[str, Any]:
     )
 
 
-def _warning(message: str) -> dict[str, Any]:
+def _warning(message: str) -> JsonObject:
     return {"field": "targetUrl", "message": message}

@@ -30,6 +30,7 @@ from tollkeeper.storage.gateway.file_rows import begin_upload, cut_upload, forge
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.storage.engine.database import Database
     from tollkeeper.storage.files.store import FileStore, Upload
 
@@ -52,7 +53,7 @@ class Form:
 class _Reading:
     """The part of a form that was read so far."""
 
-    check_before_file: Callable[[dict[str, Any]], None]
+    check_before_file: Callable[[JsonObject], None]
     pairs: list[tuple[str, str]] = field(default_factory=list)
     part: MultipartSegment | None = None
     text: bytearray = field(default_factory=bytearray)
@@ -92,7 +93,7 @@ class Uploads:
         self,
         headers: Mapping[str, str],
         chunks: AsyncIterator[bytes],
-        check_before_file: Callable[[dict[str, Any]], None],
+        check_before_file: Callable[[JsonObject], None],
     ) -> Form:
         """The form; its file, where it has one, is durable in the store and not sold yet.
 

@@ -11,12 +11,13 @@ import io
 import sys
 import traceback
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import aiohttp
 
 from tollkeeper.core.configuration import LogFormat, LogLevel
 from tollkeeper.core.evm.encoding import checksum_address
+from tollkeeper.core.json_types import JsonMapping
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.logs import configure_logs
 from tollkeeper.sandbox.buyer import Answer, Buyer
@@ -137,7 +138,7 @@ async def _check_purchase(
     status: int,
     body: object,
     headers: Mapping[str, str],
-    receipt: Mapping[str, Any] | None,
+    receipt: JsonMapping | None,
     before: tuple[int, int],
 ) -> None:
     tell = story.narrator

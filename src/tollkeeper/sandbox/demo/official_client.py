@@ -10,7 +10,9 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from tollkeeper.core.json_types import JsonObject
 
 _ROOT: Final = Path(__file__).resolve().parents[4]
 _ENVIRONMENTS: Final = _ROOT / ".cache" / "interop"
@@ -37,41 +39,39 @@ def _node() -> str | None:
     return shutil.which(os.environ.get("NODE", "node"))
 
 
-async def buy_officially(url: str, private_key: str) -> dict[str, Any]:
+async def buy_officially(url: str, private_key: str) -> JsonObject:
     """The driver's answer to one GET: `status`, `body`, `headers`, `receipt`, `error`. Raises: ValueError."""
     command = (str(ENVIRONMENT / "bin" / "python"), str(_DRIVERS / "pay_py_v1.py"))
     return await _drive(command, ENVIRONMENT, {"url": url, "privateKey": private_key})
 
 
-async def buy_officially_on_solana(url: str, secret_key: str, rpc_url: str) -> dict[str, Any]:
+async def buy_officially_on_solana(url: str, secret_key: str, rpc_url: str) -> JsonObject:
     """The same of the client for Solana, which asks the node at `rpc_url`. Raises: ValueError."""
     command = (_node() or "node", str(_DRIVERS / "pay_fetch.mjs"))
     wish = {"url": url, "privateKey": secret_key, "network": "solana-devnet", "rpcUrl": rpc_url}
     return await _drive(command, ON_SOLANA, wish)
 
 
-async def buy_in_version_2(url: str, private_key: str, calls: int) -> list[dict[str, Any]]:
+async def buy_in_version_2(url: str, private_key: str, calls: int) -> list[JsonObject]:
     """The answers to so many GETs of today's client, made as its quick start makes it. Raises: ValueError."""
     command = (str(TODAY / "bin" / "python"), str(_DRIVERS / "pay_py_v2.py"))
     return await _drive_today(command, TODAY, {"url": url, "privateKey": private_key}, calls)
 
 
-async def buy_in_version_2_on_solana(url: str, secret_key: str, rpc_url: str, calls: int) -> list[dict[str, Any]]:
+async def buy_in_version_2_on_solana(url: str, secret_key: str, rpc_url: str, calls: int) -> list[JsonObject]:
     """The same of today's client for Solana, which asks the node at `rpc_url`. Raises: ValueError."""
     command = (_node() or "node", str(_DRIVERS / "pay_fetch_v2.mjs"))
     wish = {"url": url, "privateKey": secret_key, "rpcUrl": rpc_url}
     return await _drive_today(command, ON_SOLANA, wish, calls)
 
 
-async def _drive_today(
-    command: tuple[str, ...], directory: Path, wish: dict[str, Any], calls: int
-) -> list[dict[str, Any]]:
+async def _drive_today(command: tuple[str, ...], directory: Path, wish: JsonObject, calls: int) -> list[JsonObject]:
     answer = await _drive(command, directory, {**wish, "versions": "2", "calls": [{}] * calls})
-    answers: list[dict[str, Any]] = answer["answers"]
+    answers: list[JsonObject] = answer["answers"]
     return answers
 
 
-async def _drive(command: tuple[str, ...], directory: Path, wish: dict[str, Any]) -> dict[str, Any]:
+async def _drive(command: tuple[str, ...], directory: Path, wish: JsonObject) -> JsonObject:
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=directory
     )

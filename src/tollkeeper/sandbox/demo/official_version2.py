@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tollkeeper.core.json_types import JsonObject
 from tollkeeper.sandbox.buyer import Answer
 from tollkeeper.sandbox.demo.official_client import (
     buy_in_version_2,
@@ -52,7 +53,7 @@ async def _on_solana(story: Story) -> None:
         tell.check("the owner was paid, in micro-units", expected=PRICE_MICRO, actual=after - before)
 
 
-def _check_answers(tell: Narrator, answers: list[dict[str, Any]]) -> None:
+def _check_answers(tell: Narrator, answers: list[JsonObject]) -> None:
     """Every call was served; the second and third spent credits of the first one's purchase."""
     for left, answer in zip(reversed(range(CREDITS)), answers, strict=True):
         tell.check("the client's error", expected=None, actual=answer["error"])

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from tollkeeper.core.json_types import JsonObject
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.sandbox.buyer import Answer
 from tollkeeper.sandbox.demo.official_client import buy_officially_on_solana, has_official_client_on_solana
@@ -32,7 +33,7 @@ class OnSolana:
 
     story: Story
     buyer: SolanaBuyer
-    challenge: dict[str, Any]
+    challenge: JsonObject
     url: str = ""
     unpaid: Answer | None = None
     is_ours: bool = True

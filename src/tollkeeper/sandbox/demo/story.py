@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.usdc import format_usdc
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from tollkeeper.core.json_types import JsonMapping
     from tollkeeper.sandbox.buyer import Answer, Buyer
     from tollkeeper.sandbox.demo.narration import Narrator
     from tollkeeper.sandbox.stack import Sandbox
@@ -31,7 +32,7 @@ class Story:
     buyer: Buyer
     url: str = ""
     unpaid: Answer | None = None
-    challenge: Mapping[str, Any] | None = None
+    challenge: JsonMapping | None = None
     payment: str | None = None
     token: str = ""
     purchase_id: str = ""
@@ -60,7 +61,7 @@ class Story:
         return url
 
 
-async def check_history(story: Story, token: str, network: str, transaction: str) -> Mapping[str, Any]:
+async def check_history(story: Story, token: str, network: str, transaction: str) -> JsonMapping:
     """Return the row of that transaction in the history of the wallet that is logged in. Raises: StepFailed."""
     tell = story.narrator
     answer = await story.buyer.ask(
@@ -71,7 +72,7 @@ async def check_history(story: Story, token: str, network: str, transaction: str
     tell.check("status", expected=200, actual=answer.status)
     found = [item for item in answer.json()["history"] if item["transactionHash"] == transaction]
     tell.check("rows of that transaction", expected=1, actual=len(found))
-    row: Mapping[str, Any] = found[0]
+    row: JsonMapping = found[0]
     tell.show(row)
     tell.check("status of the row", expected="success", actual=row["status"])
     tell.check("type of the row", expected="purchase", actual=row["type"])

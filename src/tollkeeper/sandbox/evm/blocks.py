@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tollkeeper.core.evm.encoding import RlpItem
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.sandbox.evm.engine import ExecutionOutcome
     from tollkeeper.sandbox.evm.transactions import CheckedTransaction
 
@@ -94,7 +95,7 @@ def logs_bloom(logs: Iterable[EngineLog]) -> bytes:
     return bits.to_bytes(_BLOOM_BYTES, "big")
 
 
-def block_json(block: SealedBlock, *, full: bool) -> dict[str, Any]:
+def block_json(block: SealedBlock, *, full: bool) -> JsonObject:
     """`full` gives transaction objects in place of hashes."""
     transactions: list[Any] = [
         transaction_json(receipt.transaction, block, receipt) if full else receipt.transaction.hash
@@ -128,10 +129,10 @@ def block_json(block: SealedBlock, *, full: bool) -> dict[str, Any]:
 
 def transaction_json(
     transaction: CheckedTransaction, block: SealedBlock | None = None, receipt: Receipt | None = None
-) -> dict[str, Any]:
+) -> JsonObject:
     """A transaction object; without block and receipt, one that still waits."""
     mined = block is not None and receipt is not None
-    shown: dict[str, Any] = {
+    shown: JsonObject = {
         "hash": transaction.hash,
         "type": hex(transaction.type),
         "nonce": hex(transaction.nonce),
@@ -161,7 +162,7 @@ def transaction_json(
     return shown
 
 
-def receipt_json(block: SealedBlock, receipt: Receipt) -> dict[str, Any]:
+def receipt_json(block: SealedBlock, receipt: Receipt) -> JsonObject:
     """A receipt object with its events."""
     transaction, outcome = receipt.transaction, receipt.outcome
     return {
@@ -182,7 +183,7 @@ def receipt_json(block: SealedBlock, receipt: Receipt) -> dict[str, Any]:
     }
 
 
-def logs_json(block: SealedBlock, receipt: Receipt) -> list[dict[str, Any]]:
+def logs_json(block: SealedBlock, receipt: Receipt) -> list[JsonObject]:
     """The events of one transaction."""
     return [
         {

@@ -14,8 +14,9 @@ from tollkeeper.client.payments import solana_payload_for, solana_payment_for, s
 from tollkeeper.core.solana.programs import associated_token_account
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
+    from tollkeeper.core.json_types import JsonMapping
     from tollkeeper.core.solana.paying import TransferTerms
     from tollkeeper.sandbox.buyer import Answer, Buyer
     from tollkeeper.sandbox.wallets import SolanaWallet
@@ -39,9 +40,7 @@ class SolanaBuyer:
             raise ValueError(f"the node refused {method}: {answer.get('error')}")
         return answer["result"]
 
-    async def sign(
-        self, challenge: Mapping[str, Any], change: Callable[[TransferTerms], TransferTerms] | None = None
-    ) -> str:
+    async def sign(self, challenge: JsonMapping, change: Callable[[TransferTerms], TransferTerms] | None = None) -> str:
         """The `X-Payment` value that pays the first of a 402's requirements; `change` alters what is signed."""
         requirements = challenge["accepts"][0]
         asked = solana_terms(requirements)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.networks import Network
     from tollkeeper.sandbox.wallets import SolanaWallets
 
@@ -153,7 +154,7 @@ class SolanaNode:
             subscriptions[result] = asyncio.create_task(watch)
 
     def _answer(
-        self, socket: web.WebSocketResponse, request: dict[str, Any], subscriptions: dict[int, asyncio.Task[None]]
+        self, socket: web.WebSocketResponse, request: JsonObject, subscriptions: dict[int, asyncio.Task[None]]
     ) -> tuple[Any, Coroutine[Any, Any, None] | None]:
         """Return the answer, and what to watch from now on. Raises: RpcError."""
         method, params = request["method"], request.get("params") or []
@@ -183,7 +184,7 @@ class SolanaNode:
             await asyncio.sleep(SLOT_SECONDS)
 
 
-def _request(text: str) -> dict[str, Any]:
+def _request(text: str) -> JsonObject:
     try:
         request = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -206,5 +207,5 @@ async def _notify(socket: web.WebSocketResponse, method: str, subscription: int,
     await _say(socket, {"method": method, "params": {"result": result, "subscription": subscription}})
 
 
-async def _say(socket: web.WebSocketResponse, body: dict[str, Any]) -> None:
+async def _say(socket: web.WebSocketResponse, body: JsonObject) -> None:
     await socket.send_str(_ENCODE({"jsonrpc": "2.0", **body}).decode())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tollkeeper.api import clock_ms, new_request_id
 from tollkeeper.core.api.errors import ApiError, Code
@@ -13,6 +13,7 @@ from tollkeeper.storage.gateway.paygates import PayGates
 from tollkeeper.storage.ledger.purchases import Purchases
 
 if TYPE_CHECKING:
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.gateway.evidence.families import AnyChain
     from tollkeeper.serving.admin.socket import Carry
     from tollkeeper.serving.keys.encryption_keys import EncryptionKeys
@@ -24,21 +25,21 @@ def commands_of(settings: Settings, database: Database, keys: EncryptionKeys) ->
     """Return the function that carries out an order, named by its `order`, on this database."""
     honouring = _manual_grants(settings, database, keys)
 
-    async def honour(order: dict[str, Any]) -> dict[str, Any]:
+    async def honour(order: JsonObject) -> JsonObject:
         """Grant what a payment bought that somebody else carried out (contract 4.3)."""
         nonce = order.get("nonce")
         if not isinstance(nonce, str | None):
             raise _unreadable()
         return await honouring.honour(_text(order, "gate"), _text(order, "transaction"), nonce)
 
-    async def revoke(order: dict[str, Any]) -> dict[str, Any]:
+    async def revoke(order: JsonObject) -> JsonObject:
         """End the credit tokens and links that a retired key made."""
         await keys.revoke(_text(order, "key"), database)
         return {}
 
     carry = {"honour": honour, "revoke": revoke}
 
-    async def carry_out(order: dict[str, Any]) -> dict[str, Any]:
+    async def carry_out(order: JsonObject) -> JsonObject:
         if (name := order.get("order")) not in carry:
             raise _unreadable()
         return await carry[name](order)
@@ -62,7 +63,7 @@ def _manual_grants(settings: Settings, database: Database, keys: EncryptionKeys)
     )
 
 
-def _text(order: dict[str, Any], name: str) -> str:
+def _text(order: JsonObject, name: str) -> str:
     """A text of the order. Raises: INVALID_PARAMETER."""
     value = order.get(name)
     if not isinstance(value, str):

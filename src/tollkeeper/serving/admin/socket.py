@@ -14,7 +14,7 @@ import stat
 import tempfile
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -27,7 +27,9 @@ from tollkeeper.storage.engine.urls import server_of, shown_url, sqlite_path
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    Carry = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+    from tollkeeper.core.json_types import JsonObject
+
+    Carry = Callable[[JsonObject], Awaitable[JsonObject]]
 
 _ORDER_SIZE_BYTES: Final = 64 * 1024
 _ANSWER_SECONDS: Final = 120
@@ -70,7 +72,7 @@ def _remove(address: str) -> None:
     Path(address).unlink(missing_ok=True)
 
 
-async def _outcome(carry: Carry, text: bytes) -> dict[str, Any]:
+async def _outcome(carry: Carry, text: bytes) -> JsonObject:
     """The answer to an order: `done`, or `error` with the reason."""
     try:
         order = json.loads(text)
@@ -109,7 +111,7 @@ async def taking_orders(database_url: str, carry: Carry) -> AsyncIterator[None]:
             _remove(address)
 
 
-async def give_order(database_url: str, order: dict[str, Any]) -> dict[str, Any]:
+async def give_order(database_url: str, order: JsonObject) -> JsonObject:
     """The running server's answer: `done` or `error`. Raises: StartError where no server answers."""
     path = shown_url(database_url)
     try:
@@ -128,5 +130,5 @@ async def give_order(database_url: str, order: dict[str, Any]) -> dict[str, Any]
         writer.close()
     if not line.endswith(b"\n"):
         raise StartError(f"the server on {path} did not answer: ask again, what it has done is not done twice")
-    answer: dict[str, Any] = json.loads(line)
+    answer: JsonObject = json.loads(line)
     return answer

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.x402.version2 import PAYMENT_HEADERS
 
 if TYPE_CHECKING:
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.edge.server.call import InboundCall
     from tollkeeper.serving.http.asgi import Application, Message, Receive, Send
 
@@ -42,7 +43,7 @@ class Spans:
         self._parent_of = TraceContextTextMapPropagator().extract
         self._kind = SpanKind.SERVER
 
-    def add(self, name: str, duration_ns: int, parent: bytes, attributes: dict[str, Any]) -> None:
+    def add(self, name: str, duration_ns: int, parent: bytes, attributes: JsonObject) -> None:
         """A span that ends now. `parent`: the caller's `traceparent`, empty where it sent none."""
         end_ns = time.time_ns()
         context = self._parent_of({"traceparent": parent.decode("latin-1")}) if parent else None
