@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tollkeeper.gateway.call.driver import CallDriver, Cut, CutShortError, Reply
+from tollkeeper.gateway.call.driver import CallDriver, Cut, CutShortError, KeptReply, Reply
 
 
 class Walk:
@@ -65,7 +65,7 @@ def test_a_cut_is_told_once_and_a_reply_that_comes_behind_it_is_dropped() -> Non
 
 
 def test_a_reply_that_is_kept_is_waited_for_though_the_call_is_cut_and_the_next_wait_is_cut() -> None:
-    walk, kept, other = Walk(), Reply[str](is_kept=True), Reply[str]()
+    walk, kept, other = Walk(), KeptReply[str](), Reply[str]()
     walk.begin(lambda: kept, lambda: other)
     walk.driver.cut_short(Cut.LEFT)
     assert walk.noted == []

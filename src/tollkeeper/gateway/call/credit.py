@@ -30,7 +30,7 @@ from tollkeeper.core.paygates.statistics import CLIENT_GONE_STATUS
 from tollkeeper.core.purchases import PurchaseState, Spend
 from tollkeeper.gateway.call import credit_refusals, request_facts
 from tollkeeper.gateway.call.credit_refusals import ExhaustedError
-from tollkeeper.gateway.call.driver import Cut, Reply
+from tollkeeper.gateway.call.driver import Cut, KeptReply
 from tollkeeper.gateway.limiting import PROOFS, PROOFS_OF_PAYERS
 from tollkeeper.gateway.purchase.attempt import PurchaseAttempt, Waiter
 from tollkeeper.storage.engine.database import StorageError
@@ -276,7 +276,7 @@ class Credit:
         call.buyer.wish = self._request(presented)
         if presented.accepted is not None and not await call.driver.in_task(buying.proofs.is_known(presented.key)):
             return SpendResult(Spend.UNKNOWN)
-        reply: Reply[SpendResult | ApiError] = Reply(is_kept=True)
+        reply: KeptReply[SpendResult | ApiError] = KeptReply()
         call.context.purchases.spend_soon(presented.key, call.buyer.wish, clock_ms(), reply.tell)
         return await self._take(reply)
 

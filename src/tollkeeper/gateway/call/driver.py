@@ -40,15 +40,13 @@ class CutShortError(BaseException):
 class Reply(Generic[T]):
     """One thing that a call waits for, told once: what comes later is dropped."""
 
-    __slots__ = ("_fault", "_value", "driver", "is_kept", "is_told", "task")
-
-    def __init__(self, *, is_kept: bool = False) -> None:
-        self.driver: CallDriver | None = None  # once a call waits for it
-        self.is_kept = is_kept
-        self.task: asyncio.Task[T] | None = None  # the one that tells it, where there is one
-        self._value: T | None = None
-        self._fault: BaseException | None = None
-        self.is_told = False
+    # Defaults stand here, and below, because most of them are never changed: to set them for each call costs more.
+    driver: CallDriver | None = None  # once a call waits for it
+    is_kept = False  # no cut ends the waiting
+    task: asyncio.Task[T] | None = None  # the one that tells it, where there is one
+    is_told = False
+    _value: T | None = None
+    _fault: BaseException | None = None
 
     def tell(self, value: T) -> None:
         """Give the value. The call goes on at once, if it waits already."""
@@ -76,19 +74,24 @@ class Reply(Generic[T]):
         return cast("T", value)
 
 
+class KeptReply(Reply[T]):
+    """A reply that is waited for though the call is cut."""
+
+    is_kept = True
+
+
 class CallDriver:
     """The driver of one call. `broken` is told what its coroutine did not answer itself."""
 
-    __slots__ = ("_broken", "_coroutine", "_is_told", "_under_way", "cut", "waits_for")
+    waits_for: Reply[Any] | None = None
+    cut: Cut | None = None
+    _coroutine: Coroutine[Any, Any, None] | None = None
+    _is_told = False  # the coroutine knows that it is cut
 
     def __init__(self, under_way: dict[asyncio.Task[Any], CallDriver], broken: Callable[[BaseException], None]) -> None:
         """`under_way`: the tasks of all calls, which a stop cuts and waits for."""
         self._under_way = under_way
         self._broken = broken
-        self._coroutine: Coroutine[Any, Any, None] | None = None
-        self.waits_for: Reply[Any] | None = None
-        self.cut: Cut | None = None
-        self._is_told = False  # the coroutine knows that it is cut
 
     def begin(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Begin the call."""
@@ -122,7 +125,7 @@ class CallDriver:
 
     def in_kept_task(self, work: Coroutine[Any, Any, T]) -> Reply[T]:
         """Begin work that goes on though the call is cut. Await the reply at once."""
-        return self._begun(work, Reply(is_kept=True))
+        return self._begun(work, KeptReply())
 
     def _begun(self, work: Coroutine[Any, Any, T], reply: Reply[T]) -> Reply[T]:
         reply.task = task = asyncio.get_running_loop().create_task(work)
@@ -158,7 +161,7 @@ class CallDriver:
             self._coroutine = None
             self._broken(unanswered)
         else:
-            if self.cut is None and type(waits_for) is Reply:
+            if self.cut is None and isinstance(waits_for, Reply):
                 self.waits_for, waits_for.driver = waits_for, self
             else:
                 self._wait(waits_for)

@@ -11,7 +11,9 @@ disk.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from tollkeeper.edge.target.relay import RelayRequest
 from tollkeeper.gateway.call import headers as heads
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from tollkeeper.storage.ledger.purchase_rows import Purchase
 
 
-class TargetAnswer(NamedTuple):
+class TargetAnswer(msgspec.Struct, frozen=True):
     """The answer of a target: its body whole in memory, on disk, or as it comes."""
 
     head: ResponseHead

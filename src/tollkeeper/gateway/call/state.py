@@ -34,19 +34,19 @@ _NOT_FOUND: Final = cast("OpenGate", None)  # each step behind the first one has
 class PaidCall:
     """One call. Every field is there from the first step on."""
 
-    __slots__ = ("buyer", "context", "driver", "facts", "gate", "http", "is_proof", "presented", "purchase", "wallet")
+    # Defaults stand here because most of them are never changed: to set them costs more than they say.
+    gate: OpenGate = _NOT_FOUND  # as it was last seen
+    wallet: str | None = None  # its bearer's, where one was asked for or may count
+    presented: PresentedPayment | None = None  # its payment, once that is read
+    buyer: Waiter | None = None  # from its payment or token on: what it wants of a purchase
+    purchase: Purchase | None = None  # the one whose credit it has
+    is_proof = False  # its credit was spent by its payment, which is never settled (contract 10.3)
 
     def __init__(self, context: GatewayContext, http: InboundCall) -> None:
         self.context = context
         self.http = http  # its head, its body and its answer, on its connection
         self.facts = request_facts.asked_by(http)  # what its head says
         self.driver = CallDriver(context.under_way, http.fail)
-        self.gate: OpenGate = _NOT_FOUND  # as it was last seen
-        self.wallet: str | None = None  # its bearer's, where one was asked for or may count
-        self.presented: PresentedPayment | None = None  # its payment, once that is read
-        self.buyer: Waiter | None = None  # from its payment or token on: what it wants of a purchase
-        self.purchase: Purchase | None = None  # the one whose credit it has
-        self.is_proof = False  # its credit was spent by its payment, which is never settled (contract 10.3)
 
     @property
     def has_bought(self) -> bool:
