@@ -9,7 +9,7 @@ from httptools import HttpParserError, HttpRequestParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.header_pairs import pairs_of, passed_on
+from tests.core.header_pairs import passed_on, told
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.forwarding import (
     Header,
@@ -18,7 +18,6 @@ from tollkeeper.core.http.forwarding import (
     is_header_value_valid,
     is_target_header_allowed,
     request_target,
-    response_lines,
 )
 from tollkeeper.core.http.heads import HeaderError
 from tollkeeper.core.http.target_addresses import TargetUrl, check_target_url
@@ -88,7 +87,10 @@ def forwarded(headers: list[Header], withheld: frozenset[bytes] = frozenset()) -
 
 def answered(headers: list[Header]) -> list[Header]:
     """What a caller is sent of a target's headers."""
-    return pairs_of(response_lines(headers)[0])
+    try:
+        return told(headers)[0]
+    except HeaderError:
+        return []
 
 
 @pytest.mark.parametrize("name", STRIPPED)
@@ -260,7 +262,7 @@ def test_no_spelling_of_a_dropped_header_reaches_the_caller(name: str) -> None:
 
 @pytest.mark.parametrize("name", PASSED_FROM_RESPONSE)
 def test_end_to_end_headers_reach_the_caller(name: str) -> None:
-    assert (name.encode(), b"v") in answered([(name.encode(), b"v")])
+    assert (name.lower().encode(), b"v") in answered([(name.encode(), b"v")])
 
 
 def test_what_the_target_s_connection_header_names_is_dropped() -> None:
@@ -274,11 +276,11 @@ def test_what_the_target_s_connection_header_names_is_dropped() -> None:
 def test_an_answer_of_any_number_of_headers_is_filtered_and_known_by_its_date(count: int, *, has_date: bool) -> None:
     kept: list[Header] = [(b"x-%d" % number, b"v") for number in range(count)]
     if has_date:
-        kept[-1] = (b"Date", b"now")
+        kept[-1] = (b"date", b"now")
     headers: list[Header] = [*kept, (b"set-cookie", b"canary")]
     assert answered(headers)[:count] == kept
     assert b"canary" not in [value for _, value in answered(headers)]
-    assert response_lines(headers).has_date == has_date
+    assert told(headers)[1] == has_date
 
 
 def test_no_answer_may_be_kept_by_a_cache_or_sniffed() -> None:

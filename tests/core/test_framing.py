@@ -10,9 +10,8 @@ from tollkeeper.core.http.framing import (
     BodyEnd,
     FramingError,
     ResponseFraming,
-    judge_response_head,
 )
-from tollkeeper.edge.shared.heads import read_head
+from tollkeeper.edge.shared.heads import read_head, read_response_head
 
 HOST: Header = (b"host", b"gw.example")
 
@@ -193,7 +192,7 @@ def test_a_path_is_taken_as_it_is(target: bytes) -> None:
 def test_a_response_head_says_how_the_body_ends(
     method: str, status: int, version: str, headers: list[Header], expected: ResponseFraming
 ) -> None:
-    assert judge_response_head(method, status, version, headers) == expected
+    assert read_response_head(method, status, version, headers).framing == expected
 
 
 @pytest.mark.parametrize(
@@ -224,7 +223,7 @@ def test_a_response_head_says_how_the_body_ends(
 )
 def test_a_response_head_with_two_readings_is_refused(status: int, version: str, headers: list[Header]) -> None:
     with pytest.raises(FramingError):
-        judge_response_head("GET", status, version, headers)
+        read_response_head("GET", status, version, headers)
 
 
 def test_a_body_is_as_long_as_declared_of_unknown_length_in_chunks_and_else_not_there() -> None:

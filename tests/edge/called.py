@@ -13,8 +13,7 @@ from uvicorn.server import Server
 
 from tests.edge.callers import Listening, render
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.http.forwarding import response_lines
-from tollkeeper.core.http.heads import end_to_end
+from tollkeeper.core.http.heads import answer_lines, end_to_end
 from tollkeeper.core.http.target_addresses import TargetUrl
 from tollkeeper.core.http.timeouts import Patience
 from tollkeeper.edge.server.call import InboundCall
@@ -57,7 +56,8 @@ class Relayed:
 
     def on_answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
         self.answered.append(head.status)
-        lines, _, has_date = response_lines(head.headers)
+        kept, has_date = answer_lines(head.header, head.lines)
+        lines = b"".join(kept)
         if isinstance(body, list):
             self.call.answer_parts(head.status, lines, body, size_bytes, has_date=has_date)
         else:
@@ -147,7 +147,7 @@ class Calls:
         length = call.head.content_length
         framing = b"transfer-encoding: chunked\r\n" if length is None else b"content-length: %d\r\n" % length
         host = self.target.authority.encode()
-        lines = end_to_end(call.head.lines, call.head.header.get(b"connection", b""))
+        lines = b"".join(end_to_end(call.head.lines, call.head.header.get(b"connection", b"")))
         head = b"%b / HTTP/1.1\r\nhost: %b\r\n%b%b\r\n" % (call.method.encode(), host, lines, framing)
         body = b"" if length == 0 else call
         relay = self.forwarder.relay(

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from tests.core.header_pairs import pairs_of, passed_on
+from tests.core.header_pairs import passed_on, told
 from tollkeeper.core.http.forwarding import (
     VIA,
     Header,
     encode_request_head,
     name_rules,
     request_target,
-    response_lines,
 )
 from tollkeeper.core.http.framing import BodyEnd
 from tollkeeper.core.http.target_addresses import TargetUrl
@@ -215,7 +214,7 @@ def _encode(
 
 
 def _response(head: ResponseHead, body: bytes | SpooledBody | Stream, size_bytes: int | None) -> ForwardResponse:
-    headers = pairs_of(response_lines(head.headers)[0])
+    headers = told(head.headers)[0]
     if head.framing.end is BodyEnd.NONE:
         # To HEAD the target's own word; 204 and 304 state none.
         size_bytes = None if head.status in (204, 304) else head.framing.declared_bytes

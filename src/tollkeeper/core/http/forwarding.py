@@ -8,10 +8,10 @@ connection (`tollkeeper.edge.target.forwarder`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 from unicodedata import category, normalize
 from urllib.parse import unquote_to_bytes
 
@@ -249,43 +249,27 @@ def encode_request_head(method: str, path_and_query: bytes, headers: Iterable[He
     return b"".join(lines)
 
 
-class AnswerLines(NamedTuple):
-    """The lines of an answer's head that a caller gets; `names` are those of the target's headers among them."""
+def guards(content_type: bytes | None) -> bytes:
+    """Return the lines that stand on every answer of a target, whose `Content-Type` this is.
 
-    lines: bytes
-    names: list[bytes]
-    has_date: bool
-
-
-def response_lines(headers: Sequence[Header]) -> AnswerLines:
-    """Return what a caller gets of a target's head, without `Content-Length`.
-
-    Drops what speaks for the origin as a whole (cookies, service workers, HSTS), what speaks of payment and what lets a
-    cache keep the answer (security A-38, A-39). CORS is dropped too: the gateway answers it, and two answers are none
-    to a browser.
+    No cache keeps it, and no browser takes it for what it does not say it is (security A-38, A-39).
     """
-    named: set[bytes] = set()
-    kept: list[tuple[bytes, bytes, bytes]] = []
-    for name, value in headers:
-        rules = name_rules(name)
-        if not rules.is_dropped:
-            kept.append((rules.normal, name, value))
-        elif rules.normal == b"connection":
-            named.update(name_rules(option.strip()).normal for option in value.split(b","))
-    if named:
-        kept = [line for line in kept if line[0] not in named]
-    lines = b"".join([b"%b: %b\r\n" % (name, value) for _, name, value in kept])
-    scripts = _may_run_scripts([value for normal, _, value in kept if normal == b"content-type"])
-    names = [normal for normal, _, _ in kept]
-    lines += _ON_EVERY_ANSWER + _NO_SCRIPTS if scripts else _ON_EVERY_ANSWER
-    return AnswerLines(lines, names, b"date" in names)
+    is_clear = content_type is not None and len(content_type) <= NAME_REMEMBERED_BYTES
+    return _remembered_guards(content_type) if is_clear else _guards(content_type)
 
 
-def _may_run_scripts(content_types: list[bytes]) -> bool:
+def _guards(content_type: bytes | None) -> bytes:
+    return _ON_EVERY_ANSWER + _NO_SCRIPTS if _may_run_scripts(content_type) else _ON_EVERY_ANSWER
+
+
+_remembered_guards = lru_cache(maxsize=1024)(_guards)
+
+
+def _may_run_scripts(content_type: bytes | None) -> bool:
     """Return True if a browser could run scripts of the body: HTML, XML, SVG, or a body without one clear type."""
-    if len(content_types) != 1:
+    if content_type is None or b"," in content_type:
         return True
-    media_type = content_types[0].partition(b";")[0].strip().lower()
+    media_type = content_type.partition(b";")[0].strip().lower()
     return b"/" not in media_type or b"ml" in media_type or b"svg" in media_type or media_type.startswith(b"multipart/")
 
 

@@ -8,14 +8,13 @@ module refuses the rest. Pure: reads parsed heads, no bytes of a connection.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Final
 
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.http.forwarding import Header, name_rules
 
 VERSIONS: Final = frozenset({"1.0", "1.1"})
 # Registered methods of HTTP, without CONNECT and what the parser knows of other protocols (RTSP, ICE). Which of them a
@@ -89,7 +88,7 @@ def _check_host(host: bytes) -> None:
         raise refused("the header host is not a host")
 
 
-def judge_response_head(method: str, status: int, version: str, headers: Sequence[Header]) -> ResponseFraming:
+def judge_response_head(method: str, status: int, version: str, header: Mapping[bytes, bytes]) -> ResponseFraming:
     """Return how the body of a target's response to `method` ends; informational ones are skipped before.
 
     Raises FramingError for a head that is refused.
@@ -100,7 +99,7 @@ def judge_response_head(method: str, status: int, version: str, headers: Sequenc
         raise FramingError("the status is not one of HTTP's")
     if status < 200:
         raise FramingError("an informational response is not written as one")
-    declared, chunked = _response_lengths(headers)
+    declared, chunked = _response_lengths(header)
     if chunked and (version == "1.0" or declared is not None):
         raise FramingError("a body has one length only")
     if method == "HEAD" or status in (204, 304):
@@ -110,27 +109,17 @@ def judge_response_head(method: str, status: int, version: str, headers: Sequenc
     return ResponseFraming(BodyEnd.CLOSE if declared is None else BodyEnd.LENGTH, declared)
 
 
-_LENGTHS: Final = frozenset({b"content-length", b"transfer-encoding"})
-
-
-def _response_lengths(headers: Sequence[Header]) -> tuple[int | None, bool]:
+def _response_lengths(header: Mapping[bytes, bytes]) -> tuple[int | None, bool]:
     """Declared length, and whether the body is chunked. Raises FramingError."""
-    declared: int | None = None
-    chunked = False
-    for name, value in headers:
-        normal = name_rules(name).normal
-        if normal in _LENGTHS and name.lower() != normal:
-            raise FramingError("the length is spelt in a way that some take for one")
-        if normal == b"content-length":
-            text = value.strip(b" \t")
-            if declared is not None or not _LENGTH.fullmatch(text):
-                raise FramingError("the length is unclear")
-            declared = int(text)
-        elif normal == b"transfer-encoding":
-            if chunked or value.strip(b" \t").lower() != b"chunked":
-                raise FramingError("the transfer encoding is not supported")
-            chunked = True
-    return declared, chunked
+    length, encoding = header.get(b"content-length"), header.get(b"transfer-encoding")
+    if encoding is not None and encoding.strip(b" \t").lower() != b"chunked":
+        raise FramingError("the transfer encoding is not supported")
+    if length is None:
+        return None, encoding is not None
+    text = length.strip(b" \t")
+    if not _LENGTH.fullmatch(text):
+        raise FramingError("the length is unclear")
+    return int(text), encoding is not None
 
 
 def refused(message: str) -> ApiError:

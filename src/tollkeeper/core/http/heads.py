@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.core.http.forwarding import NAME_REMEMBERED_BYTES, Header, name_rules
+from tollkeeper.core.http.forwarding import NAME_REMEMBERED_BYTES, Header, guards, name_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
 _NAMES_MAX: Final = 4096  # callers invent names
 _LINE_END: Final = b"\r\n"
 _ONCE: Final = frozenset({b"content-length", b"content-type", b"expect", b"host", b"transfer-encoding"})
 _NAMES_NOTHING: Final = frozenset({b"", b"close", b"keep-alive"})  # of `Connection`: no other header
+_LENGTHS: Final = frozenset({b"content-length", b"transfer-encoding"})
 _LISTS: Final = frozenset({b"connection", b"upgrade", b"x-forwarded-for"})  # noted with all of their values
+_LISTS_OF_ANSWERS: Final = frozenset({b"connection", b"content-type", b"keep-alive"})
 
 
 class HeaderError(Exception):
@@ -25,7 +27,7 @@ class HeaderError(Exception):
 
 
 class HeaderRule:
-    """The rule for a header of one spelling.
+    """The rule for a header of one spelling, which is noted under `name`.
 
     `start` begins its line where it `is_passed_on`. One that `is_free` may be there any number of times, and its last
     value is noted. Of the others one `is_never` there in this spelling, one `is_once`, and of any other the values are
@@ -37,6 +39,7 @@ class HeaderRule:
     def __init__(
         self,
         name: bytes,
+        line_name: bytes,
         *,
         is_passed_on: bool,
         is_never: bool = False,
@@ -44,7 +47,7 @@ class HeaderRule:
         is_list: bool = False,
     ) -> None:
         self.name = name
-        self.start = name + b": "
+        self.start = line_name + b": "
         self.is_passed_on = is_passed_on
         self.is_never, self.is_once = is_never, is_once
         self.is_free = not (is_never or is_once or is_list)
@@ -90,7 +93,7 @@ def _decisive(rule: HeaderRule, value: bytes, header: dict[bytes, bytes]) -> byt
     """Note what more hangs on than on others; returns its value."""
     key = rule.name
     if rule.is_never:
-        raise HeaderError("a header has a name that some servers read as another one, which is the gateway's")
+        raise HeaderError("a header has a name that some read as another one, by which much is decided")
     if key != b"transfer-encoding":
         value = value.rstrip(b" \t")
     if key not in header:
@@ -107,24 +110,53 @@ def _request_rule(name: bytes) -> HeaderRule:
     if not rules.is_token:
         raise HeaderError("a header has a name that is none")
     if lower != rules.normal:
-        return HeaderRule(lower, is_passed_on=not rules.is_stripped, is_never=rules.is_stripped)
+        return HeaderRule(lower, lower, is_passed_on=not rules.is_stripped, is_never=rules.is_stripped)
     is_once = lower in _ONCE or (rules.is_protected and lower != b"cookie")
-    return HeaderRule(lower, is_passed_on=not rules.is_stripped, is_once=is_once, is_list=lower in _LISTS)
+    return HeaderRule(lower, lower, is_passed_on=not rules.is_stripped, is_once=is_once, is_list=lower in _LISTS)
+
+
+def _answer_rule(name: bytes) -> HeaderRule:
+    rules, lower = name_rules(name), name.lower()
+    is_length = rules.normal in _LENGTHS
+    return HeaderRule(
+        rules.normal,
+        lower,
+        is_passed_on=not rules.is_dropped,
+        is_never=is_length and lower != rules.normal,
+        is_once=is_length,
+        is_list=rules.normal in _LISTS_OF_ANSWERS,
+    )
 
 
 REQUEST_RULES: Final = HeaderRules(_request_rule)
+ANSWER_RULES: Final = HeaderRules(_answer_rule)
 
 
-def end_to_end(lines: Sequence[bytes], connection: bytes, withheld: frozenset[bytes] = frozenset()) -> bytes:
+def end_to_end(lines: list[bytes], connection: bytes, withheld: frozenset[bytes] = frozenset()) -> list[bytes]:
     """Return those of `lines`, as `read_headers` has them, that are end to end, and not `withheld`.
 
     What `connection` names is not end to end, wherever it stands. `withheld` are names in the one spelling.
     """
     if not withheld and connection.lower() in _NAMES_NOTHING:
-        return b"".join(lines)
+        return lines
     named = withheld.union(name_rules(option.strip()).normal for option in connection.split(b","))
     kept: list[bytes] = []
     for at in range(0, len(lines), 3):
         if name_rules(lines[at][:-2]).normal not in named:
             kept += lines[at : at + 3]
-    return b"".join(kept)
+    return kept
+
+
+def answer_lines(header: Mapping[bytes, bytes], lines: list[bytes]) -> tuple[list[bytes], bool]:
+    """Return what a caller gets of a target's head, without `Content-Length`, and whether a `Date` is among it.
+
+    Nothing that speaks for the origin as a whole (cookies, service workers, HSTS), nor of payment, nor what lets a
+    cache keep the answer (security A-38, A-39). Nor CORS: the gateway answers it, and to a browser two answers are
+    none.
+    """
+    kept, content_type, has_date = lines, header.get(b"content-type"), b"date" in header
+    if b"connection" in header:
+        kept = end_to_end(lines, header[b"connection"])
+        content_type = content_type if b"content-type: " in kept else None
+        has_date = b"date: " in kept
+    return [*kept, guards(content_type)], has_date

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tollkeeper.core.http.forwarding import Header
-from tollkeeper.core.http.framing import ResponseFraming, judge_request_head, refused
-from tollkeeper.core.http.heads import REQUEST_RULES, HeaderError, read_headers
+from tollkeeper.core.http.framing import FramingError, ResponseFraming, judge_request_head, judge_response_head, refused
+from tollkeeper.core.http.heads import ANSWER_RULES, REQUEST_RULES, HeaderError, read_headers
 
 
 @dataclass(slots=True)
@@ -45,32 +45,44 @@ def read_head(method: bytes, target: bytes, version: str, sent: list[Header]) ->
 
 @dataclass(slots=True)
 class ResponseHead:
-    """Status and headers as the target sent them, and how the body ends; nobody changes them."""
+    """The head of a target's answer, and how the body ends; nobody changes any of its parts. As `RequestHead`."""
 
     status: int
-    headers: list[Header]
+    sent: list[Header]
+    header: dict[bytes, bytes]
+    lines: list[bytes]
     framing: ResponseFraming
 
+    @property
+    def headers(self) -> list[Header]:
+        """All headers, their names in lower case."""
+        return [(name.lower(), value.rstrip(b" \t")) for name, value in self.sent]
 
-def keeps_alive(version: str, headers: list[Header]) -> bool:
+
+def read_response_head(method: str, status: int, version: str, sent: list[Header]) -> ResponseHead:
+    """Judge and copy a target's head, in one pass over its headers. Raises FramingError."""
+    try:
+        header, lines = read_headers(sent, ANSWER_RULES)
+    except HeaderError as error:
+        raise FramingError(str(error)) from None
+    return ResponseHead(status, sent, header, lines, judge_response_head(method, status, version, header))
+
+
+def keeps_alive(version: str, head: ResponseHead) -> bool:
     """Return True if an answer leaves its connection open (RFC 9112 9.3).
 
     The parser reads HTTP/1.0 otherwise: for it keep-alive beside close is enough, and one in `Proxy-Connection`.
     """
     if version == "1.1":
         return True  # as the parser has it
-    options = {
-        option.strip().lower() for name, value in headers if name == b"connection" for option in value.split(b",")
-    }
+    options = {option.strip().lower() for option in head.header.get(b"connection", b"").split(b",")}
     return b"keep-alive" in options and b"close" not in options
 
 
-def promised_seconds(headers: list[Header]) -> int | None:
-    """How long a `Keep-Alive` among them says that its connection is kept."""
-    for name, value in headers:
-        if name == b"keep-alive":
-            for part in value.split(b","):
-                option, _, number = part.strip().partition(b"=")
-                if option.lower() == b"timeout" and number.isdigit() and len(number) < 6:
-                    return int(number)
+def promised_seconds(head: ResponseHead) -> int | None:
+    """How long a `Keep-Alive` says that its connection is kept."""
+    for part in head.header.get(b"keep-alive", b"").split(b","):
+        option, _, number = part.strip().partition(b"=")
+        if option.lower() == b"timeout" and number.isdigit() and len(number) < 6:
+            return int(number)
     return None

@@ -18,10 +18,10 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from tollkeeper.core.api.errors import Code
 from tollkeeper.core.http.forwarding import Header
-from tollkeeper.core.http.framing import BodyEnd, FramingError, ResponseFraming, judge_response_head
+from tollkeeper.core.http.framing import BodyEnd, FramingError, ResponseFraming
 from tollkeeper.core.limits import HEADERS_MAX
 from tollkeeper.edge.server.unread import rest_of
-from tollkeeper.edge.shared.heads import ResponseHead, keeps_alive, promised_seconds
+from tollkeeper.edge.shared.heads import keeps_alive, promised_seconds, read_response_head
 from tollkeeper.edge.shared.turns import PARTS_AT_ONCE, rest
 from tollkeeper.edge.target.exchange import Exchange, TargetFailure
 from tollkeeper.edge.target.spool import BATCH_SIZE_BYTES
@@ -187,29 +187,30 @@ class TargetConnection(asyncio.Protocol):
         if self._framing is None:  # else a trailer: dropped
             if len(self._headers) >= HEADERS_MAX:
                 raise FramingError("the head has too many headers")
-            self._headers.append((name.lower(), value.rstrip(b" \t")))
+            self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The response's own head is complete. Raises FramingError for one that is refused."""
         exchange, parser = self._exchange, self._parser
         if exchange is None or parser is None or self._complete:
             return
-        status = parser.get_status_code()
-        framing = judge_response_head(self._method, status, parser.get_http_version(), self._headers)
-        self._framing = framing
+        version = parser.get_http_version()
+        head = read_response_head(self._method, parser.get_status_code(), version, self._headers)
+        self._framing = framing = head.framing
         self._head_bytes = 0
-        is_kept = parser.should_keep_alive() and keeps_alive(parser.get_http_version(), self._headers)
+        is_kept = parser.should_keep_alive() and keeps_alive(version, head)
         self._reusable = is_kept and framing.end is not BodyEnd.CLOSE
-        self._promised_seconds = promised_seconds(self._headers)
+        if b"keep-alive" in head.header:
+            self._promised_seconds = promised_seconds(head)
         if self._method == "HEAD":
             # The parser waits for the body that Content-Length announces; it is thrown away with that wait. Of one in
             # chunks it would be silent about what comes of it.
             self._complete = True
             self._parser = None
-            self._reusable = self._reusable and not any(name == b"transfer-encoding" for name, _ in self._headers)
+            self._reusable = self._reusable and b"transfer-encoding" not in head.header
         elif framing.end is BodyEnd.LENGTH:
             self._left_bytes = framing.declared_bytes or 0
-        exchange.on_head(ResponseHead(status, self._headers, framing))
+        exchange.on_head(head)
 
     def on_body(self, data: bytes) -> None:
         """A part of the body; after the end of the response, bytes that nobody may read.

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import clock_ms
 from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.http import heads
 from tollkeeper.core.http.forwarding import (
     header_lines,
-    response_lines,
 )
-from tollkeeper.core.http.heads import end_to_end
+from tollkeeper.core.http.heads import ANSWER_RULES, read_headers
 from tollkeeper.core.paygates.locations import LOCATION_NAMES
 from tollkeeper.core.paygates.target_signing import (
     NONCE_SIZE_BYTES,
@@ -95,7 +95,7 @@ def target_head(
             asked.target_path(opened),
             b" HTTP/1.1\r\n",
             opened.wire.lines,
-            end_to_end(head.lines, head.header.get(b"connection", b""), opened.wire.withheld),
+            *heads.end_to_end(head.lines, head.header.get(b"connection", b""), opened.wire.withheld),
             _buyer_lines(purchase.id, purchase.payer),
             b"x-request-id: ",
             call.request_id.encode(),
@@ -151,12 +151,14 @@ def answer_lines(call: InboundCall, opened: OpenGate, asked: RequestFacts, head:
             "the target itself asks for payment (402), which its PayGate cannot pass on",
             details={"reason": "target_asks_for_payment"},
         )
-    headers, locations = head.headers, opened.wire.locations
-    if locations is not None and any(name in LOCATION_NAMES for name, _ in headers):
-        headers = locations.told(headers, call.method, head.status, asked.target_path(opened))
-    lines, names, has_date = response_lines(headers)
-    shown = b"".join([b", " + name for name in dict.fromkeys(names) if name not in _EXPOSED_NAMES])
-    return b"%b%b%b%b\r\n" % (lines, _ANY_PAGE, _EXPOSE, shown), has_date
+    header, lines, locations = head.header, head.lines, opened.wire.locations
+    if locations is not None and not LOCATION_NAMES.isdisjoint(header):
+        told = locations.told(head.headers, call.method, head.status, asked.target_path(opened))
+        header, lines = read_headers(told, ANSWER_RULES)
+    kept, has_date = heads.answer_lines(header, lines)
+    names = dict.fromkeys([ANSWER_RULES[start[:-2]].name for start in kept[:-1:3]])
+    shown = [b", " + name for name in names if name not in _EXPOSED_NAMES]
+    return b"".join([*kept, _ANY_PAGE, _EXPOSE, *shown, b"\r\n"]), has_date
 
 
 def required_line(header: str) -> bytes:
