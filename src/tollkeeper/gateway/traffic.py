@@ -39,18 +39,21 @@ UNPAID_ROWS_MAX: Final = 1000  # of a gate, an outcome and an hour
 _ROWS_SECONDS: Final = 0.05  # while more rows wait than are written at once
 _COUNTS_SECONDS: Final = 1.0  # after which counts do not wait for more rows
 _FORGET_SECONDS: Final = 3600.0
-_UNPAID: Final = frozenset({RequestOutcome.CHALLENGED, RequestOutcome.REFUSED})
 _LOG = structlog.get_logger("tollkeeper.gateway.traffic")
 
 
-class _Served:
-    """Paid calls at one gate in one hour answered with less than 400 by its target, by their latencies' buckets."""
+class _Hour:
+    """Most calls of one gate in one hour: the 402s, and those that were served; how many unpaid ones have rows.
 
-    __slots__ = ("hour_ms", "latencies", "until_ms")
+    Served are paid calls answered with less than 400 by its target, counted by their latencies' buckets.
+    """
+
+    __slots__ = ("challenge_rows", "challenges", "hour_ms", "latencies", "refusal_rows", "until_ms")
 
     def __init__(self, hour_ms: int) -> None:
         self.hour_ms, self.until_ms = hour_ms, hour_ms + HOUR_MS
         self.latencies: defaultdict[int, int] = defaultdict(int)
+        self.challenges = self.challenge_rows = self.refusal_rows = 0
 
 
 class Traffic:
@@ -73,9 +76,7 @@ class Traffic:
         self._latencies: Counter[tuple[int, int, int]] = Counter()
         self._requests: list[LoggedRequest] = []
         self._logged: Counter[int] = Counter()  # rows that were taken since counts were written, by gate
-        self._unpaid_rows: Counter[tuple[int, RequestOutcome]] = Counter()  # by gate, in the hour that is
-        self._unpaid_hour_ms = 0
-        self._served: dict[int, _Served] = {}  # by gate, of the hour that is; what most paid calls are
+        self._hours: dict[int, _Hour] = {}  # by gate, of the hour that is
         self.has_room = True  # for more rows of the log, until some are written
         self._tried: list[Counted] = []  # to be written; of the last of them nobody knows whether it is
         self.not_logged = 0  # of all that was counted, since the start
@@ -91,14 +92,22 @@ class Traffic:
 
     def challenged(self, gate_id: int, call: InboundCall) -> None:
         """A 402 was answered to a request without payment, or with one that is used up."""
-        self._of(gate_id)[0] += 1
-        self._note(gate_id, call, 402, RequestOutcome.CHALLENGED, None, None)
+        now_ms = self._clock_ms()
+        hour = self._hour(gate_id, now_ms)
+        hour.challenges += 1
+        if self.has_room and hour.challenge_rows < UNPAID_ROWS_MAX:
+            hour.challenge_rows += 1
+            duration_us = (time.perf_counter_ns() - call.started_ns) // 1000
+            outcome = RequestOutcome.CHALLENGED
+            row = call.request_id, gate_id, now_ms, call.method, 402, outcome, None, duration_us, None
+            self._log(LoggedRequest(*row))
 
     def _gather(self) -> None:
-        """Count what `_served` counted as everything else."""
-        served, self._served = self._served, {}
-        for gate_id, one in served.items():
-            self._take_served(gate_id, one)
+        """Count what the hours counted as everything else."""
+        now_ms = self._clock_ms()
+        for gate_id, hour in self._hours.items():
+            self._take(gate_id, hour)
+        self._hours = {gate_id: hour for gate_id, hour in self._hours.items() if hour.until_ms > now_ms}
 
     def _log(self, request: LoggedRequest) -> None:
         self._requests.append(request)
@@ -126,9 +135,11 @@ class Traffic:
         self._ledger.end(call.request_id, status)
         if status < 400 and not failed:
             now_ms, duration_us = self._clock_ms(), (time.perf_counter_ns() - call.started_ns) // 1000
-            self._serving(gate_id, now_ms).latencies[latency_bucket(duration_us)] += 1
+            self._hour(gate_id, now_ms).latencies[latency_bucket(duration_us)] += 1
             if self.has_room:
-                self._log_served(call, gate_id, purchase_id, status, now_ms, duration_us)
+                outcome = RequestOutcome.SERVED
+                row = call.request_id, gate_id, now_ms, call.method, status, outcome, None, duration_us, purchase_id
+                self._log(LoggedRequest(*row))
         else:
             self._count_unserved(gate_id, call, status, purchase_id, code, failed=failed)
 
@@ -142,32 +153,30 @@ class Traffic:
         hour_ms, duration_us = self._note(gate_id, call, status, outcome, code and code.value, purchase_id)
         self._latencies[gate_id, hour_ms, latency_bucket(duration_us)] += 1
 
-    def _log_served(
-        self, call: InboundCall, gate_id: int, purchase_id: str | None, status: int, now_ms: int, duration_us: int
-    ) -> None:
-        outcome = RequestOutcome.SERVED
-        self._log(
-            LoggedRequest(
-                call.request_id, gate_id, now_ms, call.method, status, outcome, None, duration_us, purchase_id
-            )
-        )
+    def _hour(self, gate_id: int, now_ms: int) -> _Hour:
+        """Return what counts most calls of a gate now."""
+        hour = self._hours.get(gate_id)
+        if hour is not None and hour.hour_ms <= now_ms < hour.until_ms:
+            return hour
+        if hour is not None:
+            self._take(gate_id, hour)
+        self._hours[gate_id] = hour = _Hour(now_ms // HOUR_MS * HOUR_MS)
+        return hour
 
-    def _serving(self, gate_id: int, now_ms: int) -> _Served:
-        """Return what counts a gate's served calls now."""
-        served = self._served.get(gate_id)
-        if served is not None and served.hour_ms <= now_ms < served.until_ms:
-            return served
-        if served is not None:
-            self._take_served(gate_id, served)
-        self._served[gate_id] = served = _Served(now_ms // HOUR_MS * HOUR_MS)
-        return served
-
-    def _take_served(self, gate_id: int, served: _Served) -> None:
-        count = sum(served.latencies.values())
-        self._of(gate_id)[1] += count
-        self._outcomes[gate_id, served.hour_ms, RequestOutcome.SERVED] += count
-        for bucket, calls in served.latencies.items():
-            self._latencies[gate_id, served.hour_ms, bucket] += calls
+    def _take(self, gate_id: int, hour: _Hour) -> None:
+        """Count what this hour counted, once; how many rows it has stays known."""
+        served = sum(hour.latencies.values())
+        for number, outcome in ((hour.challenges, RequestOutcome.CHALLENGED), (served, RequestOutcome.SERVED)):
+            if number:
+                self._outcomes[gate_id, hour.hour_ms, outcome] += number
+        for bucket, calls in hour.latencies.items():
+            self._latencies[gate_id, hour.hour_ms, bucket] += calls
+        if hour.challenges or served:
+            counts = self._of(gate_id)
+            counts[0] += hour.challenges
+            counts[1] += served
+        hour.challenges = 0
+        hour.latencies.clear()
 
     def _note(
         self,
@@ -182,7 +191,7 @@ class Traffic:
         hour_ms = now_ms // HOUR_MS * HOUR_MS
         duration_us = (time.perf_counter_ns() - call.started_ns) // 1000
         self._outcomes[gate_id, hour_ms, outcome] += 1
-        if self.has_room and (outcome not in _UNPAID or self._takes_unpaid(gate_id, hour_ms, outcome)):
+        if self.has_room and (outcome is not RequestOutcome.REFUSED or self._takes_refusal(gate_id, now_ms)):
             self._log(
                 LoggedRequest(
                     call.request_id, gate_id, now_ms, call.method, status, outcome, code, duration_us, purchase_id
@@ -190,20 +199,18 @@ class Traffic:
             )
         return hour_ms, duration_us
 
-    def _takes_unpaid(self, gate_id: int, hour_ms: int, outcome: RequestOutcome) -> bool:
-        """Count one more row of what was not paid, if the hour has any left."""
-        if hour_ms != self._unpaid_hour_ms:
-            self._unpaid_rows, self._unpaid_hour_ms = Counter(), hour_ms
-        if self._unpaid_rows[gate_id, outcome] >= UNPAID_ROWS_MAX:
-            return False
-        self._unpaid_rows[gate_id, outcome] += 1
-        return True
+    def _takes_refusal(self, gate_id: int, now_ms: int) -> bool:
+        """Count one more row of what was refused, if the hour has any left."""
+        hour = self._hour(gate_id, now_ms)
+        hour.refusal_rows += 1
+        return hour.refusal_rows <= UNPAID_ROWS_MAX
 
     def unwritten(self, gate_id: int) -> tuple[int, int, int]:
         """Challenges, calls and failures that are counted but not yet written."""
         challenges, calls, failures = self._counts.get(gate_id, (0, 0, 0))
-        if gate_id in self._served:
-            calls += sum(self._served[gate_id].latencies.values())
+        if gate_id in self._hours:
+            hour = self._hours[gate_id]
+            challenges, calls = challenges + hour.challenges, calls + sum(hour.latencies.values())
         for one in self._tried:
             tried = one.counters.get(gate_id, (0, 0, 0))
             challenges, calls, failures = challenges + tried[0], calls + tried[1], failures + tried[2]

@@ -168,7 +168,9 @@ class InboundCall(msgspec.Struct, eq=False):
         if self.response_started or self.disconnected:
             return
         head = self._head(status, lines, len(body) if length_bytes == -1 else length_bytes, has_date=has_date)
-        self._connection.transport.write(head + body if body and self.method != "HEAD" else head)
+        if body and self.method != "HEAD":
+            head.append(body)
+        self._connection.transport.write(b"".join(head))
         self._complete()
 
     def answer_parts(self, status: int, lines: bytes, parts: list[bytes], length_bytes: int, *, has_date: bool) -> None:
@@ -177,12 +179,12 @@ class InboundCall(msgspec.Struct, eq=False):
             return
         head = self._head(status, lines, length_bytes, has_date=has_date)
         transport = self._connection.transport
-        if length_bytes <= JOINED_SIZE_BYTES and len(parts) == 1 and self.method != "HEAD":
-            transport.write(head + parts[0])
-        elif self.method == "HEAD" or not parts:
-            transport.write(head)
+        if self.method == "HEAD" or not parts:
+            transport.write(b"".join(head))
+        elif length_bytes <= JOINED_SIZE_BYTES:
+            transport.write(b"".join([*head, *parts]))
         else:
-            transport.writelines([head, *parts])
+            transport.writelines([b"".join(head), *parts])
         self._complete()
 
     def refuse(
@@ -226,7 +228,7 @@ class InboundCall(msgspec.Struct, eq=False):
                 self._ends_with_connection = not self._takes_chunks
                 self.keep_alive = self.keep_alive and self._takes_chunks
                 lines += b"transfer-encoding: chunked\r\n" if self._takes_chunks else b""
-            self._connection.transport.write(self._head(status, lines, length_bytes, has_date=has_date))
+            self._connection.transport.write(b"".join(self._head(status, lines, length_bytes, has_date=has_date)))
 
     async def write(self, data: bytes) -> None:
         """Send a part of the body; waits while the caller does not read."""
@@ -368,11 +370,13 @@ class InboundCall(msgspec.Struct, eq=False):
 
     # How an answer ends
 
-    def _head(self, status: int, lines: bytes, length_bytes: int | None, *, has_date: bool) -> bytes:
+    def _head(self, status: int, lines: bytes, length_bytes: int | None, *, has_date: bool) -> list[bytes]:
+        """Begin the answer; return its head in parts."""
         self.response_started = True
         self.status = status
-        start = head_lines(status, lines, length_bytes, None if has_date else int(time.time()))
-        return start + self.request_id.encode() + (END_OF_HEAD if self.keep_alive else CLOSING_END_OF_HEAD)
+        head = head_parts(status, lines, length_bytes, None if has_date else int(time.time()))
+        head += self.request_id.encode(), END_OF_HEAD if self.keep_alive else CLOSING_END_OF_HEAD
+        return head
 
     def _complete(self) -> None:
         self.response_complete = True
@@ -390,17 +394,15 @@ class InboundCall(msgspec.Struct, eq=False):
             log.exception("call_end_failed", request_id=self.request_id)
 
 
-def head_lines(status: int, lines: bytes, length_bytes: int | None, now_seconds: int | None) -> bytes:
+def head_parts(status: int, lines: bytes, length_bytes: int | None, now_seconds: int | None) -> list[bytes]:
     """An answer's head up to the request id, which comes last. `now_seconds` None: the lines have a `Date`."""
-    return b"".join(
-        (
-            STATUS_LINE[status],
-            lines,
-            b"" if length_bytes is None else b"content-length: %d\r\n" % length_bytes,
-            b"" if now_seconds is None else http_date(now_seconds),
-            LAST_LINES,
-        )
-    )
+    head = [STATUS_LINE[status], lines]
+    if length_bytes is not None:
+        head.append(b"content-length: %d\r\n" % length_bytes)
+    if now_seconds is not None:
+        head.append(http_date(now_seconds))
+    head.append(LAST_LINES)
+    return head
 
 
 @lru_cache(maxsize=1)
