@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from tollkeeper.core.paygates.fields import RESERVED_SLUGS, is_slug
 from tollkeeper.gateway.call.driver import Cut
 from tollkeeper.gateway.call.flow import serve
+from tollkeeper.gateway.call.request_facts import asked_by
 from tollkeeper.gateway.call.state import PaidCall
+from tollkeeper.gateway.call.unpaid import challenged
 
 if TYPE_CHECKING:
     from tollkeeper.edge.server.call import InboundCall
@@ -27,10 +29,12 @@ class PayGateHandler:
         return is_slug(slug) and slug.lower() not in RESERVED_SLUGS
 
     def begin(self, call: InboundCall) -> None:
-        """Answer one request at a slug."""
-        paid = PaidCall(self._context, call)
-        call.on_gone = paid.driver.client_left
-        paid.driver.begin(serve(paid))
+        """Answer one request at a slug: at once where nothing is shown, else by a coroutine."""
+        facts = asked_by(call)
+        if not challenged(self._context, call, facts):
+            paid = PaidCall(self._context, call, facts)
+            call.on_gone = paid.driver.client_left
+            paid.driver.begin(serve(paid))
 
     def ended(self, call: InboundCall) -> None:
         """Do nothing: a call tells its own end."""

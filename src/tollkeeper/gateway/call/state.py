@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.presented_payment import PresentedPayment
     from tollkeeper.edge.server.call import InboundCall
     from tollkeeper.gateway.call.context import GatewayContext
+    from tollkeeper.gateway.call.request_facts import RequestFacts
     from tollkeeper.gateway.open_gate import OpenGate
     from tollkeeper.gateway.purchase.attempt import Waiter
     from tollkeeper.storage.ledger.purchase_rows import Purchase
@@ -42,10 +43,10 @@ class PaidCall:
     purchase: Purchase | None = None  # the one whose credit it has
     is_proof = False  # its credit was spent by its payment, which is never settled (contract 10.3)
 
-    def __init__(self, context: GatewayContext, http: InboundCall) -> None:
+    def __init__(self, context: GatewayContext, http: InboundCall, facts: RequestFacts) -> None:
         self.context = context
         self.http = http  # its head, its body and its answer, on its connection
-        self.facts = request_facts.asked_by(http)  # what its head says
+        self.facts = facts  # what its head says
         self.driver = CallDriver(context.under_way, http.fail)
 
     @property
