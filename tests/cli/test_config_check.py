@@ -114,10 +114,11 @@ def test_a_public_hub_of_real_money_that_settles_next_to_nothing_is_warned_of(
 
 def test_what_was_not_checked_is_said(tmp_path: Path, node: EvmNode) -> None:
     config = configured(tmp_path, node.url)
-    (public,) = told(checked(config), "not checked")
+    public, machine = told(checked(config), "not checked")
     assert "http://127.0.0.1:8402 lead here" in public
+    assert all(line.endswith("`tollkeeper doctor` looks") for line in (public, machine))
     offline = told(checked(config, "--offline", trusted_issuers="https://hub.example.org"), "not checked")
-    assert [line.split()[-1] for line in offline] == ["front)", "answer", "(--offline)"]
+    assert [line.split()[-1] for line in offline] == ["looks", "looks", "answer", "(--offline)"]
     apart = told(checked(config, "--for", "gateway", hub_url="https://hub.example.org"), "not checked")
     assert any("https://hub.example.org answer" in line for line in apart)
 

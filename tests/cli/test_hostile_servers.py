@@ -326,6 +326,35 @@ def test_no_control_character_of_a_server_reaches_a_terminal(
             assert CONTROL.search(BAR.sub("", written)) is None, repr(written)
 
 
+def test_no_control_character_of_a_gateway_s_records_reaches_a_terminal(key_file: Path) -> None:
+    sums = {
+        "revenue": ESCAPES, "purchases": ESCAPES, "challenges": ESCAPES, "refusals": ESCAPES,
+        "latencyUs": {"p95": None}, "calls": {"total": ESCAPES, "failed": ESCAPES},
+    }  # fmt: skip
+    row = {
+        **sums, "slug": ESCAPES, "id": 1, "accessUrl": ESCAPES, "price": ESCAPES, "credits": ESCAPES, "title": ESCAPES,
+        "network": ESCAPES, "counters": {"purchases": 1, "calls": 1, "revenue": ESCAPES}, "isEnabled": True,
+        "remaining": 1, "used": 1, "granted": 1, "expiresAt": ESCAPES, "creditToken": ESCAPES, "start": ESCAPES,
+        "requestId": ESCAPES, "at": ESCAPES, "method": ESCAPES, "status": ESCAPES, "outcome": ESCAPES, "code": ESCAPES,
+        "durationUs": 1, "purchaseId": ESCAPES, "createdAt": ESCAPES, "type": ESCAPES, "amount": "1",
+        "signerAddress": ESCAPES, "transactionHash": ESCAPES, "error": ESCAPES,
+    }  # fmt: skip
+    told = {
+        **row, "accessToken": "x", "walletAddress": ESCAPES, "data": [row], "history": [row], "from": ESCAPES,
+        "to": ESCAPES, "bucket": ESCAPES, "outstanding": {"credits": ESCAPES}, "secret": ESCAPES, "keyId": ESCAPES,
+        "outstandingCredits": ESCAPES, "success": True, "pagination": {"hasNext": False},
+    }  # fmt: skip
+    with serving(lambda _request: Reply(200, {**told, "message": message(server.url)})) as server:
+        for words in (
+            "paygate list", "paygate show 1", "paygate secret 1", "paygate delete 1 --yes", "stats", "requests",
+            "requests --json", "history", "credits", "whoami",
+        ):  # fmt: skip
+            written = on_a_terminal(*words.split(), "--gateway", server.url, "--key-file", key_file)
+            assert "owned" in written, written
+            assert "Traceback" not in written, written
+            assert CONTROL.search(written) is None, repr(written)
+
+
 def test_a_body_goes_to_a_pipe_byte_for_byte_and_to_a_terminal_as_text() -> None:
     body = {"text": "line\nend\ttab é 漢"}
     with serving(lambda _request: Reply(200, body)) as server:

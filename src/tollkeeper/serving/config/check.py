@@ -7,7 +7,7 @@ are, what the hub's accounts hold, and of whom new gates pay. Says what it did n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tollkeeper.core.evm.encoding import checksum_address
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tollkeeper.settings import NetworkSettings, Settings
 
 _NOT_SET = "(not set)"
+BY_DOCTOR: Final = "`tollkeeper doctor` looks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,10 @@ def _warnings(settings: Settings) -> list[SettingProblem]:
 
 def _unchecked(settings: Settings, *, asks: bool) -> list[str]:
     """Say what this check cannot know, or was told to leave out."""
-    told = [f"does {settings.public_url.text} lead here (its name, its certificate, a proxy in front)"]
+    told = [
+        f"does {settings.public_url.text} lead here (its name, its certificate, a proxy in front): {BY_DOCTOR}",
+        f"are the disk, the clock and the limits of each node as they should be: {BY_DOCTOR}",
+    ]
     if settings.role is Role.GATEWAY:
         told.append(f"does {settings.hub_url or 'the hub'} answer, and take this gateway's networks")
     if settings.trusted_issuers:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.serving.config.check import check_configuration
+from tollkeeper.serving.config.check import BY_DOCTOR, check_configuration
 from tollkeeper.serving.doctor.findings import Examination
 from tollkeeper.serving.doctor.nodes import examine_nodes
 from tollkeeper.serving.doctor.public_url import examine_public_url
@@ -36,8 +36,7 @@ def examine(role: Role, config: Path | None) -> Examination:
         [f"{name}: {value}" for name, value in report.values if name.endswith((".nodes", ".signer"))],
         list(report.warnings),
         list(report.errors),
-        # The public URL is looked at here.
-        [one for one in report.unchecked if settings.public_url.text not in one],
+        [one for one in report.unchecked if BY_DOCTOR not in one],
     )
     if not report.errors:
         found.good.append("settings, keys and database can be used")
