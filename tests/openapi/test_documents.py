@@ -18,6 +18,7 @@ SOURCES = Path(__file__).resolve().parents[2] / "src" / "tollkeeper"
 ENDPOINTS = """
 gateway GET /api/v1/auth/message
 gateway POST /api/v1/auth/login
+gateway POST /api/v1/auth/handover
 gateway POST /api/v1/auth/refresh
 gateway GET /api/v1/auth/me
 gateway POST /api/v1/auth/logout
@@ -51,6 +52,7 @@ gateway DELETE /{slug}
 gateway OPTIONS /{slug}
 hub GET /api/v1/auth/message
 hub POST /api/v1/auth/login
+hub POST /api/v1/auth/handover
 hub POST /api/v1/auth/refresh
 hub GET /api/v1/auth/me
 hub POST /api/v1/auth/logout

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from litestar import get
 from litestar.response import Response
 
+from tollkeeper.api import HttpRequest
 from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.api.openapi import Operation, ResponseSpec
 from tollkeeper.core.configuration import AnonymousPaygates
+from tollkeeper.describing import route
 from tollkeeper.web.rendering import rendered
 
 if TYPE_CHECKING:
-    from litestar import Request
     from litestar.handlers import HTTPRouteHandler
 
     from tollkeeper.gateway.app import Gateway
     from tollkeeper.web.assets import Assets
 
+_PAGE: Final = Operation(
+    "home", "get /", "The front page", tag="pages", answers={200: ResponseSpec("HTML", {"text/html": str})}
+)
+_ICON: Final = Operation(
+    "icon", "get /favicon.ico", "The icon", tag="pages", answers={200: ResponseSpec("SVG", {"image/svg+xml": str})}
+)
 _HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -32,8 +39,8 @@ _HEADERS: Final = {
 def home_routes(gateway: Gateway, assets: Assets, app_url: str | None) -> list[HTTPRouteHandler]:
     """Return the handlers of `/` and of the icon that browsers ask for."""
 
-    @get("/", name="home")
-    async def home(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
+    @route(_PAGE, name="home")
+    async def home(request: HttpRequest) -> Response[bytes]:
         """Tell a person what this is; for programs nothing is here. Raises: NOT_FOUND."""
         links = {"api": "/openapi.json", "docs": "/docs", **({"dashboard": app_url + "/app"} if app_url else {})}
         if "text/html" not in request.headers.get("accept", ""):
@@ -42,7 +49,7 @@ def home_routes(gateway: Gateway, assets: Assets, app_url: str | None) -> list[H
         values = {"assets": f"/assets/{assets.version}", "links": links, "gate": gate}
         return Response(rendered("home.html", values).encode(), media_type="text/html; charset=utf-8", headers=_HEADERS)
 
-    @get("/favicon.ico")
+    @route(_ICON)
     async def icon() -> Response[bytes]:
         """Serve the pages' icon where browsers look for one."""
         headers = {"Cache-Control": "public, max-age=86400", "X-Content-Type-Options": "nosniff"}
