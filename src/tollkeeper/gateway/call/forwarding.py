@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tollkeeper.storage.ledger.purchase_rows import Purchase
 
 
-class TargetAnswer(msgspec.Struct, frozen=True):
+class ForwardedAnswer(msgspec.Struct, frozen=True):
     """The answer of a target: its body whole in memory, on disk, or as it comes."""
 
     head: ResponseHead
@@ -52,12 +52,12 @@ class Forwarding:
     def __init__(self, call: PaidCall, purchase: Purchase) -> None:
         self._call = call
         self._purchase = purchase
-        self._answer: Reply[TargetAnswer] = Reply()
+        self._answer: Reply[ForwardedAnswer] = Reply()
         self._relay: Relay | BodyAhead | None = None  # reads what is to be signed, then asks the target
         self._ahead: BodyAhead | None = None  # holds what was read to be signed, until the call ends
         self._on_disk: SpooledBody | None = None  # the answer's body
 
-    async def answer(self) -> TargetAnswer:
+    async def answer(self) -> ForwardedAnswer:
         """Send the request, signed where the gate signs; return the answer. Raises: UPSTREAM_*, and what we refuse."""
         call, gate = self._call, self._call.gate
         assert gate.target is not None  # noqa: S101 - a file is handed over
@@ -113,11 +113,11 @@ class Forwarding:
         self._relay = None
         if not isinstance(body, list):
             self._on_disk = body
-        self._answer.tell(TargetAnswer(head, body, size_bytes))
+        self._answer.tell(ForwardedAnswer(head, body, size_bytes))
 
     def on_stream(self, head: ResponseHead, parts: AsyncIterator[bytes]) -> None:
         """Take the answer as it comes."""
-        self._answer.tell(TargetAnswer(head, parts, head.framing.declared_bytes))
+        self._answer.tell(ForwardedAnswer(head, parts, head.framing.declared_bytes))
 
     def on_refusal(self, error: BaseException) -> None:
         """Learn why there is no answer."""
