@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 ADDRESS: Final = "127.0.0.2"
 SILENT_HOSTS: Final = 160
 HANGING: Final = 12
-HANGING_CALLS: Final = 20  # at each of those addresses
+HANGING_CALLS: Final = 40  # at each of those addresses
 SLOW_READERS: Final = 70
 LISTS: Final = 60
 LISTED: Final = 300_000  # requests in the attacker's log
@@ -300,14 +300,14 @@ async def _junk(own: Attacker, what: str, per_second: float) -> Going:
 
 
 async def sales_to_oneself(own: Attacker) -> Going:
-    """10 sales a second to oneself at 0.000001."""
+    """20 sales a second to oneself at 0.000001."""
     gate = await own.gate(f"{own.target}/small", credits=1)
     terms = await own.terms(gate)
 
     async def one() -> None:
         await own.ask("GET", gate["accessUrl"], headers={"X-Payment": signed(terms)})
 
-    return lambda: own.at_rate(10, one)
+    return lambda: own.at_rate(20, one)
 
 
 async def login_messages(own: Attacker) -> Going:

@@ -13,6 +13,8 @@ SOURCES: Final = Path(tollkeeper.__file__).parent
 # or decides by a reason that only one family has, stands below, with why it may.
 OWN: Final = ("chains/evm/chain.py", "chains/solana/", "gateway/evidence/solana.py", "hub/solana/")
 NAMES_A_FAMILY: Final = {
+    "cli/wallets.py": "a new wallet is of the family that was asked for",
+    "client/balances.py": "how a balance of either is asked for",
     "client/payments.py": "what is signed of either",
     "gateway/evidence/families.py": "the gateway's table",
     "gateway/purchase/payer_proofs.py": "a credit is spent by version 1's payments on one family only",
@@ -21,6 +23,7 @@ NAMES_A_FAMILY: Final = {
     "hub/families.py": "the hub's table",
     "client/buying.py": "the table of what a buyer signs",
     "settings/loading.py": "the table of a network's settings",
+    "serving/doctor/nodes.py": "what a node of either is asked to see whether it is in step",
     "serving/nodes.py": "the table of networks' nodes",
     "serving/books/compared_chains.py": "the table of what compares the books with a chain",
     "sandbox/wallets.py": "a test wallet of each",
