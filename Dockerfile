@@ -6,7 +6,7 @@ FROM ${PYTHON_IMAGE} AS build
 WORKDIR /build
 RUN python3 -m venv /opt/tollkeeper
 COPY requirements requirements
-RUN /opt/tollkeeper/bin/pip install --no-cache-dir --require-hashes --requirement requirements/sandbox.txt
+RUN /opt/tollkeeper/bin/pip install --no-cache-dir --require-hashes --requirement requirements/postgresql.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 RUN /opt/tollkeeper/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \

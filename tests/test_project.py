@@ -26,7 +26,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCE_LINES_MAX: Final = 512
 FUNCTION_LINES_MAX: Final = 70
 FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef
-LOCKS: Final = ("run", "sandbox", "dev", "node", "go")
+LOCKS: Final = ("run", "sandbox", "postgresql", "dev", "node", "go")
 
 # Written in pieces, so that this file passes its own tests.
 REGISTRIES: Final = tuple(
@@ -161,7 +161,7 @@ def test_every_locked_package_is_exact_and_hashed(lock: str) -> None:
     assert [name for name, line in entries.items() if "==" not in name or "--hash=sha256:" not in line] == []
 
 
-@pytest.mark.parametrize("lock", ["run", "sandbox", "dev"])
+@pytest.mark.parametrize("lock", ["run", "sandbox", "postgresql", "dev"])
 def test_extras_that_locked_packages_want_of_each_other_are_locked(lock: str) -> None:
     """An older pip looks for the newest release of a package whose extra is wanted and not locked: it has no hash."""
     locked = {canonicalize_name(one.name): one for one in map(Requirement, lock_entries(lock))}
@@ -179,7 +179,7 @@ def test_extras_that_locked_packages_want_of_each_other_are_locked(lock: str) ->
     assert missing == []
 
 
-@pytest.mark.parametrize(("smaller", "larger"), [("run", "sandbox"), ("sandbox", "dev")])
+@pytest.mark.parametrize(("smaller", "larger"), [("run", "sandbox"), ("sandbox", "postgresql"), ("postgresql", "dev")])
 def test_one_environment_can_hold_all_locks(smaller: str, larger: str) -> None:
     assert lock_entries(smaller).keys() - lock_entries(larger).keys() == set()
 

@@ -69,11 +69,11 @@ class Proxy:
 
 @contextmanager
 def proxy(name: str, upstream: str, folder: Path) -> Iterator[Proxy]:
-    """The one of that name in front of `http://HOST:PORT`, with TLS, until the block ends."""
+    """The one of that name in front of `http://HOST:PORT`, or of several, with TLS, until the block ends."""
     folder.mkdir()
     port, (_, trust) = free_port(), certificate(folder, "localhost")
-    write = {"nginx": _write_nginx, "caddy": _write_caddy}[name]
-    words = write(folder, port, upstream.removeprefix("http://"), folder / "localhost.pem", folder / "localhost.key")
+    write = {"nginx": _write_nginx, "nginx-of-several": _write_nginx_of_several, "caddy": _write_caddy}[name]
+    words = write(folder, port, upstream.replace("http://", ""), folder / "localhost.pem", folder / "localhost.key")
     environment = {**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
     with (
         (folder / "log").open("wb") as log,
@@ -107,9 +107,18 @@ def _replaced(text: str, changes: dict[str, str]) -> str:
 
 
 def _write_nginx(folder: Path, port: int, upstream: str, cert: Path, key: Path) -> list[str]:
-    site = (DEPLOY / "nginx" / "tollkeeper.conf").read_text()
+    site = _replaced((DEPLOY / "nginx" / "tollkeeper.conf").read_text(), {r"127\.0\.0\.1:8402": upstream})
+    return _nginx_with(site, folder, port, cert, key)
+
+
+def _write_nginx_of_several(folder: Path, port: int, upstream: str, cert: Path, key: Path) -> list[str]:
+    places = {rf"gateway-{number}:8402": place for number, place in enumerate(upstream.split(), start=1)}
+    site = _replaced((DEPLOY / "nginx" / "several.conf").read_text(), places)
+    return _nginx_with(site, folder, port, cert, key)
+
+
+def _nginx_with(site: str, folder: Path, port: int, cert: Path, key: Path) -> list[str]:
     changes = {
-        r"server 127\.0\.0\.1:8402;": f"server {upstream};",
         r"listen 443 ssl;": f"listen 127.0.0.1:{port} ssl;",
         r"listen 80;": f"listen 127.0.0.1:{free_port()};",
         r"ssl_certificate /.*;": f"ssl_certificate {cert};",

@@ -81,5 +81,5 @@ async def test_a_backup_under_load_forgets_what_the_guide_says_and_nothing_else(
 
 def differences(town: Scene) -> list[str]:
     """The rules by which books and chain differ, once for each difference."""
-    told = finished("db", "check", "--chain", "--config", town.site.config).stdout
+    told = finished("db", "check", "--chain", "--config", town.site.config, environ=town.site.environ).stdout
     return re.findall(r"^(\w+): ", told, re.MULTILINE)

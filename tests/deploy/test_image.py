@@ -36,7 +36,7 @@ def test_it_runs_as_a_user_who_can_write_to_two_folders_alone(image: Stage) -> N
 
 
 def test_it_holds_what_runs_and_nothing_that_builds(image: Stage) -> None:
-    assert image.run("python3", "-c", "import tollkeeper, solders").returncode == 0
+    assert image.run("python3", "-c", "import tollkeeper, solders, asyncpg").returncode == 0
     assert image.run("python3", "-m", "pip", "--version").returncode == 1
     assert image.run("python3", "-c", "import pytest").returncode == 1
     assert not image.inside("/build").exists()

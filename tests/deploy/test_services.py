@@ -12,43 +12,50 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.cli.processes import clean_environment, configured, finished
 from tests.deploy.proxies import DEPLOY
 from tollkeeper.settings import Role, load_settings
 
-KUBERNETES = tuple(yaml.safe_load_all((DEPLOY / "kubernetes" / "tollkeeper.yaml").read_text()))
+FOLDER = DEPLOY / "kubernetes"
+WORKLOADS = (("tollkeeper.yaml", "StatefulSet"), ("several.yaml", "Deployment"))
 
 
-def of_kind(kind: str) -> dict[str, Any]:
-    (found,) = (one for one in KUBERNETES if one["kind"] == kind)
+def of_kind(name: str, kind: str) -> dict[str, Any]:
+    (found,) = (one for one in yaml.safe_load_all((FOLDER / name).read_text()) if one["kind"] == kind)
     return dict(found)
 
 
 def test_a_stop_may_take_longer_than_the_program_waits_for_its_calls(tmp_path: Path) -> None:
     settings = load_settings(Role.SERVE, configured(tmp_path, "http://127.0.0.1:9"), environ={})
     unit = (DEPLOY / "systemd" / "tollkeeper.service").read_text()
-    (of_systemd,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
-    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["tollkeeper"]
-    (minutes,) = re.fullmatch(r"(\d+)m", compose["stop_grace_period"]).groups()  # type: ignore[union-attr]  # fails else
-    pod = of_kind("StatefulSet")["spec"]["template"]["spec"]
-    hooks = sum(int(words[1]) for words in [pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]])
-    given = (int(of_systemd), int(minutes) * 60, pod["terminationGracePeriodSeconds"] - hooks)
+    given = [int(seconds) for seconds in re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)]
+    for name, service in (("compose.yaml", "tollkeeper"), ("compose-postgresql.yaml", "gateway-1")):
+        period = yaml.safe_load((DEPLOY / name).read_text())["services"][service]["stop_grace_period"]
+        given.append(int(period.removesuffix("m")) * 60)
+    for workload in WORKLOADS:
+        pod = of_kind(*workload)["spec"]["template"]["spec"]
+        waits = int(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
+        given.append(pod["terminationGracePeriodSeconds"] - waits)
+    assert len(given) == 5
     assert min(given) > settings.shutdown_timeout_seconds
 
 
-def test_the_settings_of_kubernetes_are_right_with_the_keys_that_init_makes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [name for name, _ in WORKLOADS])
+def test_the_settings_of_kubernetes_are_right_with_the_keys_that_init_makes(name: str, tmp_path: Path) -> None:
     keys = configured(tmp_path / "site").parent / "keys"
     secrets = {
         "TOLLKEEPER_ENCRYPTION_KEYS": "encryption.keys",
         "TOLLKEEPER_AUTH_KEYS": "auth.keys",
         "TOLLKEEPER_SIGNER_KEY": "signer.key",
     }
-    text = (DEPLOY / "kubernetes" / "tollkeeper.yaml").read_text()
-    assert [name for name, file in secrets.items() if f'{name}="$(cat site/keys/{file})"' not in text] == []
+    text = (FOLDER / name).read_text()
+    assert [key for key, file in secrets.items() if f'{key}="$(cat site/keys/{file})"' not in text] == []
     image = {"TOLLKEEPER_HOST": "0.0.0.0", "TOLLKEEPER_DATA_DIR": str(tmp_path / "data")}  # noqa: S104 - a container's
-    environ = image | of_kind("ConfigMap")["data"] | {name: (keys / file).read_text() for name, file in secrets.items()}
+    settings = of_kind(name, "ConfigMap")["data"]
+    environ = image | settings | {key: (keys / file).read_text() for key, file in secrets.items()}
     checked = finished("config", "check", "--offline", environ={"TOLLKEEPER_CONFIG": "", **environ})
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
