@@ -1,1 +1,13 @@
-"""Pure rules: values in, values or ApiError out; no clock, randomness, environment, socket, SQL or framework."""
+"""Pure rules of gateway and hub: values in, values or a refusal (`ApiError`) out.
+
+Promises:
+- No clock, randomness, environment, socket, SQL or framework is known here; import-linter holds it. Whoever calls
+  passes the time and what was read.
+- Money is an integer of micro-units; a float is nowhere.
+- A rule that the contract numbers names its number where it is written.
+
+States: `purchases` has those of a purchase, `settlement.states` those of a settlement, each with its transitions.
+
+Begin with `credit_rules` for a paid call, `x402.verification` for a payment, `paygates.fields` for a PayGate. What
+differs from one family of networks to another stands in a row of `families`; the rest is in `evm` and `solana`.
+"""

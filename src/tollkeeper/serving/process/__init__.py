@@ -1,1 +1,14 @@
-"""The process that serves: its limits, its listener, its end."""
+"""The process under the program: its descriptors, its memory, its imports, its counts.
+
+Promises:
+- A process takes as many descriptors as its system allows, and keeps some for itself, so that callers cannot take the
+  last one (`descriptors`).
+- Memory that was freed goes back to the system where it is much (`heap`).
+- Whatever is done before the thousand modules are imported makes the start sooner or smaller, and changes nothing else
+  (`imports`).
+
+Nothing here knows a PayGate or a payment.
+
+Begin with `descriptors`. `request_counts` is what the access log counts and metrics tell; the process's life is in
+`serving.run`.
+"""
