@@ -218,6 +218,14 @@ def test_every_command_has_an_example_that_its_options_take() -> None:
         assert any("--json" in parameter.opts for parameter in every[tuple(name.split())].params), name
 
 
+def test_a_server_that_is_no_gateway_is_told_apart() -> None:
+    with serving(lambda _request: Reply(200, {"data": [{"slug": "x"}], "history": [7]})) as server:
+        for words in ("paygate list", "paygate show x", "requests", "history", "stats", "whoami"):
+            told_apart = finished(*words.split(), "--gateway", server.url)
+            assert (told_apart.returncode, "Traceback" in told_apart.stderr) == (1, False), told_apart.stderr
+            assert told_apart.stderr.strip(), words
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_completes_commands_and_options(shell: str) -> None:
     script = finished("completion", shell)

@@ -79,7 +79,10 @@ def show_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Callable
     if not rows:
         tell(empty)
         return
-    lines = [list(columns), *([_cell(read(row)) for read in columns.values()] for row in rows)]
+    try:
+        lines = [list(columns), *([_cell(read(row)) for read in columns.values()] for row in rows)]
+    except (KeyError, TypeError, ValueError):
+        refuse("this list is not what a gateway answers: is that one's URL?", code=EXIT_FAILED)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         tell("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
