@@ -27,7 +27,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # Tests start the program over a thousand times, which must not compile it each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test faults check golden bench dist deploy-check lock clean interop-setup
+.PHONY: setup demo test faults check golden screenshots bench dist deploy-check lock clean interop-setup
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.dev interop-setup
@@ -71,6 +71,10 @@ dist: $(VENV)/.sandbox
 # Whether what deploy/ holds is right, by the tools of those who read it.
 deploy-check: $(VENV)/.dev
 	@scripts/deploy-check
+
+# Every page at three widths, light and dark, to look at.
+screenshots: setup
+	@PYTHONPATH=. scripts/with-node $(bin)/python -m tests.web.screenshots .cache/screenshots
 
 interop-setup: $(VENV)/.dev
 	@$(interop)

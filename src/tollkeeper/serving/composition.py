@@ -81,14 +81,16 @@ async def compose(
         database = open_own_database(settings)
         parts.push_async_callback(database.close)
         measured = Measured(spans=_spans(parts, settings))
-        await parts.enter_async_context(serving_metrics(settings.metrics_address, measured.text))
+        assets = Assets()
+        await parts.enter_async_context(
+            serving_metrics(settings.metrics_address, measured.text, assets, settings.role.value)
+        )
         auth = _auth(parts, settings, database)
         parts.push_async_callback(_end, asyncio.create_task(keep_inspecting(settings, database, inspection_seconds)))
         measured.books = (inspection.REGISTRY,)
         if settings.role is not Role.GATEWAY:
             parts.push_async_callback(_end, asyncio.create_task(keep_reconciling(settings, database)))
             measured.books += (reconciliation.REGISTRY,)
-        assets = Assets()
         if settings.role is Role.GATEWAY:
             hub_there = HttpTransport(_given(settings.hub_url))
             measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, hub_there, assets)

@@ -61,11 +61,11 @@ class Assets:
         @asgi("/assets", is_mount=True, copy_scope=False)
         async def assets(scope: HTTPScope, receive: Receive, send: Send) -> None:
             del receive
-            await self._serve(scope, send)
+            await self.serve(scope, send)
 
         return assets
 
-    async def _serve(self, scope: HTTPScope, send: Send) -> None:
+    async def serve(self, scope: HTTPScope, send: Send) -> None:
         """Answer GET and HEAD. Raises: NOT_FOUND, METHOD_NOT_ALLOWED."""
         version, _, name = scope["path"].removeprefix("/assets").strip("/").partition("/")
         asset = self._all.get(name) if version == self.version else None

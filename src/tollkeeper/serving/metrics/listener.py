@@ -1,4 +1,4 @@
-"""The admin address: `/metrics`, apart from what the world reaches (contract 2).
+"""The admin address: `/metrics`, and `/ops` for a person, apart from what the world reaches (contract 2).
 
 An address that is taken is no reason not to sell: it is logged, and the process goes on without metrics.
 """
@@ -6,26 +6,33 @@ An address that is taken is no reason not to sell: it is logged, and the process
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
-from tollkeeper.api import envelope, error_envelope, new_request_id
+from tollkeeper.api import envelope, error_envelope, new_request_id, send_refusal
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.serving.http.server import HttpServer, ListenError, listen
 from tollkeeper.serving.metrics.metrics import CONTENT_TYPE
+from tollkeeper.web.operations import HEADERS, is_own_host, ops_page
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from litestar.types import HTTPScope
+    from litestar.types import Send as LitestarSend
+
     from tollkeeper.serving.http.asgi import Message, Receive, Send
+    from tollkeeper.web.assets import Assets
 
 _LOG = structlog.get_logger("tollkeeper.serving")
 _DRAIN_SECONDS: Final = 1
 
 
 @asynccontextmanager
-async def serving_metrics(address: tuple[str, int] | None, text: Callable[[], Awaitable[bytes]]) -> AsyncIterator[None]:
+async def serving_metrics(
+    address: tuple[str, int] | None, text: Callable[[], Awaitable[bytes]], assets: Assets, role: str
+) -> AsyncIterator[None]:
     """Answers GET /metrics with `text` at this address until the block ends; nothing where there is none."""
     async with AsyncExitStack() as parts:
         if address is not None:
@@ -35,26 +42,36 @@ async def serving_metrics(address: tuple[str, int] | None, text: Callable[[], Aw
                 _LOG.error("metrics_not_served", reason=str(error))
             else:
                 parts.callback(listening.close)
-                server = HttpServer(_app(text), listening, drain_seconds=_DRAIN_SECONDS)
+                server = HttpServer(_app(text, assets, role, address[0]), listening, drain_seconds=_DRAIN_SECONDS)
                 await parts.enter_async_context(server)
                 _LOG.info("metrics_served", url=server.url + "/metrics")
         yield
 
 
-def _app(text: Callable[[], Awaitable[bytes]]) -> Callable[[Message, Receive, Send], Awaitable[None]]:
+def _app(
+    text: Callable[[], Awaitable[bytes]], assets: Assets, role: str, address: str
+) -> Callable[[Message, Receive, Send], Awaitable[None]]:
     async def app(scope: Message, receive: Receive, send: Send) -> None:
         del receive
         request_id = new_request_id()
-        kind, body = b"application/json", b""
+        lines: tuple[tuple[bytes, bytes], ...] = ((b"content-type", b"application/json"),)
+        body = b""
+        host = next((str(value, "latin-1") for name, value in scope["headers"] if name == b"host"), "")
+        is_read, is_own = scope["method"] in {"GET", "HEAD"}, is_own_host(host, address)
+        if is_read and is_own and scope["path"].startswith("/assets/"):
+            await _serve_asset(assets, scope, send)
+            return
         if scope["path"] == "/metrics" and scope["method"] in {"GET", "HEAD"}:
-            status, kind, body = 200, CONTENT_TYPE, await text()
+            status, lines, body = 200, ((b"content-type", CONTENT_TYPE),), await text()
+        elif scope["path"] == "/ops" and is_read and is_own:
+            status, lines, body = 200, HEADERS, ops_page((await text()).decode(), assets, role)
         elif scope["path"] == "/healthz":
             status, body = 200, envelope({"status": "ok"})
         else:
-            error = ApiError(Code.NOT_FOUND, "this address has /metrics and /healthz, and nothing else")
+            error = ApiError(Code.NOT_FOUND, "this address has /metrics, /healthz and /ops, and nothing else")
             status, body = error.status, error_envelope(error, request_id)
         headers = [
-            (b"content-type", kind),
+            *lines,
             (b"content-length", str(len(body)).encode()),
             (b"x402-version", b"1"),
             (b"x-request-id", request_id.encode()),
@@ -63,3 +80,10 @@ def _app(text: Callable[[], Awaitable[bytes]]) -> Callable[[Message, Receive, Se
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
     return app
+
+
+async def _serve_asset(assets: Assets, scope: Message, send: Send) -> None:
+    try:
+        await assets.serve(cast("HTTPScope", scope), cast("LitestarSend", send))
+    except ApiError as error:
+        await send_refusal(send, error, new_request_id(), scope["headers"])
