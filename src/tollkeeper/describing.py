@@ -141,8 +141,9 @@ def _litestar_path(path: str) -> str:
 
 
 _STYLE: Final = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a}"
-    "pre{background:#f4f4f4;padding:.75rem;overflow:auto;font-size:.85rem}"
+    ":root{color-scheme:light dark}a{color:inherit}"
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;overflow-wrap:anywhere}"
+    "pre{border:1px solid #8888;padding:.75rem;overflow:auto;font-size:.85rem}"
     "summary{cursor:pointer;padding:.3rem 0}table{border-collapse:collapse}"
     "td,th{text-align:left;vertical-align:top;padding:.2rem .8rem .2rem 0}"
 )
@@ -163,10 +164,11 @@ def _page(described: JsonObject) -> str:
     ]
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body><main>'
         f"<h1>{title}</h1><p>{escape(described['info']['description'])}</p>"
         f"<p>Base URL: <code>{escape(described['servers'][0]['url'])}</code>. For programs: "
-        f'<a href="openapi.json">openapi.json</a></p>{"".join(parts)}<h2>schemas</h2>{"".join(schemas)}</body></html>'
+        f'<a href="openapi.json">openapi.json</a></p>{"".join(parts)}<h2>schemas</h2>{"".join(schemas)}'
+        "</main></body></html>"
     )
 
 
@@ -192,4 +194,4 @@ def _shown(path: str, method: str, operation: JsonObject) -> str:
 
 
 def _code(schema: object) -> str:
-    return f"<pre>{escape(json.dumps(schema, indent=1))}</pre>"
+    return f'<pre tabindex="0">{escape(json.dumps(schema, indent=1))}</pre>'

@@ -84,6 +84,11 @@ async def test_the_front_page_shows_a_real_402_and_leads_on(market: Market, brow
             await expect(page.locator("#told")).to_contain_text("maxAmountRequired")
             assert await findings(page) == []
             assert await page.evaluate("document.documentElement.scrollWidth") == 320
+            await page.get_by_role("link", name="The API").click()
+            await expect(page.locator("h1")).to_have_text("Tollkeeper gateway")
+            assert await findings(page) == []
+            assert await page.evaluate("document.documentElement.scrollWidth") == 320
+            await page.go_back()
             await page.get_by_role("link", name="Sell your API").click()
             await expect(page.locator("h1")).to_have_text("Log in with your wallet")
     icon = await market.ask("GET", url + "/favicon.ico")
