@@ -38,7 +38,7 @@ async def test_an_owner_sells_within_the_first_minutes(market: Market, browser: 
         assert answer.status == 200
         await page.get_by_role("link", name="To the PayGate").click()
         await expect(page.locator("main")).to_contain_text("0.05 USDC")
-        await page.get_by_role("link", name="Edit").click()
+        await page.get_by_role("link", name="Edit", exact=True).click()
         await page.get_by_label("Price in USDC").fill("0.07")
         await page.get_by_role("button", name="Save").click()
         await expect(page.locator("h1")).to_have_text("Weather: saved", timeout=15_000)
@@ -110,7 +110,7 @@ async def test_what_is_wrong_stands_at_its_field_and_nothing_typed_is_lost(marke
         await page.get_by_role("button", name="Create the PayGate").click()
         await expect(page.locator("h1")).to_have_text("Kept: created", timeout=15_000)
         await page.get_by_role("link", name="To the PayGate").click()
-        await page.get_by_role("link", name="Edit").click()
+        await page.get_by_role("link", name="Edit", exact=True).click()
         await page.get_by_text("How it is paid for and served").click()
         await expect(page.get_by_label("Who may spend")).to_have_value("wallet")
         await expect(page.locator("main")).to_contain_text(re.compile("Set: x-key", re.IGNORECASE))
@@ -146,7 +146,7 @@ async def test_a_paygate_without_an_owner_is_claimed(market: Market, browser: Br
     async with window(browser, owner_wallet("claims")) as shown:
         page = await logged_in(shown, market)
         await page.locator(f"form[action='/app/paygates/{gate['id']}/claim'] button").click()
-        await expect(page.get_by_role("link", name="Edit")).to_be_visible()
+        await expect(page.get_by_role("link", name="Edit", exact=True)).to_be_visible()
         await page.goto(market.stack.gateway_url + "/app/paygates")
         await expect(page.locator("tbody").first).to_contain_text("Nobody's own")
 
