@@ -323,6 +323,7 @@ async def honour_through(site: GatewaySite, case: Case, signed: Signed, transact
 STARTING: Final = (
     "retired_token_keys",
     "lost_gates",
+    "join_nodes",
     "interrupt_calls",
     "cut_all_uploads",
     "newest",

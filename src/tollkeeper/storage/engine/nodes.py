@@ -63,7 +63,7 @@ class Nodes:
 
     async def open(self) -> None:
         """Say that this program lives. Raises: StorageError."""
-        rows = await self._database.run(_join(self._mark))
+        rows = await self._database.run(join_nodes(self._mark))
         self.is_alone = not rows
         if rows:
             self._seen = rows[0]["seen"]
@@ -119,7 +119,7 @@ class Nodes:
         beat = Statement(_BEAT, {"mark": self._mark, "seen": self._seen})
         if not await self._database.run(rows_of(beat)):
             logger.info("this program was taken for dead, and goes on")
-            await self._database.run(_join(self._mark))
+            await self._database.run(join_nodes(self._mark))
         if began >= self._beaten + BEAT_SECONDS:
             self._beaten = began
             await self._end_the_dead()
@@ -140,7 +140,8 @@ class Nodes:
 
 
 @unit_of_work
-def _join(mark: str) -> Steps[list[dict[str, int]]]:
+def join_nodes(mark: str) -> Steps[list[dict[str, int]]]:
+    """Say that the program with this mark lives; nothing comes back where it is alone."""
     rows = yield Statement(_JOIN, {"mark": mark}, instead=nothing)
     return [{"seen": row["seen"]} for row in rows]
 
