@@ -37,6 +37,7 @@ _SETTINGS: Final = {
     "deadlock_timeout": "100ms",
     "log_min_messages": "fatal",
     "autovacuum": "off",
+    "track_commit_timestamp": "on",
 }
 
 
