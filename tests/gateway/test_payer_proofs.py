@@ -276,7 +276,11 @@ async def test_credits_that_have_expired_or_are_void_are_bought_anew(shop: Shop)
 
 async def test_x_credits_buy_buys_though_credits_are_held(shop: Shop) -> None:
     payer = await shop.client()
-    assert [left(await payer.call(X_Credits=wish)) for wish in ("buy", " Buy", "held")] == ["4", "4", "3"]
+    assert [left(await payer.call(X_Credits=spend_request)) for spend_request in ("buy", " Buy", "held")] == [
+        "4",
+        "4",
+        "3",
+    ]
     assert shop.sales() == 2
 
 

@@ -48,8 +48,8 @@ async def test_what_replaces_a_transaction_counts_what_its_nonce_has_not_counted
     database: Database, *, is_trusted: bool
 ) -> None:
     data = "{}" if is_trusted else None
-    wish = SettlementRequest(replace(NEW, now_ms=60_000, purchase_data=data), is_trusted=is_trusted, gas=100)
-    (won,) = await claim(database, wish, budget=BUDGET)
+    request = SettlementRequest(replace(NEW, now_ms=60_000, purchase_data=data), is_trusted=is_trusted, gas=100)
+    (won,) = await claim(database, request, budget=BUDGET)
     assert won.raw is not None
     await database.run(join("p-1", 10**9, 1_000, is_alone=False))
     lease = await database.run(take_lease("lane", "p-1", 1_000))

@@ -107,9 +107,9 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
 
 
 async def claim(
-    database: Database, *wishes: SettlementRequest, budget: GasBudget | None = None
+    database: Database, *requests: SettlementRequest, budget: GasBudget | None = None
 ) -> list[SettlementClaim]:
-    return await database.run(claim_and_sign(wishes, sign, budget))
+    return await database.run(claim_and_sign(requests, sign, budget))
 
 
 async def claimed(database: Database, new: NewSettlement = NEW, *, key: IdempotencyKey | None = None) -> Settlement:
@@ -172,8 +172,8 @@ async def count(database: Database, table: str) -> int:
 
 
 async def test_one_of_many_claims_wins_and_the_others_see_it(database: Database) -> None:
-    wishes = [SettlementRequest(replace(NEW, id=f"s-{index}")) for index in range(50)]
-    claims = [claims[0] for claims in await asyncio.gather(*(claim(database, wish) for wish in wishes))]
+    requests = [SettlementRequest(replace(NEW, id=f"s-{index}")) for index in range(50)]
+    claims = [claims[0] for claims in await asyncio.gather(*(claim(database, request) for request in requests))]
     (winner,) = (one for one in claims if one.outcome is ClaimedSettlement.WON)
     assert winner.settlement is not None
     assert {one.settlement.id for one in claims if one.settlement is not None} == {winner.settlement.id}
@@ -196,13 +196,13 @@ async def test_nonces_are_dense_and_a_refused_signature_leaves_no_gap(database: 
 async def test_several_settlements_share_one_transaction_and_each_is_moved_by_itself(database: Database) -> None:
     await record(database, "taken")
     first = await claimed(database, OTHERS[0])
-    wishes = [
+    requests = [
         SettlementRequest(OTHERS[0]),
         SettlementRequest(OTHERS[1]),
         SettlementRequest(OTHERS[2], key=IdempotencyKey("payer", "taken", "mine")),
         SettlementRequest(OTHERS[3]),
     ]
-    claims = await claim(database, *wishes)
+    claims = await claim(database, *requests)
     assert [one.outcome for one in claims] == [
         ClaimedSettlement.LOST,
         ClaimedSettlement.WON,
@@ -282,8 +282,8 @@ def test_no_hour_goes_over_the_budget_and_strangers_leave_the_share(requests: li
         for index, (is_trusted, pause_ms) in enumerate(requests):
             now_ms += pause_ms
             new = replace(NEW, id=f"s-{index}", key=replace(KEY, nonce=f"0x{index:064x}"), tenant=f"t-{index}")
-            wish = SettlementRequest(new, is_trusted=is_trusted, gas=1)
-            (one,) = await claim(database, wish, budget=GasBudget("base-sepolia", 10, 5, now_ms))
+            request = SettlementRequest(new, is_trusted=is_trusted, gas=1)
+            (one,) = await claim(database, request, budget=GasBudget("base-sepolia", 10, 5, now_ms))
             recent = [known for known in granted if known[1] // 60_000 > now_ms // 60_000 - 60]
             if one.outcome is ClaimedSettlement.OVER_BUDGET:
                 assert len(recent) == 10 or (not is_trusted and sum(not known[0] for known in recent) == 5)

@@ -63,10 +63,10 @@ async def spend(shop: Shop, gate: PayGate, many: int, *, is_of_process: bool = F
     """The ids of so many calls that are spent in one commit; `is_of_process`: ids as a gateway's process makes them."""
     spends = [by_header(shop, gate) for _ in range(many)]
     if is_of_process:
-        spends = [replace(one, wish=replace(one.wish, call_id=new_request_id())) for one in spends]
+        spends = [replace(one, spend_request=replace(one.spend_request, call_id=new_request_id())) for one in spends]
     answers = await spend_together(shop.purchases.ledger, spends)
     assert outcomes(answers) == [Spend.SPENT] * many
-    return [one.wish.call_id for one in spends]
+    return [one.spend_request.call_id for one in spends]
 
 
 def end_all(ends: Ledger | OpenCalls, calls: Sequence[str], status: int) -> None:
@@ -203,7 +203,7 @@ async def test_a_purchase_that_is_void_for_its_payment_gets_its_credit_back_and_
     assert found is not None
     await shop.purchases.void(found, NOW_MS)
     assert await shop.purchases.restore(call, 502, NOW_MS) == found.remaining + 1
-    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
     await shop.ledger_agrees()
 
 
@@ -423,7 +423,7 @@ async def _play(folder: Path, steps: Sequence[tuple[str, int | list[int]]]) -> N
                 ended.clear()
                 (first,) = await spend_together(shop.purchases.ledger, [one := by_header(shop, gate)])
                 assert outcomes([first]) == [Spend.SPENT]
-                expected[one.wish.call_id] = "DISPATCHED"
+                expected[one.spend_request.call_id] = "DISPATCHED"
             for call in ended:
                 if expected[call] == "DISPATCHED":
                     expected[call] = "DONE"

@@ -60,8 +60,10 @@ class Books:
         return await self.claim(new_settlement(number))
 
     async def claim(self, new: NewSettlement) -> Settlement:
-        wishes = [SettlementRequest(new)]
-        (signed,) = await self.database.run(claim_and_sign(wishes, lambda nonce, _won: (b"raw", f"0x{nonce:064x}")))
+        spend_requests = [SettlementRequest(new)]
+        (signed,) = await self.database.run(
+            claim_and_sign(spend_requests, lambda nonce, _won: (b"raw", f"0x{nonce:064x}"))
+        )
         assert signed.settlement is not None
         return signed.settlement
 
@@ -74,14 +76,14 @@ class Books:
                 move(await self.settle(number), Move(State.CONFIRMED, NOW_MS, block_number=number))
             )
             assert moved is not None
-            await self.shop.purchases.spend(key(number), self.shop.wish(sold_at), NOW_MS)
+            await self.shop.purchases.spend(key(number), self.shop.spend_request(sold_at), NOW_MS)
         for _ in range(2):  # the second one is of a purchase that is remembered
             (told,) = await spend_together(self.shop.purchases.ledger, [by_header(self.shop, gate)])
             assert isinstance(told, SpendResult)
             assert told.outcome is Spend.SPENT
         trusted = await self.shop.claim(gate, 3, assume_valid=True)
         assert trusted.purchase is not None
-        await self.shop.purchases.grant(trusted.purchase, "0xhash", confirmed=False, wish=None, now_ms=NOW_MS)
+        await self.shop.purchases.grant(trusted.purchase, "0xhash", confirmed=False, spend_request=None, now_ms=NOW_MS)
         await self.database.run(move(await self.settle(3), Move(State.BROADCAST, clock_ms())))
         failed = Move(State.FAILED, NOW_MS, proof=Proof.REVERTED, error="reverted")
         await self.database.run(move(await self.settle(4), failed))

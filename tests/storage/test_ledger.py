@@ -68,7 +68,7 @@ def outcomes(answers: list[SpendResult | ApiError]) -> list[Spend]:
 
 
 def by_header(shop: Shop, gate: PayGate, number: int = 1, header: bytes = HEADER) -> HeldSpend:
-    return HeldSpend(key(number), None, shop.wish(gate, header))
+    return HeldSpend(key(number), None, shop.spend_request(gate, header))
 
 
 async def sql(database: Database, text: str) -> None:
@@ -109,7 +109,7 @@ async def test_spends_mixed_with_other_work_on_the_writer_are_exact(database: Da
     await shop.bought(gate)
     ledger = Ledger(database)
     work = [asyncio.create_task(shop.bought(gate, number)) for number in range(2, 60)]
-    alone = [asyncio.create_task(shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)) for _ in range(300)]
+    alone = [asyncio.create_task(shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)) for _ in range(300)]
     spent = 0
     while not all(task.done() for task in work):
         spent += outcomes(await spend_together(ledger, [by_header(shop, gate) for _ in range(5)])).count(Spend.SPENT)
@@ -244,16 +244,16 @@ async def test_how_calls_ended_is_written_with_the_next_spends_and_kept_where_it
     new, first, second, third = (by_header(shop, gate) for _ in range(4))
     await spend_together(ledger, [new])
     await spend_together(ledger, [first])
-    ledger.end(new.wish.call_id, 404)
-    ledger.end(first.wish.call_id, 200)
-    twice = HeldSpend(second.key, None, SpendRequest(gate.id, gate.version, HEADER, second.wish.call_id))
-    used = HeldSpend(second.key, None, SpendRequest(gate.id, gate.version, HEADER, new.wish.call_id))
+    ledger.end(new.spend_request.call_id, 404)
+    ledger.end(first.spend_request.call_id, 200)
+    twice = HeldSpend(second.key, None, SpendRequest(gate.id, gate.version, HEADER, second.spend_request.call_id))
+    used = HeldSpend(second.key, None, SpendRequest(gate.id, gate.version, HEADER, new.spend_request.call_id))
     answers = await spend_together(ledger, [second, twice, used])  # breaks its batch
     assert [type(answer) for answer in answers] == [SpendResult, ApiError, ApiError]
     before = commits_of(database)
     assert outcomes(await spend_together(ledger, [third])) == [Spend.SPENT]
     assert commits_of(database) - before == 1
-    ledger.end(third.wish.call_id, 502)
+    ledger.end(third.spend_request.call_id, 502)
     await ledger.flush_ended(NOW_MS)
     rows = await database.read(Statement("SELECT id, state, status FROM calls ORDER BY id"))
     states = [("DONE", 404), ("DONE", 200), ("DISPATCHED", None), ("DONE", 502)]
@@ -281,7 +281,7 @@ async def test_a_spend_that_breaks_its_batch_fails_alone(database: Database) -> 
     ledger = Ledger(database)
     first = by_header(shop, gate)
     again = by_header(shop, gate)
-    twice = HeldSpend(again.key, None, SpendRequest(gate.id, gate.version, HEADER, first.wish.call_id))
+    twice = HeldSpend(again.key, None, SpendRequest(gate.id, gate.version, HEADER, first.spend_request.call_id))
     answers = await spend_together(ledger, [first, twice, again])
     assert isinstance(answers[1], ApiError)
     assert answers[1].code is Code.INTERNAL_ERROR
@@ -341,8 +341,10 @@ async def test_more_spends_than_may_wait_are_refused_and_the_others_are_done(dat
     shop = Shop(database)
     gate = await shop.gate()
     await shop.bought(gate)
-    wish = shop.wish(gate, OTHER)
-    answers = await spend_together(Ledger(database), [HeldSpend(key(1), None, wish) for _ in range(WAITING_MAX + 5)])
+    spend_request = shop.spend_request(gate, OTHER)
+    answers = await spend_together(
+        Ledger(database), [HeldSpend(key(1), None, spend_request) for _ in range(WAITING_MAX + 5)]
+    )
     assert sum(isinstance(answer, StorageError) for answer in answers) == 5
     assert outcomes(answers[:WAITING_MAX]) == [Spend.WITHHELD] * WAITING_MAX
 
@@ -486,9 +488,11 @@ class Twin:
         shop = self.shops[0]
         shop.calls += 1
         header = {"header": HEADER, "other": OTHER, "token": None, "bearer": None}[proof]
-        wish = SpendRequest(gate.id, gate.version - behind, header, f"batched-{shop.calls}", proof == "token")
+        spend_request = SpendRequest(gate.id, gate.version - behind, header, f"batched-{shop.calls}", proof == "token")
         return (
-            HeldSpend(None, f"pur_{gate.id}_{number}", wish) if header is None else HeldSpend(key(number), None, wish)
+            HeldSpend(None, f"pur_{gate.id}_{number}", spend_request)
+            if header is None
+            else HeldSpend(key(number), None, spend_request)
         )
 
     async def _batch(self, spends: list[HeldSpend]) -> None:
@@ -521,7 +525,7 @@ class Twin:
         if action.startswith("claim"):
             claim = await shop.claim(gate, number)
             if action == "claim_and_grant" and claim.outcome is Claim.WON and claim.purchase is not None:
-                await shop.purchases.grant(claim.purchase, "0x", confirmed=True, wish=None, now_ms=NOW_MS)
+                await shop.purchases.grant(claim.purchase, "0x", confirmed=True, spend_request=None, now_ms=NOW_MS)
             return
         found = await shop.purchases.by_payment(key(number))
         if found is not None:
@@ -529,10 +533,10 @@ class Twin:
 
     async def _act_on(self, shop: Shop, action: str, gate: PayGate, found: Purchase) -> None:
         if action.startswith("grant"):
-            wish = shop.wish(gate) if action == "grant_and_spend" else None
-            if wish is not None:
-                wish = SpendRequest(gate.id, gate.version, HEADER, f"granted-{found.id}-{found.attempt}")
-            await shop.purchases.grant(found, "0x", confirmed=True, wish=wish, now_ms=NOW_MS)
+            spend_request = shop.spend_request(gate) if action == "grant_and_spend" else None
+            if spend_request is not None:
+                spend_request = SpendRequest(gate.id, gate.version, HEADER, f"granted-{found.id}-{found.attempt}")
+            await shop.purchases.grant(found, "0x", confirmed=True, spend_request=spend_request, now_ms=NOW_MS)
         elif action == "fail":
             await shop.purchases.fail(found, "never_sent", None, NOW_MS)
         elif action == "park":
@@ -600,10 +604,10 @@ async def test_a_sale_on_trust_names_the_transaction_by_which_it_was_confirmed(d
     gate = await shop.gate(granted=9)
     claim = await shop.claim(gate, assume_valid=True)
     assert claim.purchase is not None
-    await shop.purchases.grant(claim.purchase, "0xreplaced", confirmed=False, wish=None, now_ms=NOW_MS)
+    await shop.purchases.grant(claim.purchase, "0xreplaced", confirmed=False, spend_request=None, now_ms=NOW_MS)
 
     async def named() -> str | None:
-        (answer,) = await spend_together(shop.purchases.ledger, [HeldSpend(key(1), None, shop.wish(gate))])
+        (answer,) = await spend_together(shop.purchases.ledger, [HeldSpend(key(1), None, shop.spend_request(gate))])
         assert isinstance(answer, SpendResult)
         assert answer.outcome is Spend.SPENT
         assert answer.purchase is not None
@@ -624,11 +628,11 @@ async def test_a_sale_that_was_remembered_names_the_transaction_that_stands(
     gate = await shop.gate(granted=20)
     purchase = (await shop.claim(gate)).purchase
     assert purchase is not None
-    await shop.purchases.grant(purchase, "0xreplaced", confirmed=True, wish=None, now_ms=NOW_MS)
+    await shop.purchases.grant(purchase, "0xreplaced", confirmed=True, spend_request=None, now_ms=NOW_MS)
     ledgers = Ledger(database), Ledger(database)
 
     async def named(ledger: Ledger) -> str | None:
-        (answer,) = await spend_together(ledger, [HeldSpend(key(1), None, shop.wish(gate))])
+        (answer,) = await spend_together(ledger, [HeldSpend(key(1), None, shop.spend_request(gate))])
         assert isinstance(answer, SpendResult)
         assert answer.outcome is Spend.SPENT
         assert answer.purchase is not None
@@ -650,7 +654,7 @@ async def test_a_look_that_shows_what_was_known_leaves_a_sale_remembered(databas
     gate = await shop.gate(granted=9)
     purchase = (await shop.claim(gate)).purchase
     assert purchase is not None
-    await shop.purchases.grant(purchase, "0xABC", confirmed=True, wish=None, now_ms=NOW_MS)
+    await shop.purchases.grant(purchase, "0xABC", confirmed=True, spend_request=None, now_ms=NOW_MS)
     for transaction in ("0xABC", "0xabc"):  # a facilitator may write it otherwise than a node
         look = Look(purchase.id, 1, PurchaseState.LIVE, transaction, NOW_MS, NOW_MS + FIRST_LOOK_MS, is_renamed=True)
         await shop.purchases.follow([look])

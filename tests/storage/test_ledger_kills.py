@@ -45,8 +45,8 @@ async def main(path, run):
             os.write(1, f"call {call_id}\\n".encode())
             go_on(caller)
 
-        wish = SpendRequest(1, gate.version, HEADER, call_id)
-        ledger.spend(HeldSpend(key(1 + caller % 3), None, wish), NOW_MS, answered)
+        spend_request = SpendRequest(1, gate.version, HEADER, call_id)
+        ledger.spend(HeldSpend(key(1 + caller % 3), None, spend_request), NOW_MS, answered)
 
     for caller in range(CALLERS):
         go_on(caller)

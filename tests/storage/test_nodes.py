@@ -76,8 +76,8 @@ async def test_a_program_that_ended_without_a_word_leaves_its_calls_and_no_other
     gate = await first.shop.gate(9)
     bought = await first.shop.bought(gate)
     for mark in ("aaaaaaaa", "cccccccc"):
-        wish = msgspec.structs.replace(first.shop.wish(gate), call_id=f"{'0' * 12}{mark}{'1' * 12}")
-        spent = await dead.shop.purchases.spend_of_payer(bought.payer, wish, NOW_MS)
+        spend_request = msgspec.structs.replace(first.shop.spend_request(gate), call_id=f"{'0' * 12}{mark}{'1' * 12}")
+        spent = await dead.shop.purchases.spend_of_payer(bought.payer, spend_request, NOW_MS)
         assert spent.outcome is Spend.SPENT
     change(tmp_path / "shared.db", "UPDATE nodes SET beat_ms = 0 WHERE mark = 'cccccccc'")
     looking = [asyncio.create_task(program.nodes.run()) for program in (first, second)]

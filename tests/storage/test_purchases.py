@@ -76,7 +76,7 @@ class Shop:
         new = parse_create(body, CreateDefaults("base-sepolia", PAYEE))
         return await self.gates.create(new, None, None, NOW_MS)
 
-    def wish(self, gate: PayGate, header: bytes | None = HEADER) -> SpendRequest:
+    def spend_request(self, gate: PayGate, header: bytes | None = HEADER) -> SpendRequest:
         self.calls += 1
         return SpendRequest(gate.id, gate.version, header, f"call-{self.calls}", header is None)
 
@@ -112,17 +112,17 @@ class Shop:
         claim = await self.claim(gate, number, payer=payer)
         assert claim.outcome is Claim.WON
         assert claim.purchase is not None
-        await self.purchases.grant(claim.purchase, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)
+        await self.purchases.grant(claim.purchase, "0xhash", confirmed=True, spend_request=None, now_ms=NOW_MS)
         return claim.purchase
 
     async def spend_by(self, proof: str, gate: PayGate, purchase: Purchase) -> Spend:
         """Asks for a credit of a purchase by its header, its token or its wallet."""
         if proof == "header":
-            spending = self.purchases.spend(key_of(purchase), self.wish(gate), NOW_MS)
+            spending = self.purchases.spend(key_of(purchase), self.spend_request(gate), NOW_MS)
         elif proof == "token":
-            spending = self.purchases.spend_token(purchase.id, self.wish(gate, None), NOW_MS)
+            spending = self.purchases.spend_token(purchase.id, self.spend_request(gate, None), NOW_MS)
         else:
-            spending = self.purchases.spend_of_payer(purchase.payer, self.wish(gate, None), NOW_MS)
+            spending = self.purchases.spend_of_payer(purchase.payer, self.spend_request(gate, None), NOW_MS)
         return (await spending).outcome
 
     async def ledger_agrees(self) -> None:
@@ -186,7 +186,9 @@ async def test_credits_are_spent_exactly_as_often_as_they_were_granted(shop: Sho
     gate = await shop.gate(granted)
     await shop.bought(gate)
     callers = 100 if IS_POSTGRESQL else 1000  # one after the other, none longer than some seconds
-    results = await asyncio.gather(*(shop.purchases.spend(key(1), shop.wish(gate), NOW_MS) for _ in range(callers)))
+    results = await asyncio.gather(
+        *(shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS) for _ in range(callers))
+    )
     assert sum(result.outcome is Spend.SPENT for result in results) == granted
     assert sum(result.outcome is Spend.EXHAUSTED for result in results) == callers - granted
     await shop.ledger_agrees()
@@ -196,21 +198,21 @@ async def test_payment_claimed_at_one_gate_is_foreign_at_another(shop: Shop) -> 
     first, second = await shop.gate(), await shop.gate()
     await shop.bought(first)
     assert (await shop.claim(second)).outcome is Claim.TAKEN
-    assert (await shop.purchases.spend(key(1), shop.wish(second), NOW_MS)).outcome is Spend.FOREIGN
+    assert (await shop.purchases.spend(key(1), shop.spend_request(second), NOW_MS)).outcome is Spend.FOREIGN
 
 
 async def test_header_counts_only_byte_for_byte_and_until_the_token_was_used(shop: Shop) -> None:
     gate = await shop.gate()
     purchase = await shop.bought(gate)
-    other = shop.wish(gate, header_hash(b"other"))
+    other = shop.spend_request(gate, header_hash(b"other"))
     assert (await shop.purchases.spend(key(1), other, NOW_MS)).outcome is Spend.WITHHELD
-    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.SPENT
-    by_token = await shop.purchases.spend_token(purchase.id, shop.wish(gate, None), NOW_MS)
+    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.SPENT
+    by_token = await shop.purchases.spend_token(purchase.id, shop.spend_request(gate, None), NOW_MS)
     assert by_token.outcome is Spend.SPENT
-    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.WITHHELD
-    last = await shop.purchases.spend_token(purchase.id, shop.wish(gate, None), NOW_MS)
+    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.WITHHELD
+    last = await shop.purchases.spend_token(purchase.id, shop.spend_request(gate, None), NOW_MS)
     assert last.outcome is Spend.SPENT
-    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
 
 
 async def test_failed_payment_is_tried_three_times_in_all(shop: Shop) -> None:
@@ -233,7 +235,7 @@ async def test_another_attempt_counts_what_its_own_authorization_pays(shop: Shop
     second = (await shop.claim(gate)).purchase
     assert second is not None
     assert second.value_micro == gate.price_micro
-    await shop.purchases.grant(second, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)
+    await shop.purchases.grant(second, "0xhash", confirmed=True, spend_request=None, now_ms=NOW_MS)
     assert (await shop.gates.counters(gate.id)).revenue_micro == gate.price_micro
 
 
@@ -243,7 +245,7 @@ async def test_outcome_of_an_earlier_attempt_changes_nothing(shop: Shop) -> None
     assert first is not None
     assert await shop.purchases.fail(first, "never_sent", None, NOW_MS)
     assert (await shop.claim(gate)).outcome is Claim.WON
-    late = await shop.purchases.grant(first, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)
+    late = await shop.purchases.grant(first, "0xhash", confirmed=True, spend_request=None, now_ms=NOW_MS)
     assert late.outcome is Spend.STALE
     assert late.purchase is not None
     assert late.purchase.state is PurchaseState.CLAIMED
@@ -254,22 +256,24 @@ async def test_update_makes_claims_and_spends_of_the_former_version_stale(shop: 
     gate = await shop.gate()
     await shop.bought(gate)
     newer = await shop.gates.update(gate.id, lambda now: updated(now, {"price": "0.02"}, NOW_MS, frozenset()))
-    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.STALE
+    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.STALE
     assert (await shop.claim(gate, 2)).outcome is Claim.STALE
-    assert (await shop.purchases.spend(key(1), shop.wish(newer), NOW_MS)).outcome is Spend.SPENT
+    assert (await shop.purchases.spend(key(1), shop.spend_request(newer), NOW_MS)).outcome is Spend.SPENT
 
 
 async def test_delete_voids_credits_and_serves_a_pending_claim_once(shop: Shop) -> None:
     gate = await shop.gate(5)
     await shop.bought(gate, 1)
-    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.SPENT
+    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.SPENT
     claimed = (await shop.claim(gate, 2)).purchase
     assert claimed is not None
     assert await shop.gates.delete(gate.id, NOW_MS) == 4
-    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
-    result = await shop.purchases.grant(claimed, "0xhash", confirmed=True, wish=shop.wish(gate), now_ms=NOW_MS)
+    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    result = await shop.purchases.grant(
+        claimed, "0xhash", confirmed=True, spend_request=shop.spend_request(gate), now_ms=NOW_MS
+    )
     assert result.outcome is Spend.SPENT
-    assert (await shop.purchases.spend(key(2), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    assert (await shop.purchases.spend(key(2), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
     await shop.ledger_agrees()
 
 
@@ -278,9 +282,9 @@ async def test_claim_whose_buyer_was_away_is_served_once_after_the_delete(shop: 
     claimed = (await shop.claim(gate, 1)).purchase
     assert claimed is not None
     await shop.gates.delete(gate.id, NOW_MS)
-    await shop.purchases.grant(claimed, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)
-    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.SPENT
-    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    await shop.purchases.grant(claimed, "0xhash", confirmed=True, spend_request=None, now_ms=NOW_MS)
+    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.SPENT
+    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
     await shop.ledger_agrees()
 
 
@@ -294,7 +298,9 @@ async def test_a_purchase_none_of_whose_calls_was_answered_before_the_delete_is_
     await shop.gates.delete(gate.id, NOW_MS)
 
     nothing = Spend.UNKNOWN if proof == "wallet" else Spend.EXHAUSTED
-    assert (await shop.purchases.spend(key(1), shop.wish(gate, b"other" * 6), NOW_MS)).outcome is Spend.WITHHELD
+    assert (
+        await shop.purchases.spend(key(1), shop.spend_request(gate, b"other" * 6), NOW_MS)
+    ).outcome is Spend.WITHHELD
     told = await asyncio.gather(*(shop.spend_by(proof, gate, purchase) for _ in range(5)))
     assert sorted(told, key=str) == sorted([Spend.SPENT, *[nothing] * 4], key=str)
     await shop.ledger_agrees()
@@ -306,15 +312,15 @@ async def test_a_call_is_due_once_all_are_given_back_that_were_under_way_when_th
 ) -> None:
     gate = await shop.gate(3)
     await shop.bought(gate, 1)
-    wishes, other = [shop.wish(gate) for _ in range(calls)], shop.wish(gate)
-    for wish in wishes:
-        assert (await shop.purchases.spend(key(1), wish, NOW_MS)).outcome is Spend.SPENT
+    spend_requests, other = [shop.spend_request(gate) for _ in range(calls)], shop.spend_request(gate)
+    for spend_request in spend_requests:
+        assert (await shop.purchases.spend(key(1), spend_request, NOW_MS)).outcome is Spend.SPENT
     await shop.gates.delete(gate.id, NOW_MS + 1)
-    for left, wish in enumerate(wishes, 4 - calls):
+    for left, spend_request in enumerate(spend_requests, 4 - calls):
         assert (await shop.purchases.spend(key(1), other, NOW_MS + 1)).outcome is Spend.EXHAUSTED
-        assert await shop.purchases.restore(wish.call_id, 503, NOW_MS + 2) == left
+        assert await shop.purchases.restore(spend_request.call_id, 503, NOW_MS + 2) == left
     assert (await shop.purchases.spend(key(1), other, NOW_MS + 2)).outcome is Spend.SPENT
-    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS + 3)).outcome is Spend.EXHAUSTED
+    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS + 3)).outcome is Spend.EXHAUSTED
     await shop.ledger_agrees()
 
 
@@ -323,7 +329,7 @@ async def test_of_a_sale_that_is_held_nothing_is_due_once_its_gate_is_deleted(sh
     purchase = await shop.bought(gate, 1)
     assert await hold(shop.database, {purchase.id: "i5_credits_rest_on_a_payment"}, NOW_MS) == [purchase.id]
     await shop.gates.delete(gate.id, NOW_MS)
-    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
     await shop.ledger_agrees()
 
 
@@ -333,11 +339,11 @@ async def test_of_a_sale_whose_gate_was_deleted_nothing_is_due_while_it_is_held(
     await shop.gates.delete(gate.id, NOW_MS)
     for _ in range(2):
         held = await hold(shop.database, {purchase.id: "i5_credits_rest_on_a_payment"}, NOW_MS)
-        assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+        assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
     assert held == []
     await release(shop.database, [purchase.id], NOW_MS)
-    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.SPENT
-    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.SPENT
+    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
     await shop.ledger_agrees()
 
 
@@ -346,7 +352,7 @@ async def test_disabled_gate_sells_nothing_and_serves_held_credits(shop: Shop) -
     await shop.bought(gate)
     off = await shop.gates.update(gate.id, lambda now: updated(now, {"isEnabled": False}, NOW_MS, frozenset()))
     assert (await shop.claim(off, 2)).outcome is Claim.STALE
-    assert (await shop.purchases.spend(key(1), shop.wish(off), NOW_MS)).outcome is Spend.SPENT
+    assert (await shop.purchases.spend(key(1), shop.spend_request(off), NOW_MS)).outcome is Spend.SPENT
 
 
 async def test_what_claims_and_grants_return_is_what_the_database_has(shop: Shop) -> None:
@@ -356,15 +362,15 @@ async def test_what_claims_and_grants_return_is_what_the_database_has(shop: Shop
             claim = await shop.claim(gate, number + 2 * is_trusted, assume_valid=is_trusted)
             assert claim.purchase is not None
             assert await shop.purchases.by_id(claim.purchase.id) == claim.purchase
-            wish = shop.wish(gate, None if is_trusted else HEADER)
+            spend_request = shop.spend_request(gate, None if is_trusted else HEADER)
             result = await shop.purchases.grant(
-                claim.purchase, "0xhash", confirmed=not is_trusted, wish=wish, now_ms=NOW_MS + 5
+                claim.purchase, "0xhash", confirmed=not is_trusted, spend_request=spend_request, now_ms=NOW_MS + 5
             )
             assert result.outcome is Spend.SPENT
             assert await shop.purchases.by_id(claim.purchase.id) == result.purchase
     held = await shop.claim(lasting, 9)
     assert held.purchase is not None
-    unspent = await shop.purchases.grant(held.purchase, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS)
+    unspent = await shop.purchases.grant(held.purchase, "0xhash", confirmed=True, spend_request=None, now_ms=NOW_MS)
     assert unspent.outcome is Spend.STALE
     assert await shop.purchases.by_id(held.purchase.id) == unspent.purchase
     await shop.ledger_agrees()
@@ -378,7 +384,9 @@ async def test_a_grant_to_whoever_knows_a_former_attempt_tells_what_was_granted(
     await shop.purchases.fail(former, NOT_ATTEMPTED, None, NOW_MS)
     cut = await shop.gates.update(gate.id, lambda now: updated(now, {"credits": 2}, NOW_MS, frozenset()))
     assert (await shop.claim(cut, now_ms=NOW_MS + 9)).outcome is Claim.WON
-    result = await shop.purchases.grant(former, "0xhash", confirmed=True, wish=shop.wish(cut), now_ms=NOW_MS + 10)
+    result = await shop.purchases.grant(
+        former, "0xhash", confirmed=True, spend_request=shop.spend_request(cut), now_ms=NOW_MS + 10
+    )
     there = await shop.purchases.by_id(former.id)
     assert result.purchase is not None
     assert there is not None
@@ -458,7 +466,7 @@ async def test_payer_is_trusted_up_to_the_cap_however_many_claim_at_once(shop: S
     trusted = [claim.purchase for claim in claims if claim.purchase is not None and claim.purchase.assume_valid]
     assert len(trusted) == TRUST.payer.purchases
     for purchase in trusted:
-        await shop.purchases.grant(purchase, "0xhash", confirmed=False, wish=None, now_ms=NOW_MS)
+        await shop.purchases.grant(purchase, "0xhash", confirmed=False, spend_request=None, now_ms=NOW_MS)
     found = await shop.purchases.unconfirmed(10)
     assert {purchase.id for purchase, _ in found} == {item.id for item in trusted}
     beyond = await shop.claim(gate, 21, assume_valid=True)
@@ -480,7 +488,7 @@ async def test_what_was_not_paid_counts_against_both_caps_for_a_day(shop: Shop, 
         claim = await shop.claim(gate, number, assume_valid=True, payer=payer, now_ms=now_ms)
         assert claim.purchase is not None
         if claim.purchase.assume_valid:
-            await shop.purchases.grant(claim.purchase, "0xhash", confirmed=False, wish=None, now_ms=now_ms)
+            await shop.purchases.grant(claim.purchase, "0xhash", confirmed=False, spend_request=None, now_ms=now_ms)
             await shop.purchases.void(claim.purchase, now_ms)
         return claim.purchase.assume_valid
 
@@ -506,10 +514,12 @@ async def test_trusted_purchase_that_proved_failed_loses_its_unused_credits(shop
     gate = await shop.gate()
     trusted = (await shop.claim(gate, 1, assume_valid=True)).purchase
     assert trusted is not None
-    await shop.purchases.grant(trusted, "0xhash", confirmed=False, wish=shop.wish(gate), now_ms=NOW_MS)
+    await shop.purchases.grant(
+        trusted, "0xhash", confirmed=False, spend_request=shop.spend_request(gate), now_ms=NOW_MS
+    )
     await shop.purchases.void(trusted, NOW_MS)
     assert (await shop.gates.counters(gate.id)).revenue_micro == 0
-    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
 
 
 @pytest.mark.parametrize("is_granted_first", [True, False])
@@ -524,8 +534,10 @@ async def test_a_trusted_sale_is_followed_to_its_payment_s_end_though_its_gate_i
     if not is_granted_first:
         await shop.gates.delete(gate.id, NOW_MS)
     for purchase in (paid, unpaid):
-        wish = shop.wish(gate)
-        result = await shop.purchases.grant(purchase, "0xhash", confirmed=False, wish=wish, now_ms=NOW_MS)
+        spend_request = shop.spend_request(gate)
+        result = await shop.purchases.grant(
+            purchase, "0xhash", confirmed=False, spend_request=spend_request, now_ms=NOW_MS
+        )
         assert result.outcome is Spend.SPENT
     if is_granted_first:
         await shop.gates.delete(gate.id, NOW_MS)
@@ -563,7 +575,7 @@ async def test_a_sale_whose_payment_was_made_after_all_gets_back_what_it_had_unl
     gate = await shop.gate(3)
     sold = (await shop.claim(gate, 1, assume_valid=True)).purchase
     assert sold is not None
-    await shop.purchases.grant(sold, "0xhash", confirmed=False, wish=shop.wish(gate), now_ms=NOW_MS)
+    await shop.purchases.grant(sold, "0xhash", confirmed=False, spend_request=shop.spend_request(gate), now_ms=NOW_MS)
     await shop.purchases.revive(sold, "0xother", NOW_MS)  # it is not void
     await shop.purchases.void(sold, NOW_MS)
     if is_deleted:
@@ -575,7 +587,9 @@ async def test_a_sale_whose_payment_was_made_after_all_gets_back_what_it_had_unl
     assert found is not None
     assert (found.state, found.remaining) == (PurchaseState.VOID if is_deleted else PurchaseState.LIVE, 2)
     assert found.transaction_hash == "0xother"
-    outcomes = [(await shop.purchases.spend_token(sold.id, shop.wish(gate, None), NOW_MS)).outcome for _ in range(3)]
+    outcomes = [
+        (await shop.purchases.spend_token(sold.id, shop.spend_request(gate, None), NOW_MS)).outcome for _ in range(3)
+    ]
     assert outcomes == [Spend.EXHAUSTED] * 3 if is_deleted else [Spend.SPENT, Spend.SPENT, Spend.EXHAUSTED]
     await shop.ledger_agrees()
 
@@ -586,8 +600,8 @@ async def test_what_is_given_back_while_its_sale_is_void_is_there_once_its_payme
     gate = await shop.gate(3)
     sold = (await shop.claim(gate, 1, assume_valid=True)).purchase
     assert sold is not None
-    first, second, third = shop.wish(gate), shop.wish(gate), shop.wish(gate, None)
-    await shop.purchases.grant(sold, "0xhash", confirmed=False, wish=first, now_ms=NOW_MS)
+    first, second, third = shop.spend_request(gate), shop.spend_request(gate), shop.spend_request(gate, None)
+    await shop.purchases.grant(sold, "0xhash", confirmed=False, spend_request=first, now_ms=NOW_MS)
     assert (await shop.purchases.spend(key(1), second, NOW_MS)).outcome is Spend.SPENT
     await shop.purchases.void(sold, NOW_MS)
     assert await shop.purchases.restore(first.call_id, 503, NOW_MS) == 2
@@ -608,12 +622,14 @@ async def test_the_time_for_which_a_sale_was_void_is_none_of_its_credits_time(sh
     assert lasting is not None
     assert over is not None
     for sold in (lasting, over):
-        await shop.purchases.grant(sold, "0xhash", confirmed=False, wish=shop.wish(gate), now_ms=NOW_MS)
+        await shop.purchases.grant(
+            sold, "0xhash", confirmed=False, spend_request=shop.spend_request(gate), now_ms=NOW_MS
+        )
     voids = {lasting.number: NOW_MS + 59_999, over.number: NOW_MS + 60_000}
     later_ms = NOW_MS + 3_600_000
 
     async def spend(sold: Purchase, now_ms: int) -> Spend:
-        return (await shop.purchases.spend_token(sold.id, shop.wish(gate, None), now_ms)).outcome
+        return (await shop.purchases.spend_token(sold.id, shop.spend_request(gate, None), now_ms)).outcome
 
     for number, sold in enumerate((lasting, over), start=1):
         await shop.purchases.void(sold, voids[sold.number])
@@ -636,10 +652,10 @@ async def test_what_a_clock_that_was_put_back_calls_void_later_than_now_ends_no_
     gate = await shop.gate(3, creditsExpireAfter=60)
     sold = (await shop.claim(gate, 1, assume_valid=True)).purchase
     assert sold is not None
-    await shop.purchases.grant(sold, "0xhash", confirmed=False, wish=None, now_ms=NOW_MS)
+    await shop.purchases.grant(sold, "0xhash", confirmed=False, spend_request=None, now_ms=NOW_MS)
     await shop.purchases.void(sold, NOW_MS + 50_000)
     await shop.purchases.revive(sold, "0xother", NOW_MS + 10_000)
-    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS + 59_999)).outcome is Spend.SPENT
+    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS + 59_999)).outcome is Spend.SPENT
 
 
 async def test_a_claim_that_failed_by_a_transaction_is_looked_at_and_open_again_once(shop: Shop) -> None:
@@ -680,7 +696,7 @@ async def test_a_sale_is_due_for_a_look_until_its_outcome_stands_and_not_before_
     for purchase in sold:
         assert purchase is not None
         confirmed = not purchase.assume_valid
-        await shop.purchases.grant(purchase, "0xhash", confirmed=confirmed, wish=None, now_ms=NOW_MS)
+        await shop.purchases.grant(purchase, "0xhash", confirmed=confirmed, spend_request=None, now_ms=NOW_MS)
     stands, fails, later, trusted = [purchase for purchase in sold if purchase is not None]
 
     async def due(now_ms: int) -> set[str]:
@@ -716,11 +732,11 @@ async def test_due_sales_are_found_without_looking_at_the_others(shop: Shop) -> 
 async def test_a_credit_is_given_back_once_however_often_it_is_asked_for(shop: Shop) -> None:
     gate = await shop.gate(5)
     await shop.bought(gate)
-    wish = shop.wish(gate)
-    assert (await shop.purchases.spend(key(1), wish, NOW_MS)).outcome is Spend.SPENT
-    given = await asyncio.gather(*(shop.purchases.restore(wish.call_id, 502, NOW_MS) for _ in range(20)))
+    spend_request = shop.spend_request(gate)
+    assert (await shop.purchases.spend(key(1), spend_request, NOW_MS)).outcome is Spend.SPENT
+    given = await asyncio.gather(*(shop.purchases.restore(spend_request.call_id, 502, NOW_MS) for _ in range(20)))
     assert sorted(given, key=str) == [5, *[None] * 19]
-    await shop.purchases.end_calls({wish.call_id: 502}, NOW_MS)
+    await shop.purchases.end_calls({spend_request.call_id: 502}, NOW_MS)
     assert await shop.purchases.restore("no such call", 502, NOW_MS) is None
     await shop.ledger_agrees()
     entries = await shop.database.read(Statement("SELECT reason, delta FROM credit_entries ORDER BY reason"))
@@ -732,14 +748,14 @@ async def test_a_credit_is_not_given_back_of_a_call_that_ended_and_served_no_mor
 ) -> None:
     gate = await shop.gate(5)
     await shop.bought(gate)
-    ended, voided, left = [shop.wish(gate) for _ in range(3)]
-    for wish in (ended, voided, left):
-        assert (await shop.purchases.spend(key(1), wish, NOW_MS)).outcome is Spend.SPENT
+    ended, voided, left = [shop.spend_request(gate) for _ in range(3)]
+    for spend_request in (ended, voided, left):
+        assert (await shop.purchases.spend(key(1), spend_request, NOW_MS)).outcome is Spend.SPENT
     await shop.purchases.end_calls({ended.call_id: 200}, NOW_MS)
     assert await shop.purchases.restore(ended.call_id, 502, NOW_MS) is None
     await shop.gates.delete(gate.id, NOW_MS + 1)
     assert await shop.purchases.restore(voided.call_id, 502, NOW_MS + 1) == 3
-    assert (await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS + 1)).outcome is Spend.EXHAUSTED
+    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS + 1)).outcome is Spend.EXHAUSTED
     assert await shop.purchases.interrupt_calls(NOW_MS) == 1
     assert await shop.purchases.restore(left.call_id, 502, NOW_MS) is None
     await shop.ledger_agrees()
@@ -749,34 +765,38 @@ async def test_credits_are_there_until_the_millisecond_in_which_they_expire(shop
     gate = await shop.gate(5, creditsExpireAfter=60)
     await shop.bought(gate)
     until_ms = NOW_MS + 60_000
-    assert (await shop.purchases.spend(key(1), shop.wish(gate), until_ms - 1)).outcome is Spend.SPENT
-    assert (await shop.purchases.spend(key(1), shop.wish(gate), until_ms)).outcome is Spend.EXHAUSTED
-    token = await shop.purchases.spend_token(f"pur_{gate.id}_1", shop.wish(gate, None), until_ms)
+    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), until_ms - 1)).outcome is Spend.SPENT
+    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), until_ms)).outcome is Spend.EXHAUSTED
+    token = await shop.purchases.spend_token(f"pur_{gate.id}_1", shop.spend_request(gate, None), until_ms)
     assert token.outcome is Spend.EXHAUSTED
     payer = key(1).payer
-    assert (await shop.purchases.spend_of_payer(payer, shop.wish(gate, None), until_ms)).outcome is Spend.UNKNOWN
-    assert (await shop.purchases.spend_of_payer(payer, shop.wish(gate, None), until_ms - 1)).outcome is Spend.SPENT
+    assert (
+        await shop.purchases.spend_of_payer(payer, shop.spend_request(gate, None), until_ms)
+    ).outcome is Spend.UNKNOWN
+    assert (
+        await shop.purchases.spend_of_payer(payer, shop.spend_request(gate, None), until_ms - 1)
+    ).outcome is Spend.SPENT
     await shop.ledger_agrees()
 
 
 async def test_a_wallet_spends_its_oldest_purchase_at_the_gate_first(shop: Shop) -> None:
     gate, other = await shop.gate(2), await shop.gate(2)
     payer = key(1).payer
-    assert (await shop.purchases.spend_of_payer(payer, shop.wish(gate, None), NOW_MS)).outcome is Spend.UNKNOWN
+    assert (await shop.purchases.spend_of_payer(payer, shop.spend_request(gate, None), NOW_MS)).outcome is Spend.UNKNOWN
     settling = await shop.claim(gate, 9)
     assert settling.purchase is not None
-    waiting = await shop.purchases.spend_of_payer(payer, shop.wish(gate, None), NOW_MS)
+    waiting = await shop.purchases.spend_of_payer(payer, shop.spend_request(gate, None), NOW_MS)
     assert (waiting.outcome, waiting.purchase) == (Spend.IN_FLIGHT, settling.purchase)
     for number, where in ((2, other), (3, gate), (1, gate)):
         claimed = (await shop.claim(where, number)).purchase
         assert claimed is not None
-        await shop.purchases.grant(claimed, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS - number)
-    asking = (shop.purchases.spend_of_payer(payer, shop.wish(gate, None), NOW_MS) for _ in range(6))
+        await shop.purchases.grant(claimed, "0xhash", confirmed=True, spend_request=None, now_ms=NOW_MS - number)
+    asking = (shop.purchases.spend_of_payer(payer, shop.spend_request(gate, None), NOW_MS) for _ in range(6))
     answers = await asyncio.gather(*asking)
     spent = [answer.purchase.id for answer in answers if answer.outcome is Spend.SPENT and answer.purchase]
     assert sorted(spent, reverse=True) == [f"pur_{gate.id}_3"] * 2 + [f"pur_{gate.id}_1"] * 2
     assert sum(answer.outcome is Spend.IN_FLIGHT for answer in answers) == 2
-    nobody = await shop.purchases.spend_of_payer("0x" + "99" * 20, shop.wish(gate, None), NOW_MS)
+    nobody = await shop.purchases.spend_of_payer("0x" + "99" * 20, shop.spend_request(gate, None), NOW_MS)
     assert nobody.outcome is Spend.UNKNOWN
     await shop.ledger_agrees()
 
@@ -786,8 +806,8 @@ async def test_a_credit_of_a_used_up_purchase_that_is_given_back_is_there_for_it
     payer = (await shop.bought(gate)).payer
 
     async def spend(call_id: str) -> Spend:
-        wish = SpendRequest(gate.id, gate.version, None, call_id)
-        return (await shop.purchases.spend_of_payer(payer, wish, NOW_MS)).outcome
+        spend_request = SpendRequest(gate.id, gate.version, None, call_id)
+        return (await shop.purchases.spend_of_payer(payer, spend_request, NOW_MS)).outcome
 
     assert [await spend(call_id) for call_id in ("one", "two")] == [Spend.SPENT, Spend.UNKNOWN]
     assert await shop.purchases.restore("one", 502, NOW_MS) == 1
@@ -801,7 +821,9 @@ async def test_what_a_wallet_spends_is_looked_for_where_no_spend_waits(shop: Sho
     payer = (await shop.bought(gate)).payer
     written: list[str] = []
     shop.database._writer.set_trace_callback(written.append)  # type: ignore[attr-defined]  # noqa: SLF001
-    outcomes = [(await shop.purchases.spend_of_payer(payer, shop.wish(gate, None), NOW_MS)).outcome for _ in range(3)]
+    outcomes = [
+        (await shop.purchases.spend_of_payer(payer, shop.spend_request(gate, None), NOW_MS)).outcome for _ in range(3)
+    ]
     assert outcomes == [Spend.SPENT, Spend.SPENT, Spend.UNKNOWN]
     assert any("single_calls" in statement for statement in written)
     assert not [statement for statement in written if "payer = " in statement]
@@ -814,7 +836,7 @@ async def test_a_wallet_whose_claim_was_parked_of_late_is_not_asked_to_pay_again
     await shop.purchases.park(parked, "not_of_the_facilitators_signers", NOW_MS)
 
     async def found(now_ms: int) -> Spend:
-        return (await shop.purchases.spend_of_payer(parked.payer, shop.wish(gate, None), now_ms)).outcome
+        return (await shop.purchases.spend_of_payer(parked.payer, shop.spend_request(gate, None), now_ms)).outcome
 
     assert await found(NOW_MS + PARKED_SHOWN_MS - 1) is Spend.PARKED
     assert await found(NOW_MS + PARKED_SHOWN_MS) is Spend.UNKNOWN
@@ -830,11 +852,11 @@ async def test_a_sale_whose_credits_are_closed_though_it_is_live_is_not_called_u
     await shop.database.run(_closed(sold.number))
     async with asyncio.timeout(60):
         if proof == "header":
-            found = await shop.purchases.spend(key(1), shop.wish(gate), NOW_MS)
+            found = await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)
         elif proof == "token":
-            found = await shop.purchases.spend_token(sold.id, shop.wish(gate, None), NOW_MS)
+            found = await shop.purchases.spend_token(sold.id, shop.spend_request(gate, None), NOW_MS)
         else:
-            found = await shop.purchases.spend_of_payer(sold.payer, shop.wish(gate, None), NOW_MS)
+            found = await shop.purchases.spend_of_payer(sold.payer, shop.spend_request(gate, None), NOW_MS)
     assert found.outcome is Spend.PARKED
 
 
@@ -850,10 +872,10 @@ async def test_who_claimed_just_before_a_delete_that_had_read_its_clock_before_h
     gate = await shop.gate(3, creditBinding="token")
     claimed = (await shop.claim(gate, now_ms=NOW_MS + 1)).purchase
     assert claimed is not None
-    await shop.purchases.grant(claimed, "0xhash", confirmed=True, wish=None, now_ms=NOW_MS + 2)
+    await shop.purchases.grant(claimed, "0xhash", confirmed=True, spend_request=None, now_ms=NOW_MS + 2)
     await shop.gates.delete(gate.id, NOW_MS)
-    wish = shop.wish(gate)
-    own = await shop.purchases.grant(claimed, "0xhash", confirmed=True, wish=wish, now_ms=NOW_MS + 3)
+    spend_request = shop.spend_request(gate)
+    own = await shop.purchases.grant(claimed, "0xhash", confirmed=True, spend_request=spend_request, now_ms=NOW_MS + 3)
     assert own.outcome is Spend.SPENT
     await shop.ledger_agrees()
 
@@ -916,7 +938,7 @@ async def _act(shop: Shop, action: str, gate: PayGate, number: int) -> PayGate:
     elif action == "claim":
         await shop.claim(gate, number)
     elif action == "spend":
-        await purchases.spend(key(number), shop.wish(gate), NOW_MS)
+        await purchases.spend(key(number), shop.spend_request(gate), NOW_MS)
     elif (found := await purchases.by_payment(key(number))) is not None:
         await _act_on(shop, action, gate, found)
     return gate
@@ -924,12 +946,14 @@ async def _act(shop: Shop, action: str, gate: PayGate, number: int) -> PayGate:
 
 async def _act_on(shop: Shop, action: str, gate: PayGate, found: Purchase) -> None:
     purchases = shop.purchases
-    wish = shop.wish(gate) if action == "grant_and_spend" else None
+    spend_request = shop.spend_request(gate) if action == "grant_and_spend" else None
     actions: dict[str, Callable[[], Awaitable[object]]] = {
         "fail": lambda: purchases.fail(found, "never_sent", None, NOW_MS),
-        "grant": lambda: purchases.grant(found, "0x", confirmed=True, wish=None, now_ms=NOW_MS),
-        "grant_and_spend": lambda: purchases.grant(found, "0x", confirmed=True, wish=wish, now_ms=NOW_MS),
-        "spend_token": lambda: purchases.spend_token(found.id, shop.wish(gate, None), NOW_MS),
+        "grant": lambda: purchases.grant(found, "0x", confirmed=True, spend_request=None, now_ms=NOW_MS),
+        "grant_and_spend": lambda: purchases.grant(
+            found, "0x", confirmed=True, spend_request=spend_request, now_ms=NOW_MS
+        ),
+        "spend_token": lambda: purchases.spend_token(found.id, shop.spend_request(gate, None), NOW_MS),
         "park": lambda: purchases.park(found, "unknown", NOW_MS),
         "void": lambda: purchases.void(found, NOW_MS),
         "revive": lambda: purchases.revive(found, "0x", NOW_MS),
@@ -941,10 +965,10 @@ async def test_a_grant_is_made_once_and_its_call_finds_its_credit(shop: Shop) ->
     gate = await shop.gate(1)
     claim = await shop.claim(gate)
     assert claim.purchase is not None
-    mine, other = shop.wish(gate), shop.wish(gate)
+    mine, other = shop.spend_request(gate), shop.spend_request(gate)
     told = [
-        await shop.purchases.grant(claim.purchase, "0xhash", confirmed=True, wish=wish, now_ms=NOW_MS)
-        for wish in (mine, mine, other)
+        await shop.purchases.grant(claim.purchase, "0xhash", confirmed=True, spend_request=spend_request, now_ms=NOW_MS)
+        for spend_request in (mine, mine, other)
     ]
     assert [result.outcome for result in told] == [Spend.SPENT, Spend.SPENT, Spend.STALE]
     await shop.ledger_agrees()

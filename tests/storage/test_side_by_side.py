@@ -64,7 +64,7 @@ async def test_no_credit_is_taken_by_a_gate_as_it_was_before_an_update(shops: li
             for asked, told in zip(spends, await spend_together(ledger, spends), strict=True):
                 assert isinstance(told, SpendResult)
                 if told.outcome is Spend.SPENT:
-                    version_of[asked.wish.call_id] = known.version
+                    version_of[asked.spend_request.call_id] = known.version
                 else:
                     assert told.outcome is Spend.STALE
             found = await shop.gates.by_id(gate.id)

@@ -82,7 +82,7 @@ async def test_sales_that_together_are_worth_more_than_an_integer_are_counted_to
                 now_ms=HOUR_MS,
             )
             assert claim.purchase is not None
-            await purchases.grant(claim.purchase, "0xhash", confirmed=False, wish=None, now_ms=HOUR_MS)
+            await purchases.grant(claim.purchase, "0xhash", confirmed=False, spend_request=None, now_ms=HOUR_MS)
             sold.append(claim.purchase)
 
         async def earned() -> set[int]:

@@ -91,9 +91,9 @@ def pay_command(  # noqa: PLR0913 - one for each option
         headers["Content-Type"] = _type_of(body)
     keys = buyer_keys() if key_file is None else (read_wallet_key(key_file),)
     method = method or ("GET" if body is None else "POST")
-    wish = WantedCall(url, keys, *limits, chosen, rpc_url, method, body, headers, credit_token)
+    wanted = WantedCall(url, keys, *limits, chosen, rpc_url, method, body, headers, credit_token)
     try:
-        call = PaidCall(wish, partial(tell, err=True))
+        call = PaidCall(wanted, partial(tell, err=True))
     except RefusedError as error:
         refuse(f"{error}. {_COST['nothing']}", code=EXIT_FAILED)
     try:
@@ -105,10 +105,10 @@ def pay_command(  # noqa: PLR0913 - one for each option
     except KeyboardInterrupt:
         tell(_cost_of(call), err=True)
         raise
-    _show(wish, call, answer, as_json=as_json)
+    _show(wanted, call, answer, as_json=as_json)
 
 
-def _show(wish: WantedCall, call: PaidCall, answer: PaidAnswer, *, as_json: bool) -> None:
+def _show(wanted: WantedCall, call: PaidCall, answer: PaidAnswer, *, as_json: bool) -> None:
     """Print an answer and what it cost, and end the command with the exit code of both."""
     is_served = answer.status < 400
     # Before the body, which may find no room: the token is told by no other answer.
@@ -117,7 +117,7 @@ def _show(wish: WantedCall, call: PaidCall, answer: PaidAnswer, *, as_json: bool
         tell(f"{name} {value}", err=True)
     if not is_served:
         tell(_cost_of(call), err=True)
-    shown = (json.dumps(_as_json(wish, call, answer)) + "\n").encode() if as_json else answer.body
+    shown = (json.dumps(_as_json(wanted, call, answer)) + "\n").encode() if as_json else answer.body
     if (problem := write(shown)) is not None:
         refuse(
             f"the answer's body was not printed: {problem}", _cost_of(call), code=_CODES.get(call.charge, EXIT_FAILED)
@@ -132,7 +132,7 @@ def _cost_of(call: PaidCall) -> str:
     return _COST["unknownCredit" if is_credit else call.charge].format(amount=format_usdc(call.amount_micro))
 
 
-def _as_json(wish: WantedCall, call: PaidCall, answer: PaidAnswer) -> dict[str, Any]:
+def _as_json(wanted: WantedCall, call: PaidCall, answer: PaidAnswer) -> dict[str, Any]:
     import base64
 
     from tollkeeper.core.usdc import format_usdc
@@ -143,7 +143,7 @@ def _as_json(wish: WantedCall, call: PaidCall, answer: PaidAnswer) -> dict[str, 
     except UnicodeDecodeError:
         body = {"bodyBase64": base64.b64encode(answer.body).decode()}
     return {
-        "url": wish.url,
+        "url": wanted.url,
         "status": answer.status,
         "served": answer.status < 400,
         "charge": call.charge,

@@ -75,24 +75,24 @@ class WantedCall:
 class PaidCall:
     """A wanted call on its way. `charge` is what is known to be charged so far, also when `run` raises."""
 
-    def __init__(self, wish: WantedCall, tell: Callable[[str], None]) -> None:
+    def __init__(self, wanted: WantedCall, tell: Callable[[str], None]) -> None:
         """`tell` is told what is paid and what it waits for. Raises: RefusedError for a folder that cannot be used."""
-        require_unheard(wish.url)
+        require_unheard(wanted.url)
         self.charge = Charge.NOTHING
         self.amount_micro = 0
-        self._wish = wish
+        self._wanted = wanted
         self._tell = tell
         self._store = PurchaseStore()
-        self._limit = DailyLimit(wish.day_max_micro)
+        self._limit = DailyLimit(wanted.day_max_micro)
         self._bearers: dict[str, str] = {}  # access tokens by wallet
         self._bearer: str | None = None
 
     async def run(self) -> PaidAnswer:
         """Call, pay where payment is asked, and call again. Raises: RefusedError."""
-        wish = self._wish
-        wallets = {key.address for key in wish.keys}
+        wanted = self._wanted
+        wallets = {key.address for key in wanted.keys}
         async with open_session(_TARGET_SECONDS) as session:
-            if (unsettled := self._store.take_unsettled(wish.url, wallets)) is not None:
+            if (unsettled := self._store.take_unsettled(wanted.url, wallets)) is not None:
                 self._tell(f"sending a payment of {format_usdc(unsettled.amount_micro)} USDC again, signed before")
                 answer = await self._send_payment(session, unsettled)
                 # A gateway that names why it refuses a payment has it in no book of its own: it was not charged there.
@@ -110,9 +110,9 @@ class PaidCall:
 
     async def _spend(self, session: aiohttp.ClientSession, wallets: set[str]) -> PaidAnswer | None:
         """Call by a credit token, the given one or a kept one. Return None if no token is good any more."""
-        if self._wish.credit_token is not None:
-            return await self._spend_token(session, self._wish.credit_token)
-        while (kept := self._store.credits_for(self._wish.url, wallets)) is not None:
+        if self._wanted.credit_token is not None:
+            return await self._spend_token(session, self._wanted.credit_token)
+        while (kept := self._store.credits_for(self._wanted.url, wallets)) is not None:
             assert kept.token is not None  # noqa: S101 - `credits_for`
             answer = await self._spend_token(session, kept.token)
             if answer is None:
@@ -131,7 +131,7 @@ class PaidCall:
             await self._log_in(session, self._likely_key())
             answer = await self._call(session, {**self._chosen(), _TOKEN_HEADER: token})
         self.charge = answer.charge(Proof.CREDITS)
-        is_kept = self._wish.credit_token is None
+        is_kept = self._wanted.credit_token is None
         is_spent = answer.status == 402 or (is_kept and answer.code == "CREDIT_TOKEN_REQUIRED")
         return None if is_spent and not answer.has_receipt else answer
 
@@ -148,16 +148,16 @@ class PaidCall:
 
     async def _pay(self, session: aiohttp.ClientSession, unpaid: PaidAnswer) -> PaidAnswer:
         """Sign what the 402 asks, keep it, and send it. Raises: RefusedError."""
-        offer, key = choose(offers_of(unpaid.headers, unpaid.body), self._wish)
+        offer, key = choose(offers_of(unpaid.headers, unpaid.body), self._wanted)
         asked = offer.requirements
         network, amount_micro = normalise(asked["network"]), int(asked["maxAmountRequired"])
         if self._bearer is not None:  # of the wallet that pays, for a gate may bind its credits to it
             await self._log_in(session, key)
         counted = self._limit.count(key.address, network.name, amount_micro)
         try:
-            payload = await _sign(session, asked, key, self._wish)
+            payload = await _sign(session, asked, key, self._wanted)
             sent = self._store.keep_sent(
-                gate=gate_of(self._wish.url, (offer.resource or {}).get("url") or asked.get("resource")),
+                gate=gate_of(self._wanted.url, (offer.resource or {}).get("url") or asked.get("resource")),
                 wallet=key.address,
                 network=network.name,
                 amount_micro=amount_micro,
@@ -199,7 +199,7 @@ class PaidCall:
             proof = {**sent.headers, **({} if sent.token is None else {_TOKEN_HEADER: sent.token})}
             answer = await self._call(session, {**self._chosen(), **proof})
             if self._wants_login(answer):
-                await self._log_in(session, next(key for key in self._wish.keys if key.address == sent.wallet))
+                await self._log_in(session, next(key for key in self._wanted.keys if key.address == sent.wallet))
                 continue
             if not answer.is_pending:
                 return sent, replace(answer, token=sent.token)
@@ -220,10 +220,10 @@ class PaidCall:
         Raises: RefusedError.
         """
         self.charge = Charge.PAYMENT
-        key = next(key for key in self._wish.keys if key.address == sent.wallet)
+        key = next(key for key in self._wanted.keys if key.address == sent.wallet)
         bearer = await self._log_in(session, key)
         slug = URL(sent.gate).path.strip("/")
-        url = f"{URL(self._wish.url).origin()}/api/v1/credits?limit={_PAGE}"
+        url = f"{URL(self._wanted.url).origin()}/api/v1/credits?limit={_PAGE}"
         held = await ask(session, "GET", url, has="data", headers={"Authorization": f"Bearer {bearer}"})
         for purchase in held["data"]:
             if purchase["slug"] == slug and purchase["remaining"] > 0:
@@ -240,15 +240,16 @@ class PaidCall:
     async def _log_in(self, session: aiohttp.ClientSession, key: WalletKey) -> str:
         """Log a wallet in at the link's gateway, once. Raises: RefusedError."""
         if key.address not in self._bearers:
-            self._bearers[key.address] = await log_in(session, str(URL(self._wish.url).origin()), key)
+            self._bearers[key.address] = await log_in(session, str(URL(self._wanted.url).origin()), key)
             self._tell(f"logged in as {key.address}")
         self._bearer = self._bearers[key.address]
         return self._bearer
 
     def _likely_key(self) -> WalletKey:
         """Return the key that will pay, as far as that is known before the gate told its terms."""
-        wish = self._wish
-        return next((key for key in wish.keys if wish.network and key.family is wish.network.family), wish.keys[0])
+        wanted = self._wanted
+        family = wanted.network.family if wanted.network else None
+        return next((key for key in wanted.keys if key.family is family), wanted.keys[0])
 
     def _wants_login(self, answer: PaidAnswer) -> bool:
         return self._may_log_in and answer.status == 401 and answer.code in {"AUTH_REQUIRED", "INVALID_TOKEN"}
@@ -256,27 +257,27 @@ class PaidCall:
     @property
     def _may_log_in(self) -> bool:
         """Is there no bearer yet, neither the buyer's own nor one of ours?"""
-        return self._bearer is None and all(name.lower() != "authorization" for name in self._wish.headers)
+        return self._bearer is None and all(name.lower() != "authorization" for name in self._wanted.headers)
 
     def _chosen(self) -> dict[str, str]:
         """Return on which network it is paid, for what is asked there, and also beside a refusal."""
-        return {} if self._wish.network is None else {"X-Payment-Network": self._wish.network.name}
+        return {} if self._wanted.network is None else {"X-Payment-Network": self._wanted.network.name}
 
     async def _call(self, session: aiohttp.ClientSession, headers: Mapping[str, str]) -> PaidAnswer:
-        wish = self._wish
+        wanted = self._wanted
         bearer = {} if self._bearer is None else {"Authorization": f"Bearer {self._bearer}"}
-        every = {**wish.headers, **bearer, **headers}
+        every = {**wanted.headers, **bearer, **headers}
         try:
             async with session.request(
-                wish.method, wish.url, data=wish.body, headers=every, allow_redirects=False
+                wanted.method, wanted.url, data=wanted.body, headers=every, allow_redirects=False
             ) as answer:
                 names = {name.lower(): value for name, value in answer.headers.items()}
                 return PaidAnswer(answer.status, names, await answer.read())
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise RefusedError(f"no answer from {wish.url}: {why(error)}") from error
+            raise RefusedError(f"no answer from {wanted.url}: {why(error)}") from error
 
 
-def choose(offers: Sequence[Offer], wish: WantedCall) -> tuple[Offer, WalletKey]:
+def choose(offers: Sequence[Offer], wanted: WantedCall) -> tuple[Offer, WalletKey]:
     """The first of a 402's offers that one of the wallets can and may pay. Raises: RefusedError."""
     if not offers:
         raise RefusedError("the answer is a 402 that offers nothing in x402 version 2 or 1")
@@ -293,10 +294,10 @@ def choose(offers: Sequence[Offer], wish: WantedCall) -> tuple[Offer, WalletKey]
         except (ApiError, KeyError, TypeError, ValueError):
             continue
         seen[network.name] = None
-        key = next((one for one in wish.keys if one.family is network.family), None)
-        if key is not None and wish.network in {None, network}:
-            if amount > wish.max_micro:
-                limit = format_usdc(wish.max_micro)
+        key = next((one for one in wanted.keys if one.family is network.family), None)
+        if key is not None and wanted.network in {None, network}:
+            if amount > wanted.max_micro:
+                limit = format_usdc(wanted.max_micro)
                 raise RefusedError(f"it costs {format_usdc(amount)} USDC, which is more than --max allows ({limit})")
             return offer, key
     if not seen:
@@ -317,17 +318,17 @@ def _amount(shown: object) -> int:
 
 
 async def _sign(
-    session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, wish: WantedCall
+    session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, wanted: WantedCall
 ) -> EvmPayload | SolanaPayload:
     try:
         check_terms(requirements, key.address)
-        return await _SIGNERS[key.family](session, requirements, key, wish)
+        return await _SIGNERS[key.family](session, requirements, key, wanted)
     except (ApiError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise RefusedError(f"what the 402 asks cannot be signed: {error}") from error
 
 
 async def _sign_on_evm(
-    _session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, _wish: WantedCall
+    _session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, _wanted: WantedCall
 ) -> EvmPayload | SolanaPayload:
     nonce = os.urandom(_NONCE_SIZE_BYTES)
     authorization = authorization_for(requirements, key.address.lower(), nonce, int(time.time()))
@@ -335,12 +336,12 @@ async def _sign_on_evm(
 
 
 async def _sign_on_solana(
-    session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, wish: WantedCall
+    session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, wanted: WantedCall
 ) -> EvmPayload | SolanaPayload:
     terms = solana_terms(requirements)
-    if wish.rpc_url is None:
+    if wanted.rpc_url is None:
         raise RefusedError("a payment on Solana holds a recent blockhash: name a node that tells it, by --rpc-url")
-    blockhash = await latest_blockhash(session, wish.rpc_url)
+    blockhash = await latest_blockhash(session, wanted.rpc_url)
     return solana_payload_for(requirements, terms, key.material, blockhash, os.urandom(_MEMO_SIZE_BYTES))
 
 

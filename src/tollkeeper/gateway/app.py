@@ -186,7 +186,7 @@ class Gateway:
         self.reports = Reports(self.management, statistics, config.kept)
         self.transfers = self._transferring()
         self.unsigned_payments = UnsignedPayments(self.gates, self.token_accounts, random_bytes)
-        self._completer = self._completing()
+        self._recovery = self._completing()
         self._tasks: list[asyncio.Task[None]] = []
 
     def allow(self, limits: RequestLimits) -> None:
@@ -291,7 +291,7 @@ class Gateway:
         self._tasks = [
             opening,
             asyncio.create_task(self._keep_fresh()),
-            asyncio.create_task(self._completer.run()),
+            asyncio.create_task(self._recovery.run()),
             asyncio.create_task(self.traffic.run()),
             asyncio.create_task(self.uploads.run()),
             asyncio.create_task(self.files.run()),
@@ -381,7 +381,7 @@ class Gateway:
             if isinstance(ended, Exception):  # it must not keep calls from their end
                 _LOG.error("background_task_broke_off", fault=repr(ended))
         await self.calls.aclose()
-        await self._completer.aclose()
+        await self._recovery.aclose()
         await self.buying.aclose()
         self._forwarder.close()  # before what was counted is written: calls that are given up here count
         await self.calls.settled()  # and their credits are given back

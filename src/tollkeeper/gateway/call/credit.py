@@ -273,11 +273,11 @@ class Credit:
         """Spend a credit that this payment bought. Of a new one, as stock clients show, only a look is taken."""
         call, buying = self._call, self._call.context.buying
         assert call.buyer is not None  # noqa: S101 - it shows a payment
-        call.buyer.wish = self._request(presented)
+        call.buyer.spend_request = self._request(presented)
         if presented.accepted is not None and not await call.driver.in_task(buying.proofs.is_known(presented.key)):
             return SpendResult(Spend.UNKNOWN)
         reply: KeptReply[SpendResult | ApiError] = KeptReply()
-        call.context.purchases.spend_soon(presented.key, call.buyer.wish, clock_ms(), reply.tell)
+        call.context.purchases.spend_soon(presented.key, call.buyer.spend_request, clock_ms(), reply.tell)
         return await self._take(reply)
 
     async def _spend_of(self, purchase_id: str, *, is_token: bool) -> SpendResult:

@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 ASK_AGAIN: Final = SpendResult(Spend.STALE)
 
 
-_NO_WISH: Final = SpendRequest(0, 0, None, "")  # until it is known what is shown
+_NO_REQUEST: Final = SpendRequest(0, 0, None, "")  # until it is known what is shown
 
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """One request that waits for a purchase. `wish` asks for its credit; `wants` is False once it gave up.
+    """One request that waits for a purchase. `spend_request` asks for its credit; `wants` is False once it gave up.
 
     `taken`: its credit is being spent, so it must stay for the answer. `claiming`: done once its claim is written, or
     is not. `claimed`: the purchase whose claim it wrote, the one whose credit token it may be told.
     """
 
-    wish: SpendRequest = _NO_WISH
+    spend_request: SpendRequest = _NO_REQUEST
     wants: bool = True
     taken: bool = False
     claiming: asyncio.Future[None] | None = None
@@ -187,6 +187,6 @@ class PurchaseAttempt:
         """Writes that it is paid; the first credit is the buyer's, in the same commit, unless he gave up."""
         buyer = self.buyer
         buyer.taken = buyer.wants
-        result = await self.parts.grant(purchase, answer, buyer.wish if buyer.wants else None)
+        result = await self.parts.grant(purchase, answer, buyer.spend_request if buyer.wants else None)
         buyer.taken = result.outcome is Spend.SPENT
         return result

@@ -189,14 +189,14 @@ class PurchaseDecisions:
             raise await self.not_bought(purchase, answer, is_failed=is_failed)
         await self.grant(purchase, answer, None)
 
-    async def grant(self, purchase: Purchase, answer: SettleAnswer, wish: SpendRequest | None) -> SpendResult:
-        """Grants what was paid for, once, and spends the first credit for `wish`, where there is one."""
+    async def grant(self, purchase: Purchase, answer: SettleAnswer, spend_request: SpendRequest | None) -> SpendResult:
+        """Grants what was paid for, once, and spends the first credit for `spend_request`, where there is one."""
         result = await self.purchases.grant(
             purchase,
             answer.transaction,
             confirmed=not (purchase.assume_valid and self._is_followed(purchase.network)),
             is_followed=self.supported().is_ours,
-            wish=wish,
+            spend_request=spend_request,
             now_ms=self.clock_ms(),
         )
         self.pending.announce(purchase.id)
@@ -210,7 +210,7 @@ class PurchaseDecisions:
         now_ms = self.clock_ms()
         is_ours = self.supported().is_ours
         if answer.outcome is SettleMeaning.PENDING:
-            if answer.transaction and not is_ours:  # where the completer looks for it
+            if answer.transaction and not is_ours:  # where the recovery looks for it
                 await self.purchases.name(purchase, answer.transaction)
             return self.pending.pending(key_of(purchase), purchase, answer.transaction)
         if answer.outcome is SettleMeaning.UNHEARD:

@@ -123,13 +123,15 @@ class PayerProofs:
             return standing
         return standing._replace(moment=min(standing.moment, self._clock_ms() // 1000))
 
-    async def spend(self, proof: PayerProof, standing: AuthorizationStanding, wish: SpendRequest) -> SpendResult:
+    async def spend(
+        self, proof: PayerProof, standing: AuthorizationStanding, spend_request: SpendRequest
+    ) -> SpendResult:
         """Spend a credit of its payer's: UNKNOWN where none is held any more, STALE where it is to be asked again."""
         return await self._shown.spend(
             proof.presented.tender,
             proof.terms,
             standing,
-            wish,
+            spend_request,
             purchase_id=self._new_id(),
             now_ms=self._clock_ms(),
         )

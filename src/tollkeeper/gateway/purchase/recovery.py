@@ -130,7 +130,7 @@ class PurchaseRecovery:
     async def _finish(self, purchase: Purchase, request: bytes) -> None:
         supported = self._supported()
         if not supported.is_ours:
-            await self._finish_abroad(purchase, supported)
+            await self._finish_foreign(purchase, supported)
             return
         if not request:
             # Its key is not in the ring: of a backup from before that was replaced, which the operator may put back.
@@ -142,7 +142,7 @@ class PurchaseRecovery:
         else:
             await self._finish_here(purchase, stored)
 
-    async def _finish_abroad(self, purchase: Purchase, supported: Supported) -> None:
+    async def _finish_foreign(self, purchase: Purchase, supported: Supported) -> None:
         """Look for the payment on the chain, and leave to the operator what it does not show (contract 4.3)."""
         is_over = _is_request_expired(purchase, self._clock_ms())  # else an answer may still come
         if not self._evidence.covers(purchase.network):

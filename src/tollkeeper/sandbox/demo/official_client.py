@@ -48,8 +48,8 @@ async def buy_officially(url: str, private_key: str) -> JsonObject:
 async def buy_officially_on_solana(url: str, secret_key: str, rpc_url: str) -> JsonObject:
     """The same of the client for Solana, which asks the node at `rpc_url`. Raises: ValueError."""
     command = (_node() or "node", str(_DRIVERS / "pay_fetch.mjs"))
-    wish = {"url": url, "privateKey": secret_key, "network": "solana-devnet", "rpcUrl": rpc_url}
-    return await _drive(command, ON_SOLANA, wish)
+    order = {"url": url, "privateKey": secret_key, "network": "solana-devnet", "rpcUrl": rpc_url}
+    return await _drive(command, ON_SOLANA, order)
 
 
 async def buy_in_version_2(url: str, private_key: str, calls: int) -> list[JsonObject]:
@@ -61,22 +61,22 @@ async def buy_in_version_2(url: str, private_key: str, calls: int) -> list[JsonO
 async def buy_in_version_2_on_solana(url: str, secret_key: str, rpc_url: str, calls: int) -> list[JsonObject]:
     """The same of today's client for Solana, which asks the node at `rpc_url`. Raises: ValueError."""
     command = (_node() or "node", str(_DRIVERS / "pay_fetch_v2.mjs"))
-    wish = {"url": url, "privateKey": secret_key, "rpcUrl": rpc_url}
-    return await _drive_today(command, ON_SOLANA, wish, calls)
+    order = {"url": url, "privateKey": secret_key, "rpcUrl": rpc_url}
+    return await _drive_today(command, ON_SOLANA, order, calls)
 
 
-async def _drive_today(command: tuple[str, ...], directory: Path, wish: JsonObject, calls: int) -> list[JsonObject]:
-    answer = await _drive(command, directory, {**wish, "versions": "2", "calls": [{}] * calls})
+async def _drive_today(command: tuple[str, ...], directory: Path, order: JsonObject, calls: int) -> list[JsonObject]:
+    answer = await _drive(command, directory, {**order, "versions": "2", "calls": [{}] * calls})
     answers: list[JsonObject] = answer["answers"]
     return answers
 
 
-async def _drive(command: tuple[str, ...], directory: Path, wish: JsonObject) -> JsonObject:
+async def _drive(command: tuple[str, ...], directory: Path, order: JsonObject) -> JsonObject:
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=directory
     )
     try:
-        output, _ = await asyncio.wait_for(process.communicate(json.dumps(wish).encode()), _TIMEOUT_SECONDS)
+        output, _ = await asyncio.wait_for(process.communicate(json.dumps(order).encode()), _TIMEOUT_SECONDS)
     finally:
         if process.returncode is None:
             process.kill()

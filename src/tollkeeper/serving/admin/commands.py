@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 def commands_of(settings: Settings, database: Database, keys: EncryptionKeys) -> Carry:
     """Return the function that carries out an order, named by its `order`, on this database."""
-    honouring = _manual_grants(settings, database, keys)
+    grants = _manual_grants(settings, database, keys)
 
     async def honour(order: JsonObject) -> JsonObject:
         """Grant what a payment bought that somebody else carried out (contract 4.3)."""
         nonce = order.get("nonce")
         if not isinstance(nonce, str | None):
             raise _unreadable()
-        return await honouring.honour(_text(order, "gate"), _text(order, "transaction"), nonce)
+        return await grants.honour(_text(order, "gate"), _text(order, "transaction"), nonce)
 
     async def revoke(order: JsonObject) -> JsonObject:
         """End the credit tokens and links that a retired key made."""

@@ -120,21 +120,21 @@ class SettlementClaim:
 
 @unit_of_work
 def claim_and_sign(
-    wishes: Sequence[SettlementRequest],
+    requests: Sequence[SettlementRequest],
     sign: Callable[[int, Sequence[NewSettlement]], tuple[bytes, str]],
     budget: GasBudget | None = None,
     bounds: ClaimBounds | None = None,
 ) -> Steps[list[SettlementClaim]]:
     """Claim payments that nobody has claimed, and sign one transaction for all that were won, with the next nonce.
 
-    All wishes are of one network and signer; a claim is the answer to the wish in its place. `sign` is given the nonce
-    and what was won, and is not called where nothing was. Raises: what `sign` raises, with the unit undone.
+    All requests are of one network and signer; a claim answers the request in its place. `sign` is given the nonce and
+    what was won, and is not called where nothing was. Raises: what `sign` raises, with the unit undone.
     """
-    prepared = yield from _prepare(wishes, budget, bounds)
+    prepared = yield from _prepare(requests, budget, bounds)
     claims = prepared.claims
     won = [
-        (wish.new, claim.settlement)
-        for wish, claim in zip(wishes, claims, strict=True)
+        (request.new, claim.settlement)
+        for request, claim in zip(requests, claims, strict=True)
         if claim.outcome is ClaimedSettlement.WON and claim.settlement is not None
     ]
     if prepared.nonce is None:
@@ -152,7 +152,7 @@ def claim_and_sign(
 
 
 class _Prepared(NamedTuple):
-    """A claim for each wish; the nonce for those that were won, None where none was; what they left of the budget."""
+    """A claim for each request; the nonce of those that were won, None where none was; what is left of the budget."""
 
     claims: list[SettlementClaim]
     nonce: int | None
@@ -161,36 +161,36 @@ class _Prepared(NamedTuple):
 
 @unit_of_work
 def _prepare(
-    wishes: Sequence[SettlementRequest], budget: GasBudget | None, bounds: ClaimBounds | None
+    requests: Sequence[SettlementRequest], budget: GasBudget | None, bounds: ClaimBounds | None
 ) -> Steps[_Prepared]:
     """Claim within the budget and the bounds, and take a nonce."""
     claims: list[SettlementClaim] = []
-    yield counted_together(*{f"claims:{wish.new.key.network}" for wish in wishes})
-    tenants = dict.fromkeys(wish.new.tenant for wish in wishes)
+    yield counted_together(*{f"claims:{request.new.key.network}" for request in requests})
+    tenants = dict.fromkeys(request.new.tenant for request in requests)
     left = None if budget is None else (yield from gas_left(budget, tenants))
     within = None if bounds is None else (yield from leeway(bounds))
     most = PAYER_UNDER_WAY_MAX if bounds is None else bounds.of_payer
     won: NewSettlement | None = None
-    for wish in wishes:
-        if within is not None and not within.has_room(is_trusted=wish.is_trusted):
+    for request in requests:
+        if within is not None and not within.has_room(is_trusted=request.is_trusted):
             claims.append(SettlementClaim(ClaimedSettlement.NO_ROOM))
             continue
-        if within is not None and not within.can_pay(wish.gas):
+        if within is not None and not within.can_pay(request.gas):
             claims.append(SettlementClaim(ClaimedSettlement.NO_FUNDS))
             continue
-        if left is not None and not left.has(wish.gas, is_trusted=wish.is_trusted):
+        if left is not None and not left.has(request.gas, is_trusted=request.is_trusted):
             claims.append(SettlementClaim(ClaimedSettlement.OVER_BUDGET))
             continue
-        if left is not None and not left.take(wish.gas, is_trusted=wish.is_trusted, tenant=wish.new.tenant):
+        if left is not None and not left.take(request.gas, is_trusted=request.is_trusted, tenant=request.new.tenant):
             claims.append(SettlementClaim(ClaimedSettlement.OVER_SHARE))
             continue
-        claim = (yield from _obstructed(wish, most)) or (yield from _claim(wish))
+        claim = (yield from _obstructed(request, most)) or (yield from _claim(request))
         if claim.outcome is ClaimedSettlement.WON:
-            won = won or wish.new
+            won = won or request.new
             if within is not None:
-                within.take(wish.gas)
+                within.take(request.gas)
         elif left is not None:
-            left.give_back(wish.gas, is_trusted=wish.is_trusted, tenant=wish.new.tenant)
+            left.give_back(request.gas, is_trusted=request.is_trusted, tenant=request.new.tenant)
         claims.append(claim)
     nonce = None if won is None else (yield from take_nonce(won.key.network, won.signer))
     return _Prepared(claims, nonce, left)
@@ -217,13 +217,13 @@ def _record_signed(
 
 @unit_of_work
 def adopt_and_sign(
-    wish: SettlementRequest, raw: bytes, transaction_hash: str, signer_nonce: int
+    request: SettlementRequest, raw: bytes, transaction_hash: str, signer_nonce: int
 ) -> Steps[SettlementClaim]:
     """Claim a payment for a transaction that its signer made, and that this database does not remember."""
-    claim = yield from _claim(wish)
+    claim = yield from _claim(request)
     if claim.outcome is not ClaimedSettlement.WON or claim.settlement is None:
         return claim
-    new, row = wish.new, claim.settlement
+    new, row = request.new, claim.settlement
     found = RawTransaction(raw, transaction_hash, new.key.network, new.signer, signer_nonce, new.now_ms)
     yield from adopt_transaction(found, row)
     return SettlementClaim(ClaimedSettlement.WON, (yield from _set_signed(new, row, transaction_hash)), found)
@@ -301,10 +301,10 @@ def hand_out(known: Settlement, key: IdempotencyKey | None, now_ms: int) -> Step
 
 
 @unit_of_work
-def _obstructed(wish: SettlementRequest, most: int) -> Steps[SettlementClaim | None]:
-    """The answer to a wish whose payer may have nothing more signed; whose payment somebody else has, is told that."""
-    new, known = wish.new, wish.known
-    obstacle = yield from payer_obstacle(new.key, new.value, wish.balance, wish.used, new.now_ms, most)
+def _obstructed(request: SettlementRequest, most: int) -> Steps[SettlementClaim | None]:
+    """The answer to a request whose payer may have nothing more signed; or whose payment somebody else has."""
+    new, known = request.new, request.known
+    obstacle = yield from payer_obstacle(new.key, new.value, request.balance, request.used, new.now_ms, most)
     if obstacle is None:
         return None
     row = next((read_row(row) for row in (yield find_statement(new.key))), None)
@@ -314,9 +314,9 @@ def _obstructed(wish: SettlementRequest, most: int) -> Steps[SettlementClaim | N
 
 
 @unit_of_work
-def _claim(wish: SettlementRequest) -> Steps[SettlementClaim]:
-    """The row of one wish; the key is bound first, because what it binds can be taken back and a claim cannot."""
-    new, known, key = wish.new, wish.known, wish.key
+def _claim(request: SettlementRequest) -> Steps[SettlementClaim]:
+    """The row of one request; the key is bound first, because what it binds can be taken back and a claim cannot."""
+    new, known, key = request.new, request.known, request.key
     row_id, attempt = (new.id, 1) if known is None else (known.id, known.attempt + 1)
     if key is not None:
         bound = yield bind_key(key, row_id, attempt, new.now_ms)

@@ -186,19 +186,19 @@ def _exposure(row: Row) -> Exposure:
 
 
 class GrantPurchase(msgspec.Struct, frozen=True, kw_only=True):
-    """The credits of a settled claim, granted once, and the first of them spent for `wish`, where there is one."""
+    """The credits of a settled claim, granted once, and the first of them spent, where `spend_request` asks for it."""
 
     purchase: Purchase
     transaction_hash: str
     confirmed: bool
     is_followed: bool
-    wish: SpendRequest | None
+    spend_request: SpendRequest | None
     now_ms: int
 
     @unit_of_work
     def unit(self) -> Steps[SpendResult]:
         """A claim that failed meanwhile is left as it is; of one that was granted the first credit is its claimer's."""
-        claim, wish = self.purchase, self.wish
+        claim, spend_request = self.purchase, self.spend_request
         yield gates_as_they_are([claim.gate_id])
         granted = yield _Q.grant_credits(
             id=claim.id,
@@ -209,17 +209,17 @@ class GrantPurchase(msgspec.Struct, frozen=True, kw_only=True):
             now_ms=self.now_ms,
         )
         if not granted:
-            spent = wish is not None and (yield from self._spent_behind(wish))
+            spent = spend_request is not None and (yield from self._spent_behind(spend_request))
             rows = yield _Q.purchase_by_id(id=claim.id)
             return SpendResult(Spend.SPENT if spent else Spend.STALE, purchase_from(rows[0]))
         # The first credit is taken whatever became of its gate since, and whichever proof its call showed.
-        spent_count = int(wish is not None)
-        is_token_used = wish is not None and wish.is_token
+        spent_count = int(spend_request is not None)
+        is_token_used = spend_request is not None and spend_request.is_token
         booked = yield from book_grant(
             claim.id, granted[0], self.now_ms, spent_count=spent_count, token_used=is_token_used
         )
-        if wish is not None:
-            yield _Q.insert_call(id=wish.call_id, purchase_id=claim.id, now_ms=self.now_ms)
+        if spend_request is not None:
+            yield _Q.insert_call(id=spend_request.call_id, purchase_id=claim.id, now_ms=self.now_ms)
         purchase = msgspec.structs.replace(
             claim,
             state=PurchaseState.LIVE,
@@ -231,23 +231,23 @@ class GrantPurchase(msgspec.Struct, frozen=True, kw_only=True):
             token_used=is_token_used,
             expires_ms=booked.expires_ms,
         )
-        return SpendResult(Spend.STALE if wish is None else Spend.SPENT, purchase)
+        return SpendResult(Spend.STALE if spend_request is None else Spend.SPENT, purchase)
 
     @unit_of_work
-    def _spent_behind(self, wish: SpendRequest) -> Steps[bool]:
-        """Return True if a credit of somebody else's grant was taken for `wish`, by this unit before, or now.
+    def _spent_behind(self, spend_request: SpendRequest) -> Steps[bool]:
+        """Return True if a credit of somebody else's grant was taken for `spend_request`, by this unit before, or now.
 
         The first credit is its claimer's, whatever became of the gate since (contract 2, 3.3).
         """
-        if (yield _Q.purchase_of_call(id=wish.call_id)):
+        if (yield _Q.purchase_of_call(id=spend_request.call_id)):
             return True
         claim = self.purchase
         yield purchases_to_change(claim.id)
         taken = yield _Q.spend_first(
-            id=claim.id, attempt=claim.attempt, token_used=int(wish.is_token), now_ms=self.now_ms
+            id=claim.id, attempt=claim.attempt, token_used=int(spend_request.is_token), now_ms=self.now_ms
         )
         if taken:
-            yield _Q.insert_call(id=wish.call_id, purchase_id=claim.id, now_ms=self.now_ms)
+            yield _Q.insert_call(id=spend_request.call_id, purchase_id=claim.id, now_ms=self.now_ms)
         return bool(taken)
 
 

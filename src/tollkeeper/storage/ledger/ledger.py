@@ -70,7 +70,7 @@ class _KnownSpend(NamedTuple):
     """A spend of a purchase that is remembered."""
 
     purchase: Purchase
-    wish: SpendRequest
+    spend_request: SpendRequest
     callback: _Answer
 
 
@@ -116,7 +116,7 @@ class Ledger:
             return
         bought = self._remembered(request)
         if bought is not None:
-            self._known.append(_KnownSpend(bought, request.wish, callback))
+            self._known.append(_KnownSpend(bought, request.spend_request, callback))
         else:
             self._waiting.append((request, callback))
         self._now_ms = now_ms
@@ -216,12 +216,17 @@ class Ledger:
         self._open.written(ended, opened)
 
     def _remembered(self, request: HeldSpend) -> Purchase | None:
-        """The purchase of a wish that names none, where it is remembered and this header bought it at this gate."""
-        key, wish = request.key, request.wish
+        """The purchase of a request that names none, where it is remembered and this header bought it at this gate."""
+        key, spend_request = request.key, request.spend_request
         bought = None if key is None or request.purchase_id is not None else self._bought.get(key)
-        if bought is None or wish.header is None or wish.is_once or bought.gate_id != wish.gate_id:
+        if (
+            bought is None
+            or spend_request.header is None
+            or spend_request.is_once
+            or bought.gate_id != spend_request.gate_id
+        ):
             return None
-        return bought if hmac.compare_digest(wish.header, bought.header_hash) else None
+        return bought if hmac.compare_digest(spend_request.header, bought.header_hash) else None
 
     def _remember(self, key: PaymentKey, purchase: Purchase) -> None:
         if key not in self._bought and len(self._bought) >= REMEMBERED_MAX:
@@ -251,8 +256,8 @@ class Ledger:
         if not known:
             return None
         return KnownSpends(
-            {(spend.wish.gate_id, spend.wish.gate_version) for spend in known},
-            {spend.wish.call_id: spend.purchase.number for spend in known},
+            {(spend.spend_request.gate_id, spend.spend_request.gate_version) for spend in known},
+            {spend.spend_request.call_id: spend.purchase.number for spend in known},
             len(known),
             ended,
             self._open.to_note(),
@@ -312,7 +317,7 @@ class Ledger:
 
     def _answer_known(self, known: Sequence[_KnownSpend], spent: Spent) -> None:
         told = list(zip(known, spent.lefts, strict=True))
-        self._open.spent([spend.wish.call_id for spend, left in told if left is not None], spent.row)
+        self._open.spent([spend.spend_request.call_id for spend, left in told if left is not None], spent.row)
         for spend, left in told:
             if left is None:  # it is no longer as it is remembered
                 self._ask_anew(spend)
@@ -321,8 +326,8 @@ class Ledger:
 
     def _refuse(self, batch: _Batch, error: BaseException) -> None:
         refusal = _refusal_of(error)
-        asked = [(request.wish.call_id, callback) for request, callback in batch.others]
-        asked += [(spend.wish.call_id, spend.callback) for spend in batch.known]
+        asked = [(request.spend_request.call_id, callback) for request, callback in batch.others]
+        asked += [(spend.spend_request.call_id, spend.callback) for spend in batch.known]
         if isinstance(error, StorageError) and not isinstance(error, NotTakenError):
             since = None if batch.columns is None else batch.columns.after + 1
             for call_id, _ in asked:
@@ -334,7 +339,7 @@ class Ledger:
         """Ask again by a spend that names its purchase, and of which nothing else is known."""
         bought = spend.purchase
         self._bought.pop(PaymentKey(bought.network, bought.asset, bought.payer, bought.nonce), None)
-        self._waiting.append((HeldSpend(None, bought.id, spend.wish), spend.callback))
+        self._waiting.append((HeldSpend(None, bought.id, spend.spend_request), spend.callback))
         self._begin()
 
     def _learn(self, request: HeldSpend, result: SpendResult | ApiError) -> None:
@@ -345,7 +350,7 @@ class Ledger:
             and result.purchase is not None
             and result.purchase.confirmed
             and request.key is not None
-            and not request.wish.is_once
+            and not request.spend_request.is_once
         ):
             self._remember(request.key, result.purchase)
 

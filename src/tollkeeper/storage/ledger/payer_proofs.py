@@ -54,7 +54,7 @@ class ShowPayment(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     key: PaymentKey
-    wish: SpendRequest
+    spend_request: SpendRequest
     purchase_id: str
     row: ClaimRow
     pay_to: bytes
@@ -65,7 +65,7 @@ class ShowPayment(msgspec.Struct, frozen=True, kw_only=True):
     def unit(self) -> Steps[SpendResult]:
         """Spend a credit of the oldest purchase: UNKNOWN where none is held, STALE where the payment is known."""
         key, now_ms = self.key, self.row.now_ms
-        place = Place(key.payer, self.wish.gate_id, key.network)
+        place = Place(key.payer, self.spend_request.gate_id, key.network)
         yield _Q.forget_shown(network=key.network, moment=self.moment)
         shown = yield self._written()
         if not shown:
@@ -76,7 +76,7 @@ class ShowPayment(msgspec.Struct, frozen=True, kw_only=True):
             if not held:
                 result = SpendResult(Spend.UNKNOWN)
                 break
-            result = yield from spend_one(HeldSpend(None, held[0]["id"], self.wish), now_ms)
+            result = yield from spend_one(HeldSpend(None, held[0]["id"], self.spend_request), now_ms)
         if result.outcome is not Spend.SPENT:
             yield _Q.take_shown_back(number=shown[0]["number"])
         return result
@@ -90,7 +90,7 @@ class ShowPayment(msgspec.Struct, frozen=True, kw_only=True):
             asset=key.asset,
             payer=key.payer,
             nonce=key.nonce,
-            gate_id=self.wish.gate_id,
+            gate_id=self.spend_request.gate_id,
             pay_to=self.pay_to,
             kept_until=self.kept_until,
             **columns,
@@ -122,7 +122,7 @@ class ShownPayments:
         tender: Tender,
         terms: Terms,
         standing: AuthorizationStanding,
-        wish: SpendRequest,
+        spend_request: SpendRequest,
         *,
         purchase_id: str,
         now_ms: int,
@@ -144,7 +144,7 @@ class ShownPayments:
         sealed = self._sealing.seal(terms.pay_to.encode(), sealed_place("purchases", purchase_id, "pay_to"))
         shown = ShowPayment(
             key=tender.key,
-            wish=wish,
+            spend_request=spend_request,
             purchase_id=purchase_id,
             row=row,
             pay_to=sealed,

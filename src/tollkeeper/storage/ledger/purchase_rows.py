@@ -55,7 +55,7 @@ class Purchase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpendRequest(msgspec.Struct, frozen=True):
-    """One call's wish for a credit at a gate version. `header` is the shown header's hash.
+    """One call's request for a credit at a gate version. `header` is the shown header's hash.
 
     It is empty where a header does not count at this gate, and None where another proof was shown and checked:
     the credit token (`is_token`), or a bearer of the payer. `is_once`: the header counts until its purchase was served

@@ -106,45 +106,49 @@ class Purchases:
         self._sealing = sealing
         self.ledger = Ledger(database)
 
-    async def spend(self, key: PaymentKey, wish: SpendRequest, now_ms: int) -> SpendResult:
+    async def spend(self, key: PaymentKey, spend_request: SpendRequest, now_ms: int) -> SpendResult:
         """Spends one credit that this payment holds at the gate, if there is one and the proof counts.
 
         This, and each verb below that spends, raises StorageError where the outcome is unknown: a call that is refused
         for it is told to `ledger.refused`.
         """
-        return await self._spend(HeldSpend(key, None, wish), now_ms)
+        return await self._spend(HeldSpend(key, None, spend_request), now_ms)
 
     def spend_soon(
-        self, key: PaymentKey, wish: SpendRequest, now_ms: int, callback: Callable[[SpendResult | ApiError], None]
+        self,
+        key: PaymentKey,
+        spend_request: SpendRequest,
+        now_ms: int,
+        callback: Callable[[SpendResult | ApiError], None],
     ) -> None:
         """Spend as `spend` does, in a batch with every other spend that waits.
 
         `callback` gets the outcome, never before this returns. It is given StorageError (503) if the outcome is unknown
         or the database takes nothing.
         """
-        self.ledger.spend(HeldSpend(key, None, wish), now_ms, callback)
+        self.ledger.spend(HeldSpend(key, None, spend_request), now_ms, callback)
 
-    async def spend_token(self, purchase_id: str, wish: SpendRequest, now_ms: int) -> SpendResult:
+    async def spend_token(self, purchase_id: str, spend_request: SpendRequest, now_ms: int) -> SpendResult:
         """Spends one credit of a purchase by another proof than its header, which does not count from then on.
 
         The proof is the credit token, or that the caller is the payer.
         """
-        return await self._spend(HeldSpend(None, purchase_id, wish), now_ms)
+        return await self._spend(HeldSpend(None, purchase_id, spend_request), now_ms)
 
-    async def spend_of_payer(self, payer: str, wish: SpendRequest, now_ms: int) -> SpendResult:
+    async def spend_of_payer(self, payer: str, spend_request: SpendRequest, now_ms: int) -> SpendResult:
         """Spend one credit that a wallet holds at the gate, the oldest first; UNKNOWN where it has none.
 
         Its purchase is looked for where no spend waits for that: a wallet may have a great many. Where what was found
         is spent meanwhile again and again, look and spend are one unit.
         """
         for _ in range(_LOOKS_MAX):
-            rows = await self._database.read(look_of_payer(payer, wish, now_ms))
+            rows = await self._database.read(look_of_payer(payer, spend_request, now_ms))
             if not rows:
                 return SpendResult(Spend.UNKNOWN)
-            result = await self._spend(HeldSpend(None, rows[0]["id"], wish), now_ms)
+            result = await self._spend(HeldSpend(None, rows[0]["id"], spend_request), now_ms)
             if result.outcome in _AS_IT_STANDS:
                 return result
-        return await self._database.run(spend_of_payer(payer, wish, now_ms), is_short=True)
+        return await self._database.run(spend_of_payer(payer, spend_request, now_ms), is_short=True)
 
     async def restore(self, call_id: str, status: int, now_ms: int) -> int | None:
         """Give the credit of a call back whose answer is to have this status, once.
@@ -290,10 +294,10 @@ class Purchases:
         *,
         confirmed: bool,
         is_followed: bool = True,
-        wish: SpendRequest | None,
+        spend_request: SpendRequest | None,
         now_ms: int,
     ) -> SpendResult:
-        """Grants the credits of a settled claim, once, and spends the first for `wish` in the same commit.
+        """Grants the credits of a settled claim, once, and spends the first for `spend_request` in the same commit.
 
         A claim that was granted or failed meanwhile is left as it is. `is_followed`: its payment may be taken away.
         """
@@ -302,7 +306,7 @@ class Purchases:
             transaction_hash=transaction_hash,
             confirmed=confirmed,
             is_followed=is_followed,
-            wish=wish,
+            spend_request=spend_request,
             now_ms=now_ms,
         )
         return await self._database.run(grant.unit(), is_short=True)

@@ -51,11 +51,11 @@ _WITHOUT_CREDIT: Final = {
 
 
 class HeldSpend(msgspec.Struct, frozen=True):
-    """A wish for one credit of a purchase, which is named by its payment or, for a token or a bearer, by its id."""
+    """A request for one credit of a purchase, which is named by its payment or, for a token or a bearer, by its id."""
 
     key: PaymentKey | None
     purchase_id: str | None
-    wish: SpendRequest
+    spend_request: SpendRequest
 
 
 class KnownSpends(msgspec.Struct, frozen=True):
@@ -132,10 +132,10 @@ class _Held:
         self.is_token_used = False
         self.is_voided = self.is_taken_of_void = False
 
-    def ask(self, wish: SpendRequest, now_ms: int) -> SpendResult:
-        """The answer to this wish, after those before it."""
+    def ask(self, spend_request: SpendRequest, now_ms: int) -> SpendResult:
+        """The answer to this spend_request, after those before it."""
         purchase = self.purchase
-        if purchase.gate_id != wish.gate_id:
+        if purchase.gate_id != spend_request.gate_id:
             return SpendResult(Spend.FOREIGN, purchase)
         is_held = purchase.state is PurchaseState.LIVE and purchase.failure is not None  # see `quarantine`
         is_over = purchase.expires_ms is not None and purchase.expires_ms <= now_ms
@@ -143,22 +143,22 @@ class _Held:
         is_there = self.is_due or (purchase.state is PurchaseState.LIVE and (is_whole or not self._gate_deleted))
         if not is_there or purchase.remaining == 0 or is_over or is_held:
             return SpendResult(Spend.PARKED if is_held else _WITHOUT_CREDIT[purchase.state], purchase)
-        if self._gate_version != wish.gate_version and not self._gate_deleted:
+        if self._gate_version != spend_request.gate_version and not self._gate_deleted:
             return SpendResult(Spend.STALE, purchase)  # before any proof: what a call must show is the gate's to say
-        if wish.header is not None and (
+        if spend_request.header is not None and (
             purchase.token_used
-            or (wish.is_once and not is_whole)
-            or not hmac.compare_digest(wish.header, purchase.header_hash)
+            or (spend_request.is_once and not is_whole)
+            or not hmac.compare_digest(spend_request.header, purchase.header_hash)
         ):
             return SpendResult(Spend.WITHHELD, purchase)
         if self._gate_deleted:
             # Claimed before the delete: one call is served, the rest is void (contract 2), if it is not so yet.
             self.is_taken_of_void = self.is_due
-            result = self.take(wish)
+            result = self.take(spend_request)
             self.is_voided = True
             self.purchase = _changed(self.purchase, state=PurchaseState.VOID, failure=GATE_DELETED)
             return result
-        return self.take(wish)
+        return self.take(spend_request)
 
     @property
     def is_due(self) -> bool:
@@ -167,13 +167,13 @@ class _Held:
         is_void = purchase.state is PurchaseState.VOID and purchase.failure == GATE_DELETED
         return is_void and purchase.remaining == purchase.granted
 
-    def take(self, wish: SpendRequest) -> SpendResult:
+    def take(self, spend_request: SpendRequest) -> SpendResult:
         """Take one credit, which is known to be there."""
         purchase = self.purchase
         self.spent += 1
-        self.is_token_used = self.is_token_used or wish.is_token
+        self.is_token_used = self.is_token_used or spend_request.is_token
         self.purchase = _changed(
-            purchase, remaining=purchase.remaining - 1, token_used=purchase.token_used or wish.is_token
+            purchase, remaining=purchase.remaining - 1, token_used=purchase.token_used or spend_request.is_token
         )
         return SpendResult(Spend.SPENT, self.purchase)
 
@@ -258,13 +258,14 @@ def spend_all(spends: Sequence[HeldSpend], now_ms: int) -> Steps[list[SpendResul
 
     Raises: ConstraintError for a call id that is there twice, or has a row of its own already.
     """
-    yield gates_as_they_are(spend.wish.gate_id for spend in spends)
+    yield gates_as_they_are(spend.spend_request.gate_id for spend in spends)
     held_of = yield from _look_up(spends)
     if held_of and (yield purchases_to_change(*{held.purchase.id for held in held_of.values()})):
         held_of = yield from _look_up(spends)
     helds = [held_of.get(spend.purchase_id if spend.key is None else spend.key) for spend in spends]
     results = [
-        _UNKNOWN if held is None else held.ask(spend.wish, now_ms) for held, spend in zip(helds, spends, strict=True)
+        _UNKNOWN if held is None else held.ask(spend.spend_request, now_ms)
+        for held, spend in zip(helds, spends, strict=True)
     ]
     changed = {held.purchase.id: held for held in held_of.values() if held.spent}
     short = yield from _take(changed, now_ms)
@@ -273,7 +274,7 @@ def spend_all(spends: Sequence[HeldSpend], now_ms: int) -> Steps[list[SpendResul
             if held is not None and held.purchase.id in short:
                 results[place] = yield from _spend_alone(spends[place], now_ms)
     calls = [
-        (spend.wish.call_id, result.purchase.id)
+        (spend.spend_request.call_id, result.purchase.id)
         for spend, result in zip(spends, results, strict=True)
         if result.outcome is Spend.SPENT and result.purchase is not None
     ]
@@ -285,11 +286,11 @@ def spend_all(spends: Sequence[HeldSpend], now_ms: int) -> Steps[list[SpendResul
 def _spend_alone(spend: HeldSpend, now_ms: int) -> Steps[SpendResult]:
     """One spend of a purchase that changes under our hands. Its call is the caller's to record."""
     (held,) = set((yield from _look_up([spend])).values())
-    result = held.ask(spend.wish, now_ms)
+    result = held.ask(spend.spend_request, now_ms)
     if held.spent and (yield from _take({held.purchase.id: held}, now_ms)):
         (seen,) = set((yield from _look_up([spend])).values())
         # Where credits are left nobody was faster: they are closed, their sale is live. The next inspection holds it.
-        is_contradicted = seen.ask(spend.wish, now_ms).outcome is Spend.SPENT
+        is_contradicted = seen.ask(spend.spend_request, now_ms).outcome is Spend.SPENT
         return SpendResult(Spend.PARKED if is_contradicted else Spend.EXHAUSTED, _changed(held.purchase, remaining=0))
     return result
 
@@ -301,23 +302,23 @@ def spend_one(spend: HeldSpend, now_ms: int) -> Steps[SpendResult]:
     return result
 
 
-def look_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Statement:
+def look_of_payer(payer: str, spend_request: SpendRequest, now_ms: int) -> Statement:
     """Return the query for the purchase that a wallet's call is spent from.
 
     It reads all that the wallet ever bought.
     """
     since_ms = now_ms - PARKED_SHOWN_MS
-    return _Q.oldest_of_payer(payer=payer, gate_id=wish.gate_id, now_ms=now_ms, parked_since_ms=since_ms)
+    return _Q.oldest_of_payer(payer=payer, gate_id=spend_request.gate_id, now_ms=now_ms, parked_since_ms=since_ms)
 
 
 @unit_of_work
-def spend_of_payer(payer: str, wish: SpendRequest, now_ms: int) -> Steps[SpendResult]:
+def spend_of_payer(payer: str, spend_request: SpendRequest, now_ms: int) -> Steps[SpendResult]:
     """Spend a credit of the oldest purchase that a wallet has at the gate; the caller is that wallet."""
     while True:
-        rows = yield look_of_payer(payer, wish, now_ms)
+        rows = yield look_of_payer(payer, spend_request, now_ms)
         if not rows:
             return _UNKNOWN
-        result = yield from spend_one(HeldSpend(None, rows[0]["id"], wish), now_ms)
+        result = yield from spend_one(HeldSpend(None, rows[0]["id"], spend_request), now_ms)
         if result.outcome is not Spend.EXHAUSTED:  # else another transaction was faster: the next one
             return result
 
