@@ -12,9 +12,8 @@ from tollkeeper.cli.options import KeyFile, read_wallet_key
 from tollkeeper.cli.output import EXIT_FAILED, refuse, tell
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from tollkeeper.client.gateway_account import GatewayAccount
+    from tollkeeper.core.json_types import JsonObject
 
 
 def login_command(
@@ -100,7 +99,7 @@ def whoami_command(*, gateway: Gateway = None, key_file: OwnerKey = None, as_jso
     Example: tollkeeper whoami
     """
 
-    async def ask(account: GatewayAccount) -> dict[str, Any]:
+    async def ask(account: GatewayAccount) -> JsonObject:
         if account.token is None:
             refuse(f"nobody is logged in at {account.url}: run `tollkeeper login`", code=EXIT_FAILED)
         return {"gateway": account.url, **await account.ask("GET", "/api/v1/auth/me", has="walletAddress")}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from tollkeeper.client.gateway_account import GatewayAccount
+    from tollkeeper.core.json_types import JsonMapping
 
 T = TypeVar("T")
 
@@ -74,7 +75,7 @@ def show_json(value: object) -> None:
     tell(json.dumps(value, indent=2))
 
 
-def show_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Callable[[Any], object]], empty: str) -> None:
+def show_table(rows: Sequence[JsonMapping], columns: Mapping[str, Callable[[Any], object]], empty: str) -> None:
     """Print rows in columns of equal width, or a sentence where there are none."""
     if not rows:
         tell(empty)

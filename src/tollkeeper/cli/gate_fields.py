@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
+
+    from tollkeeper.core.json_types import JsonMapping
 
 
 def _as_it_is(value: Any) -> Any:  # noqa: ANN401 - of the option's own type
@@ -113,7 +115,7 @@ def with_gate_fields(
         parameters = [one for one in own.parameters.values() if one.name != "fields"]
         parameters += [one.parameter(is_required=one.wire == "price" and not is_update) for one in table]
         run.__doc__, run.__name__ = command.__doc__, command.__name__
-        annotations: Mapping[str, Any] = {one.name: one.annotation for one in parameters}
+        annotations: JsonMapping = {one.name: one.annotation for one in parameters}
         run.__annotations__ = dict(annotations)
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # where inspect looks for it
         return run

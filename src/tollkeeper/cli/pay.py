@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.client.buying import PaidCall, WantedCall
     from tollkeeper.client.paid_answer import PaidAnswer
+    from tollkeeper.core.json_types import JsonObject
 
 _AGAIN: Final = "Run the same command again: it sends this payment and signs no other one."
 _COST: Final = {
@@ -132,7 +133,7 @@ def _cost_of(call: PaidCall) -> str:
     return _COST["unknownCredit" if is_credit else call.charge].format(amount=format_usdc(call.amount_micro))
 
 
-def _as_json(wanted: WantedCall, call: PaidCall, answer: PaidAnswer) -> dict[str, Any]:
+def _as_json(wanted: WantedCall, call: PaidCall, answer: PaidAnswer) -> JsonObject:
     import base64
 
     from tollkeeper.core.usdc import format_usdc

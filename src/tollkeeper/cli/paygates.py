@@ -23,6 +23,7 @@ from tollkeeper.cli.output import EXIT_FAILED, refuse, say, tell, write
 
 if TYPE_CHECKING:
     from tollkeeper.client.gateway_account import GatewayAccount
+    from tollkeeper.core.json_types import JsonObject
 
 paygate_app = typer.Typer(help="PayGates, at a running gateway.", no_args_is_help=True)
 
@@ -49,7 +50,7 @@ def create_command(
     if ("targetUrl" in fields) == (file is not None):
         raise typer.BadParameter("give either --target or --file")
 
-    async def create(account: GatewayAccount) -> dict[str, Any]:
+    async def create(account: GatewayAccount) -> JsonObject:
         if file is not None and account.token is None:
             raise typer.BadParameter("a file needs --key-file, or a login: it belongs to a wallet")
         return await account.create(fields, file)
@@ -64,7 +65,7 @@ def create_command(
     _warn(made)
 
 
-def _warn(made: dict[str, Any]) -> None:
+def _warn(made: JsonObject) -> None:
     for warning in made.get("warnings", ()):
         say(f"warning: {warning['message']}", typer.colors.YELLOW, sys.stderr)
 
@@ -76,7 +77,7 @@ def list_command(*, gateway: Gateway = None, key_file: OwnerKey = None, as_json:
     Example: tollkeeper paygate list --key-file wallet.key
     """
 
-    async def listed(account: GatewayAccount) -> list[dict[str, Any]]:
+    async def listed(account: GatewayAccount) -> list[JsonObject]:
         return [gate async for gate in account.items("/api/v1/paygates")]
 
     gates = at_gateway(gateway, key_file, listed)
@@ -105,7 +106,7 @@ def show_command(named: Named, *, gateway: Gateway = None, key_file: OwnerKey = 
     Example: tollkeeper paygate show weather
     """
 
-    async def read(account: GatewayAccount) -> dict[str, Any]:
+    async def read(account: GatewayAccount) -> JsonObject:
         return await account.of(await account.find(named), "GET", has="accessUrl")
 
     gate = at_gateway(_gateway_of(named, gateway), key_file, read)
@@ -135,7 +136,7 @@ def update_command(
     if not fields and file is None:
         raise typer.BadParameter("name a field to change; `tollkeeper paygate update --help` lists them")
 
-    async def update(account: GatewayAccount) -> dict[str, Any]:
+    async def update(account: GatewayAccount) -> JsonObject:
         return await account.update(await account.find(named), fields, file)
 
     gate = at_gateway(_gateway_of(named, gateway), key_file, update)
@@ -168,7 +169,7 @@ def delete_command(
     if not yes and not (sys.stdin and sys.stdin.isatty()):
         raise typer.BadParameter("a delete voids the credits that buyers hold: give --yes")
 
-    async def delete(account: GatewayAccount) -> dict[str, Any]:
+    async def delete(account: GatewayAccount) -> JsonObject:
         gate = await account.find(named)
         if not yes:
             held = (await account.of(gate, "GET", "/stats", has="outstanding"))["outstanding"]
@@ -194,7 +195,7 @@ def secret_command(
     Example: tollkeeper paygate secret weather
     """
 
-    async def replace(account: GatewayAccount) -> dict[str, Any]:
+    async def replace(account: GatewayAccount) -> JsonObject:
         return await account.of(await account.find(named), "POST", "/secret", has="secret")
 
     made = at_gateway(_gateway_of(named, gateway), key_file, replace)

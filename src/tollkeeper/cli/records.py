@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.client.gateway_account import Gate, GatewayAccount
+    from tollkeeper.core.json_types import JsonObject
 
 _EVERY: Final = 100
 _FOLLOW_SECONDS: Final = 2.0
@@ -49,7 +50,7 @@ def stats_command(
     """
     query = {name: value for name, value in (("from", since), ("to", until), ("bucket", bucket)) if value}
 
-    async def ask(account: GatewayAccount) -> dict[str, Any]:
+    async def ask(account: GatewayAccount) -> JsonObject:
         if named is None:
             return await account.ask("GET", "/api/v1/stats", has="revenue", params=query)
         return await account.of(await account.find(named), "GET", "/stats", has="revenue", params=query)
@@ -111,14 +112,14 @@ async def _gates(account: GatewayAccount, named: str | None) -> dict[str, Gate]:
 
 
 async def show_requests(
-    account: GatewayAccount, gates: dict[str, Gate], query: dict[str, Any], *, follow: bool, as_json: bool = False
+    account: GatewayAccount, gates: dict[str, Gate], query: JsonObject, *, follow: bool, as_json: bool = False
 ) -> None:
     """Print the newest requests of gates, and with `follow` those that come, for ever. Raises: RefusedError."""
     import asyncio
 
     shown: set[str] = set()
     while True:
-        newest: list[tuple[str, dict[str, Any]]] = []
+        newest: list[tuple[str, JsonObject]] = []
         for slug, gate in gates.items():
             page = await account.of(gate, "GET", "/requests", has="data", params=query)
             newest += [(slug, row) for row in page["data"]]
@@ -133,7 +134,7 @@ async def show_requests(
         await asyncio.sleep(_FOLLOW_SECONDS)
 
 
-def _line_of(slug: str, row: dict[str, Any]) -> str:
+def _line_of(slug: str, row: JsonObject) -> str:
     code = f" {row['code']}" if row["code"] else ""
     paid = f"  {row['purchaseId']}" if row["purchaseId"] else ""
     milliseconds = row["durationUs"] / 1000
@@ -159,7 +160,7 @@ def history_command(
     query = {"limit": limit, "offset": offset, **({} if network is None else {"network": network})}
     prefix = "/hub" if hub is None else ""
 
-    async def ask(account: GatewayAccount) -> dict[str, Any]:
+    async def ask(account: GatewayAccount) -> JsonObject:
         return await account.ask("GET", f"{prefix}/api/v1/history", has="history", params=query)
 
     told = at_gateway(hub or gateway, key_file, ask)
@@ -196,7 +197,7 @@ def credits_command(
         _show_kept(as_json=as_json)
         return
 
-    async def ask(account: GatewayAccount) -> list[dict[str, Any]]:
+    async def ask(account: GatewayAccount) -> list[JsonObject]:
         if account.token is None:
             refuse(
                 f"nobody is logged in at {account.url}: give --key-file, or run `tollkeeper login`; "

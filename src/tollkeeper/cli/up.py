@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tollkeeper.client.gateway_account import GatewayAccount
+    from tollkeeper.core.json_types import JsonMapping
 
 _READY_SECONDS: Final = 90
 _STOP_SECONDS: Final = 60
@@ -109,7 +110,7 @@ async def _sell(account: GatewayAccount, running: _Running, fields: Mapping[str,
         raise RefusedError(f"the requests can no longer be read: {failed}") from failed
 
 
-def _show(made: Mapping[str, Any], running: _Running) -> None:
+def _show(made: JsonMapping, running: _Running) -> None:
     from tollkeeper.settings import typed_command
 
     link, money = made["accessUrl"], " (play money)" if running.is_sandbox else ""

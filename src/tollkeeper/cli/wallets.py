@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,7 @@ from tollkeeper.cli.options import KeyFile, check_url, read_wallet_key
 from tollkeeper.cli.output import EXIT_FAILED, refuse, tell
 
 if TYPE_CHECKING:
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.networks import Network
 
 wallet_app = typer.Typer(help="Wallets of your own.", no_args_is_help=True)
@@ -101,7 +102,7 @@ def balance_command(
     except (ApiError, ValueError) as error:
         raise typer.BadParameter(str(error)) from None
     try:
-        held: dict[str, Any] = asyncio.run(balances_of(holder, chosen, rpc_url))
+        held: JsonObject = asyncio.run(balances_of(holder, chosen, rpc_url))
     except RefusedError as error:
         refuse(str(error), code=EXIT_FAILED)
     told = {"walletAddress": shown_address(holder), "network": chosen.name, **held}

@@ -14,7 +14,7 @@ import asyncio
 import base64
 import hashlib
 import secrets
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from tollkeeper.client.requests import RefusedError, ask, require_unheard
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import aiohttp
+
+    from tollkeeper.core.json_types import JsonObject
 
 _HOST: Final = "127.0.0.1"
 _SECONDS: Final = 300
@@ -34,7 +36,7 @@ _NOTHING: Final = "There is nothing here.\n"
 
 async def log_in_by_browser(
     session: aiohttp.ClientSession, server: str, dashboard: str, open_page: Callable[[str, str], None]
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the gateway's answer to a login that a browser let in.
 
     `open_page` is told the page's URL and the code that both sides show. Raises: RefusedError.

@@ -17,7 +17,7 @@ import asyncio
 import os
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import aiohttp
 from yarl import URL
@@ -43,6 +43,7 @@ from tollkeeper.core.usdc import format_usdc
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from tollkeeper.core.json_types import JsonMapping
     from tollkeeper.core.keys.wallet_keys import WalletKey
     from tollkeeper.core.x402.version1 import EvmPayload, SolanaPayload
 
@@ -318,7 +319,7 @@ def _amount(shown: object) -> int:
 
 
 async def _sign(
-    session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, wanted: WantedCall
+    session: aiohttp.ClientSession, requirements: JsonMapping, key: WalletKey, wanted: WantedCall
 ) -> EvmPayload | SolanaPayload:
     try:
         check_terms(requirements, key.address)
@@ -328,7 +329,7 @@ async def _sign(
 
 
 async def _sign_on_evm(
-    _session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, _wanted: WantedCall
+    _session: aiohttp.ClientSession, requirements: JsonMapping, key: WalletKey, _wanted: WantedCall
 ) -> EvmPayload | SolanaPayload:
     nonce = os.urandom(_NONCE_SIZE_BYTES)
     authorization = authorization_for(requirements, key.address.lower(), nonce, int(time.time()))
@@ -336,7 +337,7 @@ async def _sign_on_evm(
 
 
 async def _sign_on_solana(
-    session: aiohttp.ClientSession, requirements: Mapping[str, Any], key: WalletKey, wanted: WantedCall
+    session: aiohttp.ClientSession, requirements: JsonMapping, key: WalletKey, wanted: WantedCall
 ) -> EvmPayload | SolanaPayload:
     terms = solana_terms(requirements)
     if wanted.rpc_url is None:

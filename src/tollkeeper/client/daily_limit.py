@@ -6,10 +6,11 @@ A payment is counted before it is signed. It is taken back once it is known that
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Final
 
 from tollkeeper.client.requests import RefusedError
 from tollkeeper.client.state_folder import locked, open_folder, read_state, write_state
+from tollkeeper.core.json_types import JsonObject
 from tollkeeper.core.usdc import format_usdc
 
 _FOLDER: Final = "spending"
@@ -49,6 +50,6 @@ class DailyLimit:
             others = [one for one in self._recent(time.time_ns()) if one["at"] != number]
             write_state(self._folder / _FILE, {"payments": others})
 
-    def _recent(self, now: int) -> list[dict[str, Any]]:
+    def _recent(self, now: int) -> list[JsonObject]:
         payments = read_state(self._folder / _FILE).get("payments", [])
         return [one for one in payments if one["at"] > now - _DAY_SECONDS * 1_000_000_000]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     import aiohttp
 
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.keys.wallet_keys import WalletKey
 
 GATES: Final = "/api/v1/paygates"
@@ -56,13 +57,13 @@ class GatewayAccount:
         has: str = "",
         token: str | None = None,
         **options: Any,  # noqa: ANN401 - the session's own
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return the JSON object that the gateway answers. Raises: RefusedError."""
         bearer = token or self.token
         headers = {} if bearer is None else {"Authorization": f"Bearer {bearer}"}
         return await ask(self._session, method, self.url + path, has=has, headers=headers, **options)
 
-    async def items(self, path: str, listed: str = "data", **query: object) -> AsyncIterator[dict[str, Any]]:
+    async def items(self, path: str, listed: str = "data", **query: object) -> AsyncIterator[JsonObject]:
         """Yield every item of a list, page after page. Raises: RefusedError."""
         offset = 0
         while True:
@@ -74,7 +75,7 @@ class GatewayAccount:
                 return
             offset += _PAGE
 
-    async def create(self, fields: Mapping[str, object], file: Path | None = None) -> dict[str, Any]:
+    async def create(self, fields: Mapping[str, object], file: Path | None = None) -> JsonObject:
         """Make a PayGate, and keep its management token where it has one. Raises: RefusedError, OSError."""
         if file is None:
             made = await self.ask("POST", GATES, has="accessUrl", json=dict(fields))
@@ -87,7 +88,7 @@ class GatewayAccount:
                 write_state(_path_of(self.url, str(made["slug"])), content)
         return made
 
-    async def update(self, gate: Gate, fields: Mapping[str, object], file: Path | None = None) -> dict[str, Any]:
+    async def update(self, gate: Gate, fields: Mapping[str, object], file: Path | None = None) -> JsonObject:
         """Change a PayGate: all of these fields, or nothing. Raises: RefusedError, OSError."""
         if file is None:
             return await self.of(gate, "PUT", has="accessUrl", json=dict(fields))
@@ -102,7 +103,7 @@ class GatewayAccount:
         *,
         has: str = "",
         **options: Any,  # noqa: ANN401 - the session's own
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Ask for something of one gate. Raises: RefusedError."""
         return await self.ask(method, f"{GATES}/{gate.id}{path}", has=has, token=gate.token, **options)
 

@@ -15,7 +15,7 @@ import secrets
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from yarl import URL
@@ -25,6 +25,8 @@ from tollkeeper.client.state_folder import open_folder, read_state, write_state
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
+
+    from tollkeeper.core.json_types import JsonObject
 
 _FOLDER: Final = "purchases"
 
@@ -171,7 +173,7 @@ class PurchaseStore:
 
 
 def _purchase_in(path: Path) -> KeptPurchase | None:
-    content: dict[str, Any] = read_state(path)
+    content: JsonObject = read_state(path)
     try:
         return msgspec.convert(content, KeptPurchase)
     except msgspec.ValidationError:  # of another version

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from yarl import URL
@@ -21,11 +21,11 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.wallets import parse_wallet
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     import aiohttp
 
+    from tollkeeper.core.json_types import JsonMapping, JsonObject
     from tollkeeper.core.keys.wallet_keys import WalletKey
 
 _FOLDER: Final = "logins"
@@ -50,7 +50,7 @@ async def log_in(session: aiohttp.ClientSession, base_url: str, key: WalletKey) 
     return token
 
 
-async def sign_in(session: aiohttp.ClientSession, base_url: str, key: WalletKey) -> dict[str, Any]:
+async def sign_in(session: aiohttp.ClientSession, base_url: str, key: WalletKey) -> JsonObject:
     """Return the answer to a login of this wallet at `base_url`. Raises: RefusedError."""
     base = require_unheard(base_url)
     asked = await ask(session, "GET", f"{base_url}/api/v1/auth/message?walletAddress={key.address}", has="message")
@@ -88,7 +88,7 @@ class KeptLogins:
         """Raises: RefusedError where the folder cannot be made."""
         self._folder = open_folder(_FOLDER)
 
-    def keep(self, server: str, wallet: str, answer: Mapping[str, Any]) -> None:
+    def keep(self, server: str, wallet: str, answer: JsonMapping) -> None:
         """Keep a login by the server's answer to it. Raises: RefusedError."""
         tokens = (answer.get("accessToken"), answer.get("refreshToken"))
         if not all(isinstance(token, str) for token in tokens):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.networks import CAIP2_NAMES, NETWORKS
 from tollkeeper.core.x402.version1 import X402_VERSION, Payment, encode_header, encode_payment_header
@@ -18,6 +18,7 @@ from tollkeeper.core.x402.version2 import PAYMENT_HEADER, VERSION
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from tollkeeper.core.json_types import JsonMapping, JsonObject
     from tollkeeper.core.x402.version1 import EvmPayload, SolanaPayload
 
 # How a seller of version 2 may have the payment made and carried out, of what is signed here.
@@ -32,9 +33,9 @@ class Offer:
     Both are as the seller sent them: nothing in them was checked. `resource`: what version 2 says is sold.
     """
 
-    requirements: dict[str, Any]
-    accepted: Mapping[str, Any] | None = None
-    resource: Mapping[str, Any] | None = None
+    requirements: JsonObject
+    accepted: JsonMapping | None = None
+    resource: JsonMapping | None = None
 
     def shown(self, payload: EvmPayload | SolanaPayload) -> dict[str, str]:
         """Return the header of a payment that takes this offer."""
@@ -42,7 +43,7 @@ class Offer:
             asked = self.requirements
             payment = Payment(X402_VERSION, asked["scheme"], asked["network"], payload)
             return {"X-Payment": encode_payment_header(payment)}
-        body: dict[str, Any] = {"x402Version": VERSION, "payload": payload.body(), "accepted": self.accepted}
+        body: JsonObject = {"x402Version": VERSION, "payload": payload.body(), "accepted": self.accepted}
         if self.resource is not None:
             body["resource"] = self.resource
         return {PAYMENT_HEADER: encode_header(body)}
@@ -63,7 +64,7 @@ def offers_of(headers: Mapping[str, str], body: bytes) -> list[Offer]:
     return offers
 
 
-def _of_version_2(required: Mapping[str, Any]) -> Iterator[Offer]:
+def _of_version_2(required: JsonMapping) -> Iterator[Offer]:
     resource = required.get("resource")
     for entry in _entries(required):
         network, extra = entry.get("network"), entry.get("extra")
@@ -75,13 +76,13 @@ def _of_version_2(required: Mapping[str, Any]) -> Iterator[Offer]:
         yield Offer(said, entry, resource if isinstance(resource, dict) else None)
 
 
-def _entries(said: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _entries(said: JsonMapping) -> Iterator[JsonObject]:
     offered = said.get("accepts")
     if isinstance(offered, list):
         yield from (entry for entry in offered if isinstance(entry, dict))
 
 
-def read_object(data: bytes) -> dict[str, Any]:
+def read_object(data: bytes) -> JsonObject:
     """The JSON object in these bytes; empty where there is none."""
     try:
         parsed = json.loads(data)

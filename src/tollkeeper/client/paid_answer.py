@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.client.offers import read_object
 from tollkeeper.client.requests import reason_of
@@ -13,6 +13,8 @@ from tollkeeper.core.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from tollkeeper.core.json_types import JsonObject
 
 CREDITS_IN: Final = "x-credit-token"
 _RECEIPTS: Final = ("x-payment-response", "payment-response")
@@ -74,7 +76,7 @@ class PaidAnswer:
         return reason_of(read_object(self.body))
 
     @property
-    def receipt(self) -> dict[str, Any]:
+    def receipt(self) -> JsonObject:
         """The decoded `X-Payment-Response`, else version 2's of a success; empty where there is none."""
         told = self._decoded("payment-response")
         return self._decoded("x-payment-response") or (told if told.get("success") is True else {})
@@ -126,7 +128,7 @@ class PaidAnswer:
         details = said.get("details") if isinstance(said, dict) else said
         return str(details.get("reason") if isinstance(details, dict) else details)
 
-    def _decoded(self, name: str) -> dict[str, Any]:
+    def _decoded(self, name: str) -> JsonObject:
         try:
             return read_object(base64.b64decode(self.headers.get(name, ""), validate=True))
         except ValueError:

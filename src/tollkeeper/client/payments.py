@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.client.requests import RefusedError, ask
 from tollkeeper.core.evm.encoding import (
@@ -25,10 +25,9 @@ from tollkeeper.core.wallets import parse_address_of, parse_wallet
 from tollkeeper.core.x402.version1 import EvmPayload, Payment, encode_payment_header
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import aiohttp
 
+    from tollkeeper.core.json_types import JsonMapping
     from tollkeeper.core.x402.version1 import SolanaPayload
 
 _TOKEN_NAMES: Final = frozenset({"USDC", "USD Coin"})  # as Circle deployed it, and as the specification writes it
@@ -38,7 +37,7 @@ _CLOCK_SKEW_SECONDS: Final = 60
 _SIGNED_FOR_SECONDS: Final = 600  # at most: whoever refuses a payment now could carry it out until its end
 
 
-def check_terms(requirements: Mapping[str, Any], payer: str) -> None:
+def check_terms(requirements: JsonMapping, payer: str) -> None:
     """Refuse requirements that are not an ordinary payment of USDC to somebody else, to the letter.
 
     Whether network, asset and amount are those that the buyer wants is decided by who calls.
@@ -60,7 +59,7 @@ def check_terms(requirements: Mapping[str, Any], payer: str) -> None:
         raise ValueError("extra.memo is more than a reference, and a payment's memo is published as its payer's")
 
 
-def authorization_for(requirements: Mapping[str, Any], payer: str, nonce: bytes, now_seconds: int) -> Authorization:
+def authorization_for(requirements: JsonMapping, payer: str, nonce: bytes, now_seconds: int) -> Authorization:
     """Return the authorization that version 1 requirements on EVM ask the payer to sign."""
     return Authorization(
         payer=payer,
@@ -72,13 +71,13 @@ def authorization_for(requirements: Mapping[str, Any], payer: str, nonce: bytes,
     )
 
 
-def payment_for(requirements: Mapping[str, Any], authorization: Authorization, private_key: bytes) -> str:
+def payment_for(requirements: JsonMapping, authorization: Authorization, private_key: bytes) -> str:
     """The `X-Payment` value of an authorization."""
     payload = payload_for(requirements, authorization, private_key)
     return encode_payment_header(Payment(1, requirements["scheme"], requirements["network"], payload))
 
 
-def payload_for(requirements: Mapping[str, Any], authorization: Authorization, private_key: bytes) -> EvmPayload:
+def payload_for(requirements: JsonMapping, authorization: Authorization, private_key: bytes) -> EvmPayload:
     """The authorization, signed under the token's domain as the requirements name it."""
     chain_id = normalise(requirements["network"]).chain_id
     extra = requirements["extra"]
@@ -96,7 +95,7 @@ def _spelled(authorization: Authorization) -> Authorization:
     )
 
 
-def solana_terms(requirements: Mapping[str, Any]) -> TransferTerms:
+def solana_terms(requirements: JsonMapping) -> TransferTerms:
     """Return the terms that version 1 requirements on Solana ask the payer to sign."""
     return TransferTerms(
         fee_payer=requirements["extra"]["feePayer"],
@@ -108,7 +107,7 @@ def solana_terms(requirements: Mapping[str, Any]) -> TransferTerms:
 
 
 def solana_payment_for(
-    requirements: Mapping[str, Any], terms: TransferTerms, seed: bytes, blockhash: str, nonce: bytes
+    requirements: JsonMapping, terms: TransferTerms, seed: bytes, blockhash: str, nonce: bytes
 ) -> str:
     """The `X-Payment` value of a transfer. Raises: as `solana_payload_for`."""
     payload = solana_payload_for(requirements, terms, seed, blockhash, nonce)
@@ -116,7 +115,7 @@ def solana_payment_for(
 
 
 def solana_payload_for(
-    requirements: Mapping[str, Any], terms: TransferTerms, seed: bytes, blockhash: str, nonce: bytes
+    requirements: JsonMapping, terms: TransferTerms, seed: bytes, blockhash: str, nonce: bytes
 ) -> SolanaPayload:
     """The signed transfer; `nonce` makes it another payment than the last one.
 

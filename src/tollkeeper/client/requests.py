@@ -10,6 +10,7 @@ import msgspec
 from yarl import URL
 
 from tollkeeper.core.configuration import is_loopback
+from tollkeeper.core.json_types import JsonObject
 from tollkeeper.core.printable import printable
 
 _WAIT_SECONDS: Final = 60
@@ -49,7 +50,7 @@ async def ask(
     *,
     has: str = "",
     **options: Any,  # noqa: ANN401 - the session's own
-) -> dict[str, Any]:
+) -> JsonObject:
     """The JSON object that was answered with success, which `has` a field where one is named. Raises: RefusedError."""
     try:
         async with session.request(method, url, allow_redirects=False, **options) as answer:

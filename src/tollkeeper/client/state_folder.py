@@ -11,7 +11,7 @@ import os
 import secrets
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -20,6 +20,8 @@ from tollkeeper.storage.engine.private_files import make_private_directory, open
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tollkeeper.core.json_types import JsonObject
 
 _VARIABLE: Final = "XDG_STATE_HOME"
 _WITHOUT_IT: Final = Path(".local") / "state"
@@ -46,7 +48,7 @@ def open_folder(name: str) -> Path:
     return folder
 
 
-def read_state(path: Path) -> dict[str, Any]:
+def read_state(path: Path) -> JsonObject:
     """Return the JSON object in a file; empty where there is none. Raises: RefusedError."""
     try:
         parsed = msgspec.json.decode(path.read_bytes())

@@ -11,12 +11,12 @@ import asyncio
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
-from litestar import Request, Response, asgi
+from litestar import Response, asgi
 
-from tollkeeper.api import PROCESS_MARK, Shell, clock_ms, new_request_id, ok, refused
+from tollkeeper.api import PROCESS_MARK, HttpRequest, Shell, clock_ms, new_request_id, ok, refused
 from tollkeeper.auth import Auth, auth_routes
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.configuration import AnonymousPaygates
@@ -421,7 +421,7 @@ def create_app(gateway: Gateway, beside: Sequence[ASGIRouteHandler | HTTPRouteHa
         return ok({"status": "ok"})
 
     @route(operations.READY)
-    async def readyz(request: Request[Any, Any, Any]) -> Response[bytes]:
+    async def readyz(request: HttpRequest) -> Response[bytes]:
         """Contract 2: database and hub."""
         del request
         checks, problems = await gateway.readiness()

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from litestar import Request, Response
+from litestar import Response
 from msgspec import UNSET
 
-from tollkeeper.api import bearer_token, clock_ms, iso, page_parameters, pagination, query_of, unless_known
+from tollkeeper.api import HttpRequest, bearer_token, clock_ms, iso, page_parameters, pagination, query_of, unless_known
 from tollkeeper.core.api.errors import ApiError, Code, login_required
 from tollkeeper.core.purchases import PurchaseState, credit_token, purchase_of_token
 from tollkeeper.core.x402.version2 import PAYMENT_HEADERS
@@ -67,7 +67,7 @@ class Balances:
 def credit_routes(balances: Balances, proofs: PaymentReader, auth: Auth) -> list[HTTPRouteHandler]:
     """The route handler."""
 
-    async def held(request: Request[Any, Any, Any], limit: int, offset: int) -> tuple[list[CreditBalance], int]:
+    async def held(request: HttpRequest, limit: int, offset: int) -> tuple[list[CreditBalance], int]:
         headers = request.headers
         shown = {name: headers[name.decode()].encode("latin-1") for name in PAYMENT_HEADERS if name.decode() in headers}
         token = headers.get("x-credit-token")
@@ -86,7 +86,7 @@ def credit_routes(balances: Balances, proofs: PaymentReader, auth: Auth) -> list
         return found[offset : offset + limit], len(found)
 
     @route(operations.CREDITS)
-    async def credits_held(request: Request[Any, Any, Any]) -> Response[bytes]:
+    async def credits_held(request: HttpRequest) -> Response[bytes]:
         """Contract 2: free; spends nothing."""
         limit, offset = page_parameters(query_of(request))
         data, total = await held(request, limit, offset)

@@ -11,7 +11,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from litestar.types import HTTPScope, Receive, Send
 
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.paygates.downloads import Part, StoredFile
     from tollkeeper.storage.engine.database import Database
     from tollkeeper.storage.files.store import FileStore
@@ -86,7 +87,7 @@ class Files:
     clock_ms: Callable[[], int]
     unnamed: dict[str, int] = field(default_factory=dict)
 
-    async def bought(self, file: StoredFile, purchase_id: str, request_id: str) -> dict[str, Any]:
+    async def bought(self, file: StoredFile, purchase_id: str, request_id: str) -> JsonObject:
         """Make a file's buyer the answer, with a link of this request's own. Raises: UNAVAILABLE."""
         expires = self.clock_ms() // 1000 + self.lifetime_seconds
         link = Link(file.id, purchase_id, expires, request_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import iso
 from tollkeeper.core.api.errors import ApiError, Code, invalid
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tollkeeper.auth import Auth, Session
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.gateway.management.paygates import Management
     from tollkeeper.web.visit import Answer, Visit
 
@@ -42,7 +43,7 @@ class AccountPages:
             for one in await self.auth.sessions(session)
         ]
         body = await self.management.page(visit.bearer, _GATES_MAX, 0)
-        addresses: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        addresses: dict[tuple[str, str], list[JsonObject]] = {}
         for gate in body["data"]:
             for paid in ({"network": gate["network"], "paymentAddress": gate["paymentAddress"]}, *gate["accepts"]):
                 addresses.setdefault((paid["paymentAddress"], paid["network"]), []).append(gate)

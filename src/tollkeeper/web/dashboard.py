@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote, urlsplit
 
 from litestar import asgi
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from litestar.handlers import ASGIRouteHandler
     from litestar.types import HTTPScope, Receive, Send
 
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.gateway.app import Gateway
     from tollkeeper.web.assets import Assets
     from tollkeeper.web.play import Play
@@ -141,9 +142,7 @@ class Dashboard:
             visit.check_origin()
         if not page.is_open:
             await visit.log_in()
-        given: dict[str, Any] = {
-            name: int(text) if name == "gate_id" else text for name, text in match.groupdict().items()
-        }
+        given: JsonObject = {name: int(text) if name == "gate_id" else text for name, text in match.groupdict().items()}
         return await page.handler(visit, **given)
 
 

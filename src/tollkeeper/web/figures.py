@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import clock_ms, iso
+from tollkeeper.core.json_types import JsonMapping, JsonObject
 from tollkeeper.core.paygates.statistics import DAY_MS, HOUR_MS
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.web.charts import SERIES_MAX, Chart, Series
@@ -22,7 +23,7 @@ _CALLS: Final = (
 )
 _NOTHING: Final = "Nothing happened in this time."
 
-Columns = list[tuple[str, dict[str, Any]]]
+Columns = list[tuple[str, JsonObject]]
 
 
 def span_of(query: Mapping[str, str], before: int = 0) -> tuple[int, dict[str, str]]:
@@ -34,7 +35,7 @@ def span_of(query: Mapping[str, str], before: int = 0) -> tuple[int, dict[str, s
     return days, {"from": iso(end_ms - days * DAY_MS), "to": iso(end_ms), "bucket": bucket}
 
 
-def columns_of(stats: Mapping[str, Any]) -> Columns:
+def columns_of(stats: JsonMapping) -> Columns:
     """Return each bucket of a report's time by its name, empty where nothing happened."""
     is_hour = stats["bucket"] == "hour"
     step, shape = (timedelta(hours=1), "%H:%M") if is_hour else (timedelta(days=1), "%d %b")
@@ -79,7 +80,7 @@ def revenue_by_gate_chart(columns: Columns, starts: list[int], revenue: Mapping[
     return Chart("by-gate", "Revenue by PayGate", summary, [name for name, _ in columns], series)
 
 
-def headline(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[dict[str, str]]:
+def headline(now: JsonMapping, before: JsonMapping) -> list[dict[str, str]]:
     """Return the numbers at the head of the overview, each with its change against the time before."""
     revenue, earlier = _micro(now["revenue"]), _micro(before["revenue"])
     calls, calls_before = now["calls"]["total"], before["calls"]["total"]
@@ -110,7 +111,7 @@ def _micro(text: str) -> int:
     return int(whole) * 10**6 + int(part.ljust(6, "0"))
 
 
-def _share(stats: Mapping[str, Any]) -> str:
+def _share(stats: JsonMapping) -> str:
     asked = stats["challenges"]
     return "none yet" if not asked else f"{min(100.0, 100 * stats['purchases'] / asked):.0f} %"
 

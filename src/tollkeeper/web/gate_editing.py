@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.api.errors import ApiError, Code, missing
 from tollkeeper.gateway.management.idempotency import key_among
@@ -20,8 +20,9 @@ from tollkeeper.web.gate_form import (
 from tollkeeper.web.paywall import LABELS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
+    from tollkeeper.core.json_types import JsonMapping, JsonObject
     from tollkeeper.core.paygates.model import PayGate
     from tollkeeper.gateway.management.paygates import Management
     from tollkeeper.gateway.management.statistics import Reports
@@ -35,7 +36,7 @@ _KINDS: Final = ("url", "file")
 class _Sent:
     """A gate's form as far as it was read."""
 
-    fields: dict[str, Any]
+    fields: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class GateEditing:
         """Show the form of a new PayGate."""
         return self._new(visit, _kind(visit), fresh_values(visit.place.default_network))
 
-    def _new(self, visit: Visit, kind: str, values: dict[str, Any], error: ApiError | None = None) -> Answer:
+    def _new(self, visit: Visit, kind: str, values: JsonObject, error: ApiError | None = None) -> Answer:
         return self._form(
             visit,
             values,
@@ -61,7 +62,7 @@ class GateEditing:
             once=os.urandom(16).hex(),
         )
 
-    def _form(self, visit: Visit, values: dict[str, Any], error: ApiError | None, **more: object) -> Answer:
+    def _form(self, visit: Visit, values: JsonObject, error: ApiError | None, **more: object) -> Answer:
         return visit.page(
             "gate_form.html",
             status=200 if error is None else error.status,
@@ -77,7 +78,7 @@ class GateEditing:
         kind, sent = _kind(visit), _Sent({})
         caller, _ = await self.management.may_send_form(visit.bearer, None)
 
-        def check(fields: dict[str, Any]) -> None:
+        def check(fields: JsonObject) -> None:
             body = create_body(_taken(visit, sent, fields), is_file=True)
             self.management.check_before_file(body, gate=None)
 
@@ -100,9 +101,7 @@ class GateEditing:
         gate = await self.management.read(visit.bearer, gate_id)
         return self._edit(visit, gate, values_of(gate))
 
-    def _edit(
-        self, visit: Visit, gate: Mapping[str, Any], values: dict[str, Any], error: ApiError | None = None
-    ) -> Answer:
+    def _edit(self, visit: Visit, gate: JsonMapping, values: JsonObject, error: ApiError | None = None) -> Answer:
         action = f"/app/paygates/{gate['id']}/edit"
         return self._form(visit, values, error, kind=gate["resourceType"], gate=gate, action=action, once="")
 
@@ -111,7 +110,7 @@ class GateEditing:
         gate, sent = await self.management.read(visit.bearer, gate_id), _Sent({})
         caller, stored = await self.management.may_send_form(visit.bearer, gate_id)
 
-        def check(fields: dict[str, Any]) -> None:
+        def check(fields: JsonObject) -> None:
             self._check_file(gate, _taken(visit, sent, fields), stored)
 
         try:
@@ -129,11 +128,11 @@ class GateEditing:
             return self._edit(visit, gate, values_sent(sent.fields, values_of(gate)), error)
         return visit.page("gate_saved.html", gate=changed, verb="saved")
 
-    def _check_file(self, gate: Mapping[str, Any], fields: dict[str, Any], stored: PayGate | None) -> None:
+    def _check_file(self, gate: JsonMapping, fields: JsonObject, stored: PayGate | None) -> None:
         if gate["resourceType"] == "file":
             self.management.check_before_file(update_body(fields, gate), gate=stored)
 
-    async def _read(self, visit: Visit, sent: _Sent, check: Callable[[dict[str, Any]], None]) -> Form:
+    async def _read(self, visit: Visit, sent: _Sent, check: Callable[[JsonObject], None]) -> Form:
         """Read the form; nothing of a file is stored before `check` agrees. Raises: ApiError."""
         form = await self.uploads.read(visit.headers, visit.chunks(), check)
         _taken(visit, sent, form.fields)
@@ -196,14 +195,14 @@ def _kind(visit: Visit) -> str:
     return kind if kind in _KINDS else "url"
 
 
-def _taken(visit: Visit, sent: _Sent, fields: dict[str, Any]) -> dict[str, Any]:
+def _taken(visit: Visit, sent: _Sent, fields: JsonObject) -> JsonObject:
     """Note the fields that came, for a form that is shown again. Raises: FORBIDDEN."""
     visit.check_csrf(fields)
     sent.fields = fields
     return fields
 
 
-def _no_file(_fields: dict[str, Any]) -> None:
+def _no_file(_fields: JsonObject) -> None:
     """Take no file: a browser sends an empty one with the form."""
 
 

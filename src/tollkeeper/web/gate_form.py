@@ -5,13 +5,13 @@ The names in the form are the API's. Only what a text field cannot hold has a na
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.api.errors import invalid
 from tollkeeper.core.paygates.fields import METHODS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from tollkeeper.core.json_types import JsonMapping, JsonObject
 
 _TEXTS: Final = ("targetUrl", "price", "method", "title", "description", "paymentAddress", "network", "mimeType")
 _CHOICES: Final = ("headerAuthMode", "creditBinding", "onFailure")
@@ -19,7 +19,7 @@ _FLAGS: Final = ("assumeValid", "requireAuth", "payerProof", "isEnabled")
 _FLAGS_OF_TARGETS: Final = ("allowSubpaths", "stream")
 _OF_TARGETS: Final = ("targetUrl", "headerAuthMode", "onFailure", *_FLAGS_OF_TARGETS)
 _EMPTY_IS_DEFAULT: Final = ("paymentAddress", "network", "mimeType", "slug")
-_FRESH: Final[dict[str, Any]] = {
+_FRESH: Final[JsonObject] = {
     **dict.fromkeys((*_TEXTS, "slug", "acceptsLines", "headerLines", "expireAfter"), ""),
     **dict.fromkeys((*_FLAGS, *_FLAGS_OF_TARGETS), False),
     "price": "0.01",
@@ -34,12 +34,12 @@ _FRESH: Final[dict[str, Any]] = {
 METHOD_NAMES: Final = METHODS
 
 
-def fresh_values(network: str) -> dict[str, Any]:
+def fresh_values(network: str) -> JsonObject:
     """Return what the form of a new PayGate shows."""
     return {**_FRESH, "network": network}
 
 
-def values_of(gate: Mapping[str, Any]) -> dict[str, Any]:
+def values_of(gate: JsonMapping) -> JsonObject:
     """Return what the form of this PayGate shows; `gate` as the API reads it."""
     lines = [f"{one['network']} {one['paymentAddress']}" for one in gate["accepts"]]
     expire = gate["creditsExpireAfter"]
@@ -53,13 +53,13 @@ def values_of(gate: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def values_sent(fields: Mapping[str, Any], shown: Mapping[str, Any]) -> dict[str, Any]:
+def values_sent(fields: JsonMapping, shown: JsonMapping) -> JsonObject:
     """Return what the form shows again after it was refused: what was sent, and of `shown` what is no field."""
     flags = {name: bool(fields.get(name)) for name in (*_FLAGS, *_FLAGS_OF_TARGETS)}
     return {**shown, **{name: str(text) for name, text in fields.items() if name in _FRESH}, **flags}
 
 
-def create_body(fields: Mapping[str, Any], *, is_file: bool) -> dict[str, Any]:
+def create_body(fields: JsonMapping, *, is_file: bool) -> JsonObject:
     """Return the body of the create that a form asks for. Raises: INVALID_PARAMETER."""
     body = _body(fields, is_file=is_file)
     if is_file:
@@ -67,7 +67,7 @@ def create_body(fields: Mapping[str, Any], *, is_file: bool) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value not in (None, [], {})}
 
 
-def update_body(fields: Mapping[str, Any], gate: Mapping[str, Any]) -> dict[str, Any]:
+def update_body(fields: JsonMapping, gate: JsonMapping) -> JsonObject:
     """Return what a form changes of a PayGate as the API reads it. Raises: INVALID_PARAMETER.
 
     A field that says what is so already is left out: somebody else may have changed another one meanwhile.
@@ -81,14 +81,14 @@ def update_body(fields: Mapping[str, Any], gate: Mapping[str, Any]) -> dict[str,
     return changed
 
 
-def target_body(fields: Mapping[str, Any]) -> dict[str, Any]:
+def target_body(fields: JsonMapping) -> JsonObject:
     """Return what a test of the target is told of it. Raises: INVALID_PARAMETER."""
-    body: dict[str, Any] = {name: fields[name] for name in ("targetUrl", "method") if fields.get(name)}
+    body: JsonObject = {name: fields[name] for name in ("targetUrl", "method") if fields.get(name)}
     headers = _header_lines(str(fields.get("headerLines", "")))
     return {**body, "targetHeaders": headers} if headers else body
 
 
-def _body(fields: Mapping[str, Any], *, is_file: bool) -> dict[str, Any]:
+def _body(fields: JsonMapping, *, is_file: bool) -> JsonObject:
     body = {name: fields[name] for name in (*_TEXTS, *_CHOICES, "slug", "credits") if name in fields}
     body |= {name: bool(fields.get(name)) for name in (*_FLAGS, *_FLAGS_OF_TARGETS)}
     body["accepts"] = _accepts(str(fields.get("acceptsLines", "")))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.gateway.management.paygates import GateFilter
 from tollkeeper.web.listing import Paging, as_csv, as_json
 
 if TYPE_CHECKING:
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.gateway.management.paygates import Management
     from tollkeeper.web.visit import Answer, Visit
 
@@ -55,11 +56,11 @@ class GateList:
             **paging.values(body["pagination"].total_count),
         )
 
-    async def _unowned(self) -> list[dict[str, Any]]:
+    async def _unowned(self) -> list[JsonObject]:
         """Return the newest PayGates that anybody may claim."""
         if self.management.ownership.anonymous is not AnonymousPaygates.MANAGE:
             return []
-        unowned: list[dict[str, Any]] = (await self.management.page(None, 20, 0))["data"]
+        unowned: list[JsonObject] = (await self.management.page(None, 20, 0))["data"]
         return unowned
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from tollkeeper.api import envelope, page_parameters
@@ -13,6 +13,8 @@ from tollkeeper.web.visit import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from tollkeeper.core.json_types import JsonMapping, JsonObject
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
@@ -37,7 +39,7 @@ class Paging:
         plain = {"limit": 20, "offset": 0}
         return "?" + urlencode({name: value for name, value in own.items() if value != plain.get(name)})
 
-    def values(self, total: int) -> dict[str, Any]:
+    def values(self, total: int) -> JsonObject:
         """Return what a template shows of the page's place among all."""
         last = min(self.offset + self.limit, total)
         return {
@@ -51,12 +53,12 @@ class Paging:
         }
 
 
-def as_json(body: Mapping[str, Any]) -> Answer:
+def as_json(body: JsonMapping) -> Answer:
     """Return a listing as the API has it."""
     return Answer(envelope(body), media_type="application/json")
 
 
-def as_csv(name: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Answer:
+def as_csv(name: str, columns: Sequence[str], rows: Sequence[JsonMapping]) -> Answer:
     """Return a listing as a file for a spreadsheet, which must not take a stranger's text for a formula."""
     text = io.StringIO()
     writer = csv.writer(text)

@@ -6,7 +6,7 @@ names this machine or the admin address: a name that a stranger's page led here 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tollkeeper.core.configuration import is_loopback
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.web.assets import Assets
 
 HEADERS: Final = (
@@ -55,7 +56,7 @@ def ops_page(text: str, assets: Assets, role: str) -> bytes:
     return rendered("ops.html", values).encode()
 
 
-def _tables(found: Mapping[str, Metric]) -> list[dict[str, Any]]:
+def _tables(found: Mapping[str, Metric]) -> list[JsonObject]:
     return [
         _table(
             "Nodes of the networks",
@@ -114,7 +115,7 @@ def _tables(found: Mapping[str, Metric]) -> list[dict[str, Any]]:
 
 def _table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], bad: Sequence[bool], note: str
-) -> dict[str, Any]:
+) -> JsonObject:
     marked = [{"cells": row, "isBad": place < len(bad) and bad[place]} for place, row in enumerate(rows)]
     return {"title": title, "columns": columns, "rows": marked, "note": note}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -19,6 +19,7 @@ from tollkeeper.web.visit import Answer
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.gateway.management.owner_lists import OwnerLists
     from tollkeeper.gateway.management.paygates import Management
     from tollkeeper.gateway.management.statistics import Reports
@@ -94,7 +95,7 @@ class Overview:
             gone.cancel()
 
 
-def _event(request: dict[str, Any]) -> dict[str, Any]:
+def _event(request: JsonObject) -> JsonObject:
     return {
         "id": request["requestId"],
         "at": request["at"],

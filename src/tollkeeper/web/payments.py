@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.gateway.management.owner_lists import STATES
 from tollkeeper.web.explanations import STATUSES
@@ -11,8 +11,7 @@ from tollkeeper.web.listing import Paging, as_csv, as_json
 from tollkeeper.web.paywall import EXPLORERS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from tollkeeper.core.json_types import JsonMapping, JsonObject
     from tollkeeper.gateway.management.owner_lists import OwnerLists
     from tollkeeper.web.visit import Answer, Visit
 
@@ -50,7 +49,7 @@ class PaymentPages:
         return visit.page("payment.html", payment=payment, meaning=STATUSES[payment["status"]])
 
 
-def linked(payment: Mapping[str, Any]) -> dict[str, Any]:
+def linked(payment: JsonMapping) -> JsonObject:
     """Add where the transaction is seen."""
     explorer = EXPLORERS.get(payment["network"], "")
     return {**payment, "explorer": explorer.format(payment["transaction"]) if payment["transaction"] else ""}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gzip
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tollkeeper.core.api.errors import Code
@@ -19,6 +19,7 @@ from tollkeeper.web.rendering import rendered
 
 if TYPE_CHECKING:
     from tollkeeper.core.api.errors import ApiError
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.networks import Network
     from tollkeeper.core.paygates.model import PayGate
     from tollkeeper.edge.server.call import InboundCall
@@ -105,7 +106,7 @@ class Paywall:
     def _assets_path(self) -> str:
         return f"{self._root}/assets/{self._assets.version}"
 
-    def _shown(self, opened: OpenGate) -> dict[str, Any]:
+    def _shown(self, opened: OpenGate) -> JsonObject:
         gate = opened.gate
         method = gate.methods[0]
         option = "" if method == "GET" else f" -X {method}"
@@ -131,7 +132,7 @@ class Paywall:
         }
 
 
-def _offer(network: Network, opened: OpenGate) -> dict[str, Any]:
+def _offer(network: Network, opened: OpenGate) -> JsonObject:
     asked = opened.offers[network.name].requirements
     return {
         "network": network.name,

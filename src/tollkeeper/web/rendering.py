@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import jinja2
+
+    from tollkeeper.core.json_types import JsonObject
 
 
 @cache
@@ -26,6 +28,6 @@ def templates() -> jinja2.Environment:
     return jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=Absent)
 
 
-def rendered(name: str, values: dict[str, Any]) -> str:
+def rendered(name: str, values: JsonObject) -> str:
     """Return the text of a template with these values."""
     return templates().get_template(name).render(values)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.paygates.statistics import RequestOutcome
 from tollkeeper.web.explanations import explain
 from tollkeeper.web.listing import Paging, as_csv, as_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from tollkeeper.core.json_types import JsonMapping, JsonObject
     from tollkeeper.gateway.management.owner_lists import OwnerLists
     from tollkeeper.web.visit import Answer, Visit
 
@@ -54,7 +53,7 @@ class RequestPages:
         )
 
 
-def _stages(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _stages(request: JsonMapping) -> list[JsonObject]:
     """Return the parts of a request's time, each with where it lies in the whole."""
     took = request["durationUs"] / 1000
     began, whole = request["atMs"] - took, max(took, 0.001)

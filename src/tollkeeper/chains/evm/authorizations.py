@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.chains.evm.logs import LogRange
     from tollkeeper.chains.rpc import Answer, Call
+    from tollkeeper.core.json_types import JsonObject
 
 # So many ranges of blocks are asked for at most, however long ago it may have been: of Base, three months, where nodes
 # show as many blocks at once as most do.
@@ -214,7 +215,7 @@ class AuthorizationReader:
         return found
 
 
-def _read(answer: dict[str, Any]) -> SignedTransaction:
+def _read(answer: JsonObject) -> SignedTransaction:
     transaction = evm.Transaction(
         chain_id=quantity(answer["chainId"]),
         nonce=quantity(answer["nonce"]),

@@ -19,6 +19,8 @@ from tollkeeper.core.evm.receipt_logs import Log
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from tollkeeper.core.json_types import JsonObject
+
 # A pass over many transactions asks for the same blocks again and again; nobody else does.
 _REMEMBERED_SECONDS: Final = 20.0
 _TRANSACTIONS_MAX: Final = 20_000
@@ -75,7 +77,7 @@ class BlockLogs:
             del self._blocks[key]
 
 
-def read_log(log: dict[str, Any]) -> Log:
+def read_log(log: JsonObject) -> Log:
     """Return a log object. Raises: KeyError, TypeError, AttributeError for what is none."""
     return Log(log["address"].lower(), tuple(topic.lower() for topic in log["topics"]), log["data"].lower())
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 
@@ -21,6 +21,8 @@ from tollkeeper.core.evm.receipt_logs import shows_transfer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+
+    from tollkeeper.core.json_types import JsonObject
 
 _LOG = structlog.get_logger("tollkeeper.chains")
 # More than so many are looked for by blocks: the receipts of the first name blocks, which show many of the others.
@@ -70,7 +72,7 @@ def require_shown(answer: Answer) -> None:
         raise RpcUnavailable(msg)
 
 
-def judge_receipt(expected: Expected, receipt: dict[str, Any]) -> Verdict:
+def judge_receipt(expected: Expected, receipt: JsonObject) -> Verdict:
     """Judge the transfer by this receipt. Raises: RpcUnavailable if it is not that transaction's receipt."""
     try:
         if receipt["transactionHash"].lower() != expected.transaction_hash:

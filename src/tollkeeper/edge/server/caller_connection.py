@@ -15,6 +15,7 @@ from uvicorn.server import ServerState
 
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.http.client_addresses import rate_key
+from tollkeeper.core.json_types import JsonObject
 from tollkeeper.edge.server.call import InboundCall
 from tollkeeper.edge.server.client_liveness import Attendance, Presence
 from tollkeeper.edge.server.delayed_close import Lingering
@@ -67,7 +68,7 @@ class CallerConnection(HttpToolsProtocol):
         self,
         config: Config,
         server_state: ServerState,
-        app_state: dict[str, Any],
+        app_state: JsonObject,
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)

@@ -7,7 +7,7 @@ long as `edge.server.timeouts` has it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -23,8 +23,9 @@ from tollkeeper.gateway.call.headers import CORS
 from tollkeeper.gateway.pages import is_for_person, page_of_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator
 
+    from tollkeeper.core.json_types import JsonMapping
     from tollkeeper.edge.shared.heads import ResponseHead
     from tollkeeper.edge.target.spool import SpooledBody
     from tollkeeper.gateway.call.credit_refusals import ExhaustedError
@@ -103,7 +104,7 @@ class Responder:
         lines += heads.receipt_line(call.presented, purchase)
         return lines + self.token_line(purchase.id) if call.has_bought else lines
 
-    def link(self, link: Mapping[str, Any]) -> None:
+    def link(self, link: JsonMapping) -> None:
         """Answer with the link to a file."""
         self._http.answer(200, JSON_LINE + self.receipt() + CORS, envelope(link))
 

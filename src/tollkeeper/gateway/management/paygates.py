@@ -275,7 +275,7 @@ class Management:
             raise ApiError(Code.AUTH_REQUIRED, "a file PayGate belongs to a wallet: log in to make one")
         return caller, None
 
-    def check_before_file(self, fields: dict[str, Any], *, gate: PayGate | None) -> None:
+    def check_before_file(self, fields: JsonObject, *, gate: PayGate | None) -> None:
         """Raises: what `create` or, of this gate, `update` would for these fields, whatever follows them."""
         if gate is not None and gate.file is None:
             raise invalid("file", "resourceType cannot change: this PayGate sells calls of its target")

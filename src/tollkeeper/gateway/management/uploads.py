@@ -45,7 +45,7 @@ _PART_HEAD_SIZE_BYTES: Final = 8 * 1024
 class Form:
     """A form that was read: its fields as JSON values, and its file, which is whole in the store."""
 
-    fields: dict[str, Any]
+    fields: JsonObject
     file: StoredFile | None
 
 

@@ -6,7 +6,7 @@ Each decision is a conditional statement of `storage.ledger.purchases`; who wait
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -23,6 +23,7 @@ from tollkeeper.storage.ledger.purchases import WITHOUT_LIMIT, Exposure, TrustCa
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.paygates.model import PayGate
     from tollkeeper.core.presented_payment import PresentedPayment
     from tollkeeper.core.purchases import Terms
@@ -168,7 +169,7 @@ class PurchaseDecisions:
         """Can somebody tell whether a trusted payment became final?"""
         return self.supported().is_ours or self.evidence.covers(network)
 
-    def purchase_data(self, gate: PayGate, terms: Terms, purchase_id: str) -> dict[str, Any]:
+    def purchase_data(self, gate: PayGate, terms: Terms, purchase_id: str) -> JsonObject:
         """Return what the hub's history says of the purchase."""
         return {
             "gateway": self._gateway_url,

@@ -9,7 +9,7 @@ The same order given again grants nothing more and shows the same token: the fir
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code
@@ -25,6 +25,7 @@ from tollkeeper.storage.ledger.purchases import Paid
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.networks import Family
     from tollkeeper.core.paygates.model import PayGate
     from tollkeeper.core.settlement.reconciliation import ChainPayment
@@ -48,7 +49,7 @@ class ManualGrants:
     new_id: Callable[[], str]
     random_bytes: Callable[[int], bytes]
 
-    async def honour(self, slug: str, transaction_hash: str, nonce: str | None) -> dict[str, Any]:
+    async def honour(self, slug: str, transaction_hash: str, nonce: str | None) -> JsonObject:
         """Grants what the payment in that transaction bought; `nonce` says which, where there are several.
 
         `isRepeated` in what is told: this very order granted it before. Raises: INVALID_PARAMETER for what is no hash,
@@ -111,7 +112,7 @@ class ManualGrants:
         if purchase is not None and purchase.gate_id != gate.id:
             raise ApiError(Code.CONFLICT, f"this payment was claimed at another PayGate, by purchase {purchase.id}")
 
-    async def _grant(self, payment: ChainPayment, gate: PayGate, *, is_deleted: bool) -> dict[str, Any]:
+    async def _grant(self, payment: ChainPayment, gate: PayGate, *, is_deleted: bool) -> JsonObject:
         network = payment.key.network
         terms = Terms(
             gate.id,

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.gateway.purchase.monitor import key_of
 
 if TYPE_CHECKING:
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.x402.version1 import PaymentKey
     from tollkeeper.gateway.facilitator.client import HubClient
     from tollkeeper.storage.ledger.purchase_rows import Purchase
@@ -81,7 +82,7 @@ class PendingPurchases:
     def pending(self, key: PaymentKey, purchase: Purchase | None, transaction: str = "") -> ApiError:
         """503 for an outcome that nobody knows yet: the same payment must be sent again, never a new one."""
         known = "" if purchase is None else purchase.transaction_hash or ""
-        details: dict[str, Any] = {
+        details: JsonObject = {
             "retry": "send the same payment again",
             "statusUrl": self._status_url + key.status_path,
             "transaction": transaction or known,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code, failed_check, payment_error
@@ -26,6 +26,7 @@ from tollkeeper.gateway.purchase.monitor import key_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.payment_offers import Tender
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.evidence.nodes import EvidenceNodes
@@ -179,7 +180,7 @@ def _seen_used(key: PaymentKey, finding: PaymentFinding) -> ApiError:
 
 def _used(what: str, key: PaymentKey, transaction: str, details: dict[str, str]) -> ApiError:
     """It was charged, however it looks by now: nobody is told to pay again for it."""
-    told: dict[str, Any] = failed_check(Reason.DUPLICATE.value, "unused", "an unused payment", f"one that {what}")
+    told: JsonObject = failed_check(Reason.DUPLICATE.value, "unused", "an unused payment", f"one that {what}")
     told |= details
     if transaction:
         told["transaction"] = transaction

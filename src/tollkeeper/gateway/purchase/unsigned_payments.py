@@ -7,12 +7,12 @@ nothing is charged before its wallet has signed it and the gate is shown it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
-from litestar import Request, Response
+from litestar import Response
 
-from tollkeeper.api import json_body, ok, string_field
+from tollkeeper.api import HttpRequest, json_body, ok, string_field
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code, invalid
 from tollkeeper.core.networks import Family, normalise
@@ -74,7 +74,7 @@ def unsigned_payment_routes(payments: UnsignedPayments) -> list[HTTPRouteHandler
     """Make the route handler."""
 
     @route(operations.UNSIGNED_PAYMENT)
-    async def unsigned(request: Request[Any, Any, Any]) -> Response[bytes]:
+    async def unsigned(request: HttpRequest) -> Response[bytes]:
         """Contract 11: free; nothing is charged before it is signed and shown."""
         body = await json_body(request)
         slug, network, payer = (string_field(body, name) for name in ("slug", "network", "payer"))

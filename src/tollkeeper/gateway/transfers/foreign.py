@@ -9,7 +9,7 @@ refused as used.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -24,6 +24,7 @@ from tollkeeper.gateway.transfers.request import refused_transfer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.payment_offers import Tender
     from tollkeeper.core.x402.version1 import Payment, Requirements
     from tollkeeper.gateway.evidence.nodes import EvidenceNodes
@@ -45,7 +46,7 @@ class ForeignTransfers:
 
     async def make(
         self, transfer: TransferRequest, payment: Payment, paid: Tender, terms: Requirements
-    ) -> tuple[dict[str, Any] | None, str]:
+    ) -> tuple[JsonObject | None, str]:
         """Return the body that our hub would answer, or None and the transaction that the facilitator named, if any.
 
         Raises: the refusal.
@@ -81,7 +82,7 @@ class ForeignTransfers:
         return None, answer.transaction
 
 
-def _told(payment: Payment, paid: Tender, transaction: str) -> dict[str, Any]:
+def _told(payment: Payment, paid: Tender, transaction: str) -> JsonObject:
     return {
         "success": True,
         "status": "success",

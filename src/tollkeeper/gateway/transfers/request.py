@@ -7,7 +7,7 @@ or a node names the wallet that is paid.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import string_field
 from tollkeeper.chains.rpc import RpcUnavailable
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from litestar.datastructures import Headers
 
+    from tollkeeper.core.json_types import JsonMapping, JsonObject
     from tollkeeper.core.paygates.challenge import Challenge
     from tollkeeper.core.payment_offers import Asset, Tender
     from tollkeeper.core.x402.version1 import Requirements
@@ -69,7 +70,7 @@ class TransferRequests:
     token_accounts: TokenAccounts
     public_url: str
 
-    async def read(self, body: dict[str, Any], headers: Headers) -> TransferRequest:
+    async def read(self, body: JsonObject, headers: Headers) -> TransferRequest:
         """Read the body's transfer, and how its caller wants it carried out.
 
         Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT, PAYMENT_INVALID,
@@ -111,7 +112,7 @@ class TransferRequests:
         require(form_checks(payment, assets, version=spoken_version(payment)))
         return tender_of(payment, assets[normalise(payment.network).name])
 
-    async def _recipient(self, tender: Tender, asset: Asset, body: Mapping[str, Any]) -> str:
+    async def _recipient(self, tender: Tender, asset: Asset, body: JsonMapping) -> str:
         """Return the wallet that is paid: the body names it, or a node says who owns the token account.
 
         Whatever the body says beside what was signed must be the same, as at the hub.

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-from litestar import Request, Response
+from litestar import Response
 
-from tollkeeper.api import clock_ms, iso, json_body, ok
+from tollkeeper.api import HttpRequest, clock_ms, iso, json_body, ok
 from tollkeeper.core.api.errors import ApiError, Code, payment_error
 from tollkeeper.core.paygates.challenge import Profile, profile_of
 from tollkeeper.core.purchases import SETTLEMENT_FAILED
@@ -42,6 +42,7 @@ from tollkeeper.gateway.transfers.request import refused_transfer
 if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.payment_offers import Tender
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.facilitator.client import HubClient
@@ -62,7 +63,7 @@ class DirectTransfers:
     profile: Profile
     foreign: ForeignTransfers
 
-    async def make(self, transfer: TransferRequest, payment: Payment, paid: Tender) -> dict[str, Any]:
+    async def make(self, transfer: TransferRequest, payment: Payment, paid: Tender) -> JsonObject:
         """Carry out what this payment pays, and return the hub's transfer body.
 
         Raises: the refusal; SETTLEMENT_PENDING, UNAVAILABLE.
@@ -74,7 +75,7 @@ class DirectTransfers:
             raise self._pending(paid.key, named)
         return body
 
-    async def _make_at_hub(self, transfer: TransferRequest, payment: Payment, paid: Tender) -> dict[str, Any]:
+    async def _make_at_hub(self, transfer: TransferRequest, payment: Payment, paid: Tender) -> JsonObject:
         await self._require_good(paid, self.hub.asked_of(payment, self.requests.terms(transfer, paid)))
         body = _asked_of_hub(payment, transfer, paid.value)
         key = f"transfer-{hashlib.sha256(body).hexdigest()}"
@@ -112,7 +113,7 @@ def transfer_routes(transfers: DirectTransfers) -> list[HTTPRouteHandler]:
     """Make the route handler."""
 
     @route(operations.TRANSFER)
-    async def transfer(request: Request[Any, Any, Any]) -> Response[bytes]:
+    async def transfer(request: HttpRequest) -> Response[bytes]:
         """Answer 402 without a payment, and with the hub's transfer body for one (contract 8)."""
         described = await transfers.requests.read(await json_body(request), request.headers)
         shown = {name: found for name in PAYMENT_HEADERS if (found := request.headers.getall(name.decode("ascii"), []))}
@@ -162,7 +163,7 @@ def _receipt(payment: Payment, paid: Tender, transaction: str, reason: str) -> d
     return {RECEIPT_HEADER: encode_header(receipt)}
 
 
-def _refusal_of(status: int, body: dict[str, Any]) -> ApiError | None:
+def _refusal_of(status: int, body: JsonObject) -> ApiError | None:
     """Turn the hub's refusal into ours; None where its answer says nothing that a caller could rely on."""
     error = body.get("error")
     if not isinstance(error, dict) or error.get("code") not in set(Code):

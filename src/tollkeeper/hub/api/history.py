@@ -6,12 +6,22 @@ History is JSON, and CSV where `Accept` prefers it.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from litestar import Request, Response
+from litestar import Response
 from litestar.params import FromPath
 
-from tollkeeper.api import bearer_token, etag_of, is_known, iso, page_parameters, pagination, query_of, unless_known
+from tollkeeper.api import (
+    HttpRequest,
+    bearer_token,
+    etag_of,
+    is_known,
+    iso,
+    page_parameters,
+    pagination,
+    query_of,
+    unless_known,
+)
 from tollkeeper.core.api.errors import ApiError, Code, invalid
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.settlement.history_csv import MEDIA_TYPE, history_csv, prefers_csv
@@ -30,7 +40,7 @@ if TYPE_CHECKING:
     from tollkeeper.auth import Auth
     from tollkeeper.storage.engine.database import Database
 
-AnyRequest: TypeAlias = Request[Any, Any, Any]
+AnyRequest: TypeAlias = HttpRequest
 _ROLES: Final = {"": (True, True), "signer": (True, False), "recipient": (False, True)}
 _NO_STORE: Final = {"Cache-Control": "no-store"}
 # A payer can make any number of signatures of one message, and none of them shows whose or of what it is.

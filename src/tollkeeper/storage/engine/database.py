@@ -13,13 +13,14 @@ from functools import wraps
 from typing import Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.json_types import JsonMapping, JsonObject
 
 P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 Value: TypeAlias = int | str | bytes | list[int] | list[str] | None
-Row: TypeAlias = Mapping[str, Any]  # the columns' types are the schema's; a store that reads a row names them
+Row: TypeAlias = JsonMapping  # the columns' types are the schema's; a store that reads a row names them
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Unit(Generic[T_co]):
 
     __slots__ = ("_args", "_function", "_named")
 
-    def __init__(self, function: Callable[..., Steps[T_co]], args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[..., Steps[T_co]], args: tuple[Any, ...], named: JsonObject) -> None:
         self._function, self._args, self._named = function, args, named
 
     @property

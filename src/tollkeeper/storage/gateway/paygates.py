@@ -29,6 +29,7 @@ from tollkeeper.storage.ledger.purchase_rows import in_whole
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.paygates.target_signing import HmacSecret
     from tollkeeper.storage.engine.database import Database, Row, Steps, Unit
     from tollkeeper.storage.engine.seals import Sealing
@@ -408,7 +409,7 @@ class PayGates:
             now_ms=gate.updated_ms,
         )
 
-    def _columns(self, gate: PayGate) -> dict[str, Any]:
+    def _columns(self, gate: PayGate) -> JsonObject:
         return {
             "id": gate.id,
             "version": gate.version,

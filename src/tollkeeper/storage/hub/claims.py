@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tollkeeper.core.json_types import JsonObject
 from tollkeeper.core.limits import PAYER_UNDER_WAY_MAX, PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.settlement.states import Proof, SettlementKind, State
 from tollkeeper.core.x402.verification import Reason
@@ -362,7 +363,7 @@ def _set_signed(new: NewSettlement, row: Settlement, transaction_hash: str) -> S
     return signed
 
 
-def _terms(new: NewSettlement) -> dict[str, Any]:
+def _terms(new: NewSettlement) -> JsonObject:
     return {
         "kind": new.kind.value,
         "payment": new.payment,

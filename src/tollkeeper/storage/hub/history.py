@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.settlement.states import HistoryRow
@@ -15,6 +15,7 @@ from tollkeeper.storage.hub.settlements import Settlement, read_row
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.storage.engine.database import Database
 
 _QUERIES: Final = load_queries("settlements.sql")
@@ -73,7 +74,7 @@ def history_row(settlement: Settlement, iso: Callable[[int], str]) -> HistoryRow
     )
 
 
-def _history(query: HistoryQuery) -> dict[str, Any]:
+def _history(query: HistoryQuery) -> JsonObject:
     return {
         "wallet": query.wallet,
         "as_signer": int(query.as_signer),

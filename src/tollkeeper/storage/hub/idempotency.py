@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.limits import REFUSALS_KEPT_SECONDS
 from tollkeeper.storage.engine.database import unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 
 if TYPE_CHECKING:
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.storage.engine.database import Database, Statement, Steps
 
 _QUERIES: Final = load_queries("idempotency.sql")
@@ -42,7 +43,7 @@ class KnownKey:
     fingerprint: str
     settlement_id: str | None
     attempt: int | None
-    answer: dict[str, Any] | None
+    answer: JsonObject | None
 
 
 async def find_key(database: Database, key: IdempotencyKey) -> KnownKey | None:
@@ -57,7 +58,7 @@ async def find_key(database: Database, key: IdempotencyKey) -> KnownKey | None:
 
 @unit_of_work
 def record_answer(
-    key: IdempotencyKey, answer: dict[str, Any], now_ms: int, failed: tuple[str, int] | None = None
+    key: IdempotencyKey, answer: JsonObject, now_ms: int, failed: tuple[str, int] | None = None
 ) -> Steps[bool]:
     """Remember what the request of this key was answered; False where it is bound already, and stays as it is.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.settlement.states import Proof, SettlementKind, State, may_move
@@ -21,8 +21,9 @@ from tollkeeper.storage.hub.idempotency import forget_failure, keep_failure
 from tollkeeper.storage.hub.payers import add_payer_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from tollkeeper.core.json_types import JsonMapping, JsonObject
     from tollkeeper.storage.engine.database import Database, Row, Statement, Steps
 
 _QUERIES: Final = load_queries("settlements.sql")
@@ -70,7 +71,7 @@ class Settlement:
         """The transaction that everybody is told of: whose outcome this is, "" where none was ever sent."""
         return "" if self.proof is Proof.NEVER_SENT else self.foreign_hash or self.transaction_hash
 
-    def may_be_claimed_again(self, by: Mapping[str, Any] | None) -> bool:
+    def may_be_claimed_again(self, by: JsonMapping | None) -> bool:
         """Would a new presentation of the payment start another attempt? `by`: the purchase data that came with it.
 
         What was tried for a gateway is tried again for that gateway alone: a transaction that failed has shown the
@@ -83,7 +84,7 @@ class Settlement:
             return True
         return by is not None and by.get("gateway") == json.loads(self.purchase_data).get("gateway")
 
-    def is_of_purchase(self, by: Mapping[str, Any] | None) -> bool:
+    def is_of_purchase(self, by: JsonMapping | None) -> bool:
         """Is it the settlement of the very purchase that this purchase data names?"""
         if self.purchase_data is None or by is None or by.get("purchaseId") is None:
             return False
@@ -127,7 +128,7 @@ def move(known: Settlement, to: Move) -> Steps[Moved | None]:
     Raises: ValueError for a transition that is not in the table.
     """
     check_move(known, to)
-    written: dict[str, Any] = {
+    written: JsonObject = {
         "id": known.id,
         "version": known.version,
         "fence": known.fence,

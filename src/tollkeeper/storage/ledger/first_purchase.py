@@ -7,10 +7,11 @@ what is claimed.
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from tollkeeper.core.json_types import JsonObject
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX, TRUST_LOST_SECONDS
 from tollkeeper.core.purchases import Claim, PurchaseState, Spend, next_look_ms
 from tollkeeper.core.x402.version1 import PaymentKey
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tollkeeper.storage.engine.database import Row, Statement, Steps
 
 _Q: Final = load_queries("gateway.sql")
-_NO_CREDITS: Final[dict[str, Any]] = {"granted": 0, "remaining": 0, "token_used": False, "expires_ms": None}
+_NO_CREDITS: Final[JsonObject] = {"granted": 0, "remaining": 0, "token_used": False, "expires_ms": None}
 
 
 class Exposure(msgspec.Struct, frozen=True):

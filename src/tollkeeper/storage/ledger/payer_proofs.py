@@ -6,10 +6,11 @@ with. What its chain can use no more is forgotten on the way. Nothing else of th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tollkeeper.core.json_types import JsonObject
 from tollkeeper.core.keys.sealing import place as sealed_place
 from tollkeeper.core.purchases import Spend
 from tollkeeper.core.x402.version1 import PaymentKey
@@ -83,7 +84,7 @@ class ShowPayment(msgspec.Struct, frozen=True, kw_only=True):
 
     def _written(self) -> Statement:
         key = self.key
-        columns: dict[str, Any] = msgspec.structs.asdict(self.row)
+        columns: JsonObject = msgspec.structs.asdict(self.row)
         return _Q.show_payment(
             id=self.purchase_id,
             network=key.network,

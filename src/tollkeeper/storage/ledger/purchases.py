@@ -9,7 +9,7 @@ of a claim and of a grant are in `first_purchase`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.keys.sealing import SealError, place
 from tollkeeper.core.purchases import (
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tollkeeper.core.api.errors import ApiError
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.x402.version1 import PaymentKey
     from tollkeeper.storage.engine.database import Database, Row, Steps
     from tollkeeper.storage.engine.seals import Sealing
@@ -225,7 +226,7 @@ class Purchases:
         was left of it. TAKEN where it was granted before, `was_honoured` where that was by the same order; where it is
         being settled or belongs to another gate, too. STALE where the gate changed.
         """
-        columns: dict[str, Any] = {
+        columns: JsonObject = {
             "gate_version": terms.gate_version,
             "price_micro": terms.price_micro,
             "credits": terms.credits,
@@ -239,12 +240,12 @@ class Purchases:
 
     @unit_of_work
     def _honour(
-        self, key: PaymentKey, terms: Terms, purchase_id: str, transaction_hash: str, columns: dict[str, Any]
+        self, key: PaymentKey, terms: Terms, purchase_id: str, transaction_hash: str, columns: JsonObject
     ) -> Steps[ClaimResult]:
         identity = {"network": key.network, "asset": key.asset, "payer": key.payer, "nonce": key.nonce}
         now_ms: int = columns["now_ms"]
         yield gates_as_they_are([terms.gate_id])
-        proven: dict[str, Any] = {"transaction_hash": transaction_hash, "now_ms": now_ms}
+        proven: JsonObject = {"transaction_hash": transaction_hash, "now_ms": now_ms}
         rows = yield _Q.purchase_by_payment(**identity)
         if rows and (yield purchases_to_change(rows[0]["id"])):
             rows = yield _Q.purchase_by_payment(**identity)

@@ -14,6 +14,7 @@ import asyncpg
 from tollkeeper.storage.engine.database import ConstraintError, StatementError, StorageError
 
 if TYPE_CHECKING:
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.storage.engine.database import Statement
 
 CONNECT_SECONDS: Final = 3.0
@@ -26,7 +27,7 @@ _STATEMENT_CLASSES: Final = frozenset({"0A", "21", "22", "23", "26", "2F", "38",
 AGAIN: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
-def options_of(url: str, *, seconds: float | None, is_read_only: bool = False) -> dict[str, Any]:
+def options_of(url: str, *, seconds: float | None, is_read_only: bool = False) -> JsonObject:
     """What asyncpg is told to connect by. `seconds`: each statement may take, None for any time."""
     parts = urlsplit(url)
     words = parse_qsl(parts.query, keep_blank_values=True)
