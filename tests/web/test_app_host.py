@@ -102,6 +102,8 @@ async def test_in_the_sandbox_the_test_owner_logs_in_and_the_test_buyer_pays(mar
         await page.goto(market.stack.gateway_url + "/app")
         await page.get_by_role("button", name="Log in as the test owner").click()
         await expect(page.locator("#feed-state")).to_have_text("Live", timeout=15_000)
+        loaded = "performance.getEntries().reduce((sum, one) => sum + (one.transferSize ?? 0), 0)"
+        assert 0 < await page.evaluate(loaded) <= 100 * 1024
         await page.goto(f"{market.stack.gateway_url}/app/paygates/{gate['id']}")
         await page.get_by_role("button", name="Claim it").click()
         await page.get_by_role("button", name="Pay as the test buyer").click()

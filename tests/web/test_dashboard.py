@@ -89,7 +89,7 @@ async def test_a_login_that_is_declined_says_so_and_can_be_tried_again(market: M
         await button.click()
         await expect(page.locator("#error")).to_have_text("You declined in your wallet. Press the button to try again.")
         await button.click()
-        await expect(page.locator("h1")).to_have_text("PayGates", timeout=15_000)
+        await expect(page.locator("h1")).to_have_text("Overview", timeout=15_000)
 
 
 async def test_what_is_wrong_stands_at_its_field_and_nothing_typed_is_lost(market: Market, browser: Browser) -> None:
@@ -180,7 +180,7 @@ async def test_axe_finds_nothing_on_the_owner_s_pages_and_none_is_wider_than_a_t
         await expect(page.get_by_role("button", name="Log in with Test Wallet")).to_be_visible()
         assert await findings(page) == []
         await page.get_by_role("button", name="Log in with Test Wallet").click()
-        await expect(page.locator("h1")).to_have_text("PayGates", timeout=15_000)
+        await expect(page.locator("h1")).to_have_text("Overview", timeout=15_000)
         assert await findings(page) == []
         await created(page, market.target.url, Title="T" * 90, Description="D" * 200)
         assert await findings(page) == []
