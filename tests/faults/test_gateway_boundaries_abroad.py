@@ -185,7 +185,7 @@ ACTS: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
     "park": (park, ("eth_getTransactionByHash", "name", "park")),
     "honour": (honour, ("by_payment", "pay_to", "honour")),
     "trust": (trust, ("unconfirmed", "pay_to", *LOOKING, "confirm")),
-    "lose trust": (lose_trust, ("unconfirmed", "pay_to", "void")),
+    "lose trust": (lose_trust, ("unconfirmed", "pay_to", "void_unpaid")),
 }
 
 
