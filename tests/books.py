@@ -10,7 +10,7 @@ from tollkeeper.core.settlement.difference import Difference
 from tollkeeper.gateway.purchase.decisions import DEFAULT_EXPOSURE
 from tollkeeper.storage.books.invariants import Bounds, inspect
 from tollkeeper.storage.engine.database import Statement, StorageError
-from tollkeeper.storage.engine.urls import open_snapshot
+from tollkeeper.storage.urls import open_snapshot
 
 BOUNDS = Bounds(
     DEFAULT_EXPOSURE.payer.purchases,

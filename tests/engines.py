@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import pytest
 
-from tollkeeper.storage.engine import urls
+from tollkeeper.storage import urls
 from tollkeeper.storage.engine.database import Database
 
 ENGINE: Final = os.environ.get("ENGINE", "sqlite")

@@ -42,7 +42,7 @@ from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.serving.books.inspection import inspect_books
 from tollkeeper.settings import DepthSettings, Role
 from tollkeeper.storage.books.invariants import parked
-from tollkeeper.storage.engine.urls import open_snapshot
+from tollkeeper.storage.urls import open_snapshot
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.books import inspection
 from tollkeeper.storage.engine.database import Snapshot
-from tollkeeper.storage.engine.urls import open_snapshot
+from tollkeeper.storage.urls import open_snapshot
 
 CREDITS = 5
 # Of the first sale: what no unit of work does, and what mends it.

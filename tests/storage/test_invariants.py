@@ -20,11 +20,11 @@ from tollkeeper.core.settlement.states import Proof, SettlementKind, State
 from tollkeeper.storage import StorageError, open_database
 from tollkeeper.storage.books.invariants import inspect
 from tollkeeper.storage.engine.queries import load_queries
-from tollkeeper.storage.engine.urls import open_snapshot
 from tollkeeper.storage.hub.claims import NewSettlement, SettlementRequest, claim_and_sign
 from tollkeeper.storage.hub.settlements import Move, Settlement, move
 from tollkeeper.storage.hub.transactions import open_lane
 from tollkeeper.storage.ledger.purchase_rows import SpendResult
+from tollkeeper.storage.urls import open_snapshot
 
 SIGNER = "0x" + "aa" * 20
 PAYMENT = json.dumps({"payload": {"authorization": {"validBefore": str(NOW_MS // 1000 + 60)}}})

@@ -18,7 +18,7 @@ import pytest
 from tests.engines import sqlite_only
 from tollkeeper.storage import Statement, Steps, StorageError, open_database, pending, unit_of_work
 from tollkeeper.storage.engine.sequences import next_id
-from tollkeeper.storage.engine.urls import open_snapshot, sqlite_path
+from tollkeeper.storage.urls import open_snapshot, sqlite_path
 
 pytestmark = sqlite_only
 

@@ -15,7 +15,6 @@ from tollkeeper.storage import open_database
 from tollkeeper.storage.engine.database import Database, Statement, Steps, Unit, unit_of_work
 from tollkeeper.storage.engine.migrations import load_migrations
 from tollkeeper.storage.engine.seals import Sealing
-from tollkeeper.storage.engine.urls import open_snapshot
 from tollkeeper.storage.gateway.reseals import (
     SEALED_TABLES,
     Resealing,
@@ -25,6 +24,7 @@ from tollkeeper.storage.gateway.reseals import (
     retired_token_keys,
     sealed_under,
 )
+from tollkeeper.storage.urls import open_snapshot
 
 T = TypeVar("T")
 

@@ -99,8 +99,8 @@ def backup_command(
 
     Example: tollkeeper backup /backup/tollkeeper-2026-11-28.db
     """
-    from tollkeeper.storage.engine.urls import sqlite_path
     from tollkeeper.storage.sqlite.copy import back_up
+    from tollkeeper.storage.urls import sqlite_path
 
     size_bytes = back_up(sqlite_path(load_settings(role, config).database_url), to)
     tell(f"{to} holds the database, {size_bytes:,} bytes. Keep it apart from the keys, and both")
@@ -116,8 +116,8 @@ def restore_command(
 
     Example: tollkeeper restore /backup/tollkeeper-2026-11-28.db
     """
-    from tollkeeper.storage.engine.urls import sqlite_path
     from tollkeeper.storage.sqlite.copy import put_back
+    from tollkeeper.storage.urls import sqlite_path
 
     settings = load_settings(role, config)
     aside = put_back(sqlite_path(settings.database_url), copy)

@@ -40,8 +40,8 @@ from tollkeeper.serving.metrics.metrics import Measured
 from tollkeeper.serving.nodes import chain_of, config_of
 from tollkeeper.serving.own_database import open_own_database
 from tollkeeper.settings import Role, Settings
-from tollkeeper.storage.engine.urls import server_of
 from tollkeeper.storage.ledger.purchases import Exposure, TrustCaps
+from tollkeeper.storage.urls import server_of
 from tollkeeper.web.assets import Assets
 
 if TYPE_CHECKING:

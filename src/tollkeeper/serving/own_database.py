@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tollkeeper.storage import StorageError, open_database
 from tollkeeper.storage.engine.private_files import make_private_directory
-from tollkeeper.storage.engine.urls import server_of, sqlite_path
+from tollkeeper.storage.urls import server_of, sqlite_path
 
 if TYPE_CHECKING:
     from tollkeeper.settings import Settings

@@ -20,7 +20,7 @@ from tollkeeper.storage.engine.database import (
     unit_of_work,
 )
 from tollkeeper.storage.engine.queries import Queries, Query, load_queries
-from tollkeeper.storage.engine.urls import open_database, pending
+from tollkeeper.storage.urls import open_database, pending
 
 __all__ = [
     "ConstraintError",

@@ -7,9 +7,7 @@ Every page is made by the operations of the management; nothing is decided here 
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
 
 from litestar import asgi
@@ -20,17 +18,15 @@ from tollkeeper.core.configuration import is_loopback
 from tollkeeper.web.visit import ROOT, Answer, LoginRequiredError, Place, Visit
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from litestar.handlers import ASGIRouteHandler
     from litestar.types import HTTPScope, Receive, Send
 
     from tollkeeper.core.json_types import JsonObject
     from tollkeeper.gateway.app import Gateway
     from tollkeeper.web.assets import Assets
+    from tollkeeper.web.dashboard_page import DashboardPage
     from tollkeeper.web.play import Play
 
-Handler: TypeAlias = "Callable[..., Awaitable[Answer]]"
 # The page asks nobody but this origin, holds no frame and no script of anybody else, and stands in no frame.
 _HEADERS: Final = (
     (
@@ -55,16 +51,6 @@ _HEADINGS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One page: which requests it answers, and whether somebody must be logged in."""
-
-    method: str
-    path: re.Pattern[str]
-    handler: Handler
-    is_open: bool = False
-
-
 class Dashboard:
     """The pages, made when the first of them is asked for."""
 
@@ -74,7 +60,7 @@ class Dashboard:
         self._assets = assets
         self._app_url = app_url
         self._play = play
-        self._pages: list[Page] | None = None
+        self._pages: list[DashboardPage] | None = None
 
     def route(self) -> ASGIRouteHandler:
         """Return the handler of `/app`."""

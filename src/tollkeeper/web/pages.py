@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tollkeeper.gateway.management.owner_lists import OwnerLists
 from tollkeeper.storage.gateway.owner_lists import OwnerRows
 from tollkeeper.web.account import AccountPages
-from tollkeeper.web.dashboard import Page
+from tollkeeper.web.dashboard_page import DashboardPage
 from tollkeeper.web.gate import GatePage
 from tollkeeper.web.gate_editing import GateEditing
 from tollkeeper.web.gate_list import GateList
@@ -20,18 +20,18 @@ from tollkeeper.web.requests import RequestPages
 
 if TYPE_CHECKING:
     from tollkeeper.gateway.app import Gateway
-    from tollkeeper.web.dashboard import Handler
+    from tollkeeper.web.dashboard_page import Handler
     from tollkeeper.web.play import Play
 
 _GATE = "/paygates/(?P<gate_id>[0-9]{1,16})"
 _FORM = r"(?P<form>\.json|\.csv|)"
 
 
-def _page(method: str, path: str, handler: Handler, *, is_open: bool = False) -> Page:
-    return Page(method, re.compile(path), handler, is_open)
+def _page(method: str, path: str, handler: Handler, *, is_open: bool = False) -> DashboardPage:
+    return DashboardPage(method, re.compile(path), handler, is_open)
 
 
-def all_pages(gateway: Gateway, play: Play | None) -> list[Page]:
+def all_pages(gateway: Gateway, play: Play | None) -> list[DashboardPage]:
     """Return every page, which is found by its path and method; `play`: a sandbox's."""
     login = Login(gateway.auth)
     listed = GateList(gateway.management)
@@ -41,7 +41,7 @@ def all_pages(gateway: Gateway, play: Play | None) -> list[Page]:
     gate = GatePage(gateway.management, gateway.reports, rows)
     overview = Overview(gateway.management, gateway.reports, rows)
     requests, payments = RequestPages(rows), PaymentPages(rows)
-    playing: list[Page] = []
+    playing: list[DashboardPage] = []
     if play is not None:
         played = PlayPages(gateway.management, gateway.auth, play)
         playing = [

@@ -15,8 +15,8 @@ from tollkeeper.core.keys.sealing import KEY_SIZE_BYTES
 from tollkeeper.serving import StartError
 from tollkeeper.serving.admin.socket import give_order
 from tollkeeper.serving.keys.files import KeyFiles
-from tollkeeper.storage.engine.urls import open_snapshot
 from tollkeeper.storage.gateway.reseals import retired_ids, sealed_under
+from tollkeeper.storage.urls import open_snapshot
 
 if TYPE_CHECKING:
     from tollkeeper.settings import Settings

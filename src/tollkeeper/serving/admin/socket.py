@@ -22,7 +22,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.serving import StartError
 from tollkeeper.storage.engine.private_files import make_private_directory
-from tollkeeper.storage.engine.urls import server_of, shown_url, sqlite_path
+from tollkeeper.storage.urls import server_of, shown_url, sqlite_path
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

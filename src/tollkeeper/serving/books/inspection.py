@@ -22,8 +22,8 @@ from tollkeeper.serving.process.heap import give_back_freed
 from tollkeeper.settings import Role
 from tollkeeper.storage.books.invariants import Bounds, forgotten, inspect, parked, unattended
 from tollkeeper.storage.engine.database import MovedError, StorageError
-from tollkeeper.storage.engine.urls import open_snapshot
 from tollkeeper.storage.ledger.quarantine import held_sales, hold, release
+from tollkeeper.storage.urls import open_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable

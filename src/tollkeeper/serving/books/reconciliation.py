@@ -27,7 +27,7 @@ from tollkeeper.core.settlement.reconciliation import BookedPayment, compare
 from tollkeeper.serving.books.compared_chains import compared_chains
 from tollkeeper.settings import Role
 from tollkeeper.storage.books.reconciliation import Books, move_cursor, payments_in
-from tollkeeper.storage.engine.urls import open_snapshot
+from tollkeeper.storage.urls import open_snapshot
 
 if TYPE_CHECKING:
     from tollkeeper.core.settlement.reconciliation import ChainPayment, Entry

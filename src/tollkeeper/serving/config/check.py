@@ -22,8 +22,8 @@ from tollkeeper.serving.config.network_check import check_networks
 from tollkeeper.serving.machine import machine_findings
 from tollkeeper.settings import Role, SettingProblem, inspect_settings
 from tollkeeper.storage import StorageError, pending
-from tollkeeper.storage.engine.urls import open_snapshot, server_of, shown_url, sqlite_path
 from tollkeeper.storage.gateway.reseals import sealed_under
+from tollkeeper.storage.urls import open_snapshot, server_of, shown_url, sqlite_path
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from tollkeeper.serving.doctor.findings import Examination
 from tollkeeper.serving.doctor.nodes import examine_nodes
 from tollkeeper.serving.doctor.public_url import examine_public_url
 from tollkeeper.settings import Role, SettingProblem, inspect_settings
-from tollkeeper.storage.engine.urls import server_of, sqlite_path
+from tollkeeper.storage.urls import server_of, sqlite_path
 
 if TYPE_CHECKING:
     from tollkeeper.settings import Settings

@@ -15,10 +15,10 @@ import asyncpg
 
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.engine.migrations import SCHEMA_TABLE, Applied, load_migrations, missing_migrations
-from tollkeeper.storage.engine.urls import shown_url
 from tollkeeper.storage.postgresql.connections import CONNECT_SECONDS, fault_of, options_of
 from tollkeeper.storage.postgresql.engine import PostgresqlDatabase
 from tollkeeper.storage.postgresql.words import said
+from tollkeeper.storage.urls import shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
