@@ -154,7 +154,7 @@ def _auth(parts: AsyncExitStack, settings: Settings, database: Database) -> Auth
 
 def _gateway_app(gateway: Gateway, settings: Settings, assets: Assets, play: Play | None) -> ASGIApp:
     from tollkeeper.gateway.app import create_app
-    from tollkeeper.web.dashboard import Dashboard
+    from tollkeeper.web.dashboard.routes import Dashboard
     from tollkeeper.web.home import home_routes
 
     dashboard = Dashboard(gateway, assets, settings.app_url, play)

@@ -15,7 +15,7 @@ from litestar import asgi
 from tollkeeper.api import header_pairs
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.configuration import is_loopback
-from tollkeeper.web.visit import ROOT, Answer, LoginRequiredError, Place, Visit
+from tollkeeper.web.dashboard.visit import ROOT, Answer, LoginRequiredError, Place, Visit
 
 if TYPE_CHECKING:
     from litestar.handlers import ASGIRouteHandler
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonObject
     from tollkeeper.gateway.app import Gateway
     from tollkeeper.web.assets import Assets
-    from tollkeeper.web.dashboard_page import DashboardPage
+    from tollkeeper.web.dashboard.page import DashboardPage
     from tollkeeper.web.play import Play
 
 # The page asks nobody but this origin, holds no frame and no script of anybody else, and stands in no frame.
@@ -112,7 +112,7 @@ class Dashboard:
     async def _page(self, visit: Visit) -> Answer:
         """Raises: LoginRequiredError, and what the page refuses."""
         if self._pages is None:
-            from tollkeeper.web.pages import all_pages  # noqa: PLC0415 - a process that no owner asks does without
+            from tollkeeper.web.dashboard.pages import all_pages  # noqa: PLC0415 - a process that no owner asks does without
 
             self._pages = all_pages(self._gateway, self._play)
         method = "GET" if visit.scope["method"] == "HEAD" else visit.scope["method"]

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tollkeeper.web.visit import Answer
+from tollkeeper.web.dashboard.visit import Answer
 
 Handler: TypeAlias = "Callable[..., Awaitable[Answer]]"
 

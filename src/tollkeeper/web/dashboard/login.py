@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import envelope, json_body_of, string_field
 from tollkeeper.core.api.errors import missing
-from tollkeeper.web.visit import ROOT, Answer, LoginRequiredError
+from tollkeeper.web.dashboard.visit import ROOT, Answer, LoginRequiredError
 
 if TYPE_CHECKING:
     from tollkeeper.auth import Auth
-    from tollkeeper.web.visit import Visit
+    from tollkeeper.web.dashboard.visit import Visit
 
 _JSON: Final = "application/json"
 _OWN_PATH: Final = re.compile("(/[a-z0-9]+)+([?][A-Za-z0-9_=&-]+)?")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tollkeeper.auth import Auth, Session
     from tollkeeper.core.json_types import JsonObject
     from tollkeeper.gateway.management.paygates import Management
-    from tollkeeper.web.visit import Answer, Visit
+    from tollkeeper.web.dashboard.visit import Answer, Visit
 
 _GATES_MAX: Final = 100
 _SHOWN_CODE: Final = re.compile("[A-Z0-9-]{4,12}")

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 from tollkeeper.gateway.management.owner_lists import OwnerLists
 from tollkeeper.storage.gateway.owner_lists import OwnerRows
-from tollkeeper.web.account import AccountPages
-from tollkeeper.web.dashboard_page import DashboardPage
-from tollkeeper.web.gate import GatePage
-from tollkeeper.web.gate_editing import GateEditing
-from tollkeeper.web.gate_list import GateList
-from tollkeeper.web.login import Login
-from tollkeeper.web.overview import Overview
-from tollkeeper.web.payments import PaymentPages
-from tollkeeper.web.playing import PlayPages
-from tollkeeper.web.requests import RequestPages
+from tollkeeper.web.dashboard.account import AccountPages
+from tollkeeper.web.dashboard.gate import GatePage
+from tollkeeper.web.dashboard.gate_editing import GateEditing
+from tollkeeper.web.dashboard.gate_list import GateList
+from tollkeeper.web.dashboard.login import Login
+from tollkeeper.web.dashboard.overview import Overview
+from tollkeeper.web.dashboard.page import DashboardPage
+from tollkeeper.web.dashboard.payments import PaymentPages
+from tollkeeper.web.dashboard.playing import PlayPages
+from tollkeeper.web.dashboard.requests import RequestPages
 
 if TYPE_CHECKING:
     from tollkeeper.gateway.app import Gateway
-    from tollkeeper.web.dashboard_page import Handler
+    from tollkeeper.web.dashboard.page import Handler
     from tollkeeper.web.play import Play
 
 _GATE = "/paygates/(?P<gate_id>[0-9]{1,16})"

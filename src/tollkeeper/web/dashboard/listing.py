@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from tollkeeper.api import envelope, page_parameters
-from tollkeeper.web.visit import Answer
+from tollkeeper.web.dashboard.visit import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

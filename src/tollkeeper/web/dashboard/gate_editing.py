@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.management.paygates import Management
     from tollkeeper.gateway.management.statistics import Reports
     from tollkeeper.gateway.management.uploads import Form, Uploads
-    from tollkeeper.web.visit import Answer, Visit
+    from tollkeeper.web.dashboard.visit import Answer, Visit
 
 _KINDS: Final = ("url", "file")
 

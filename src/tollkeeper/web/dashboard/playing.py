@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tollkeeper.auth import Auth
     from tollkeeper.gateway.management.paygates import Management
+    from tollkeeper.web.dashboard.visit import Answer, Visit
     from tollkeeper.web.play import Play
-    from tollkeeper.web.visit import Answer, Visit
 
 
 @dataclass(frozen=True, slots=True)

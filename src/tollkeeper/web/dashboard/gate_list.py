@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.gateway.management.paygates import GateFilter
-from tollkeeper.web.listing import Paging, as_csv, as_json
+from tollkeeper.web.dashboard.listing import Paging, as_csv, as_json
 
 if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonObject
     from tollkeeper.gateway.management.paygates import Management
-    from tollkeeper.web.visit import Answer, Visit
+    from tollkeeper.web.dashboard.visit import Answer, Visit
 
 _COLUMNS: Final = [
     "id",

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.gateway.management.owner_lists import STATES
+from tollkeeper.web.dashboard.listing import Paging, as_csv, as_json
 from tollkeeper.web.explanations import STATUSES
-from tollkeeper.web.listing import Paging, as_csv, as_json
 from tollkeeper.web.paywall import EXPLORERS
 
 if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonMapping, JsonObject
     from tollkeeper.gateway.management.owner_lists import OwnerLists
-    from tollkeeper.web.visit import Answer, Visit
+    from tollkeeper.web.dashboard.visit import Answer, Visit
 
 _FILTERS: Final = ("paygate", "status", "payer", "held", "from", "to")
 _COLUMNS: Final = (

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.paygates.statistics import RequestOutcome
+from tollkeeper.web.dashboard.listing import Paging, as_csv, as_json
 from tollkeeper.web.explanations import explain
-from tollkeeper.web.listing import Paging, as_csv, as_json
 
 if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonMapping, JsonObject
     from tollkeeper.gateway.management.owner_lists import OwnerLists
-    from tollkeeper.web.visit import Answer, Visit
+    from tollkeeper.web.dashboard.visit import Answer, Visit
 
 _FILTERS: Final = ("paygate", "outcome", "payer", "from", "to")
 _COLUMNS: Final = (

@@ -12,9 +12,9 @@ import msgspec
 from tollkeeper.api import clock_ms
 from tollkeeper.core.paygates.statistics import DAY_MS, HOUR_MS, parse_span
 from tollkeeper.gateway.management.statistics import parse_time
+from tollkeeper.web.dashboard.visit import Answer
 from tollkeeper.web.explanations import CODES, explain
 from tollkeeper.web.figures import calls_chart, columns_of, headline, revenue_by_gate_chart, span_of
-from tollkeeper.web.visit import Answer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.management.owner_lists import OwnerLists
     from tollkeeper.gateway.management.paygates import Management
     from tollkeeper.gateway.management.statistics import Reports
-    from tollkeeper.web.visit import Visit
+    from tollkeeper.web.dashboard.visit import Visit
 
 # A stream ends by itself and is asked for again, so that no stop of the program waits for a browser.
 _STREAM_SECONDS: Final = 20.0

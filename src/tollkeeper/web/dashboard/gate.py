@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tollkeeper.web.dashboard.payments import linked
 from tollkeeper.web.figures import calls_chart, columns_of, revenue_chart, span_of
-from tollkeeper.web.payments import linked
 
 if TYPE_CHECKING:
     from tollkeeper.gateway.management.owner_lists import OwnerLists
     from tollkeeper.gateway.management.paygates import Management
     from tollkeeper.gateway.management.statistics import Reports
-    from tollkeeper.web.visit import Answer, Visit
+    from tollkeeper.web.dashboard.visit import Answer, Visit
 
 
 @dataclass(frozen=True, slots=True)
