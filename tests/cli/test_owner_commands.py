@@ -22,7 +22,7 @@ from tests.cli.processes import clean_environment, command, finished, interrupti
 from tests.interop.local_server import Reply, Request, serving
 from tests.interop.stack import Stack, ask, sandbox
 from tollkeeper.cli.commands import app
-from tollkeeper.cli.gate_fields import FIELDS
+from tollkeeper.cli.owner.gate_fields import FIELDS
 from tollkeeper.gateway.management.bodies import CreatePayGate, UpdatePayGate
 from tollkeeper.sandbox.wallets import derive_wallets
 

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tollkeeper import __version__
-from tollkeeper.cli.accounts import login_command, logout_command, whoami_command
 from tollkeeper.cli.completion import completion_command
 from tollkeeper.cli.database import backup_command, database_app, restore_command
 from tollkeeper.cli.doctor import doctor_command
 from tollkeeper.cli.options import Config, ForRole
 from tollkeeper.cli.output import EXIT_CONFIGURATION, EXIT_FAILED, refuse, say, tell
+from tollkeeper.cli.owner.accounts import login_command, logout_command, whoami_command
+from tollkeeper.cli.owner.paygates import paygate_app
+from tollkeeper.cli.owner.records import credits_command, history_command, requests_command, stats_command
 from tollkeeper.cli.pay import pay_command
-from tollkeeper.cli.paygates import paygate_app
-from tollkeeper.cli.records import credits_command, history_command, requests_command, stats_command
 from tollkeeper.cli.service import serve
 from tollkeeper.cli.up import up_command
 from tollkeeper.cli.wallets import wallet_app

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tollkeeper.cli.at_gateway import AsJson, OwnerKey, at_gateway, show_json
 from tollkeeper.cli.options import Config, ForRole, check_url
 from tollkeeper.cli.output import EXIT_FAILED, say, tell
+from tollkeeper.cli.owner.at_gateway import AsJson, OwnerKey, at_gateway, show_json
 from tollkeeper.settings import Role
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tollkeeper.cli.at_gateway import AsJson, Gateway, OwnerKey, at_gateway
-from tollkeeper.cli.gate_fields import with_gate_fields
 from tollkeeper.cli.options import Config, check_url
 from tollkeeper.cli.output import EXIT_FAILED, refuse, tell
+from tollkeeper.cli.owner.at_gateway import AsJson, Gateway, OwnerKey, at_gateway
+from tollkeeper.cli.owner.gate_fields import with_gate_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -82,7 +82,7 @@ async def _sell(account: GatewayAccount, running: _Running, fields: Mapping[str,
     import asyncio
     import signal
 
-    from tollkeeper.cli.records import show_requests
+    from tollkeeper.cli.owner.records import show_requests
     from tollkeeper.client.gateway_account import Gate
     from tollkeeper.client.requests import RefusedError
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tollkeeper.cli.at_gateway import AsJson, show_json, show_values
 from tollkeeper.cli.options import KeyFile, check_url, read_wallet_key
 from tollkeeper.cli.output import EXIT_FAILED, refuse, tell
+from tollkeeper.cli.owner.at_gateway import AsJson, show_json, show_values
 
 if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonObject

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tollkeeper.cli.at_gateway import (
+from tollkeeper.cli.output import EXIT_FAILED, refuse, tell
+from tollkeeper.cli.owner.at_gateway import (
     AsJson,
     Gateway,
     OwnerKey,
@@ -19,7 +20,6 @@ from tollkeeper.cli.at_gateway import (
     show_table,
     show_values,
 )
-from tollkeeper.cli.output import EXIT_FAILED, refuse, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable

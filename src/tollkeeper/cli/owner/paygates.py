@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tollkeeper.cli.at_gateway import (
+from tollkeeper.cli.output import EXIT_FAILED, refuse, say, tell, write
+from tollkeeper.cli.owner.at_gateway import (
     AsJson,
     Gateway,
     Named,
@@ -18,8 +19,7 @@ from tollkeeper.cli.at_gateway import (
     show_table,
     show_values,
 )
-from tollkeeper.cli.gate_fields import with_gate_fields
-from tollkeeper.cli.output import EXIT_FAILED, refuse, say, tell, write
+from tollkeeper.cli.owner.gate_fields import with_gate_fields
 
 if TYPE_CHECKING:
     from tollkeeper.client.gateway_account import GatewayAccount

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tollkeeper.cli.at_gateway import AsJson, Gateway, OwnerKey, at_gateway, gateway_url, show_json
 from tollkeeper.cli.options import KeyFile, read_wallet_key
 from tollkeeper.cli.output import EXIT_FAILED, refuse, tell
+from tollkeeper.cli.owner.at_gateway import AsJson, Gateway, OwnerKey, at_gateway, gateway_url, show_json
 
 if TYPE_CHECKING:
     from tollkeeper.client.gateway_account import GatewayAccount
