@@ -14,7 +14,7 @@ from tests.engines import IS_POSTGRESQL, change, rows_of
 from tests.storage.test_purchases import NOW_MS, Shop
 from tollkeeper.core.purchases import Spend
 from tollkeeper.storage import Database, Steps, open_database, unit_of_work
-from tollkeeper.storage.engine.nodes import Nodes
+from tollkeeper.storage.engine.nodes import LivingNodes
 from tollkeeper.storage.ledger.interrupted_calls import interrupt_calls
 
 pytestmark = pytest.mark.skipif(not IS_POSTGRESQL, reason="SQLite's file is one program's")
@@ -26,7 +26,7 @@ class Program:
 
     database: Database
     shop: Shop
-    nodes: Nodes
+    nodes: LivingNodes
     forgotten: list[str]
 
 
@@ -44,7 +44,7 @@ async def programs(tmp_path: Path) -> AsyncIterator[list[Program]]:
         def forget(slugs: Collection[str], forgotten: list[str] = forgotten) -> None:
             forgotten.extend(slugs)
 
-        nodes = Nodes(database, mark, forget=forget, leave_behind=left_behind)
+        nodes = LivingNodes(database, mark, forget=forget, leave_behind=left_behind)
         await nodes.open()
         opened.append(Program(database, Shop(database), nodes, forgotten))
     yield opened

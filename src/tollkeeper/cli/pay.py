@@ -17,7 +17,7 @@ from tollkeeper.cli.output import EXIT_CHARGED, EXIT_FAILED, EXIT_UNKNOWN, refus
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from tollkeeper.client.buying import PaidCall, WantedCall
+    from tollkeeper.client.buying import BuyersCall, WantedCall
     from tollkeeper.client.paid_answer import PaidAnswer
     from tollkeeper.core.json_types import JsonObject
 
@@ -67,7 +67,7 @@ def pay_command(  # noqa: PLR0913 - one for each option
     """
     import asyncio
 
-    from tollkeeper.client.buying import PaidCall, WantedCall
+    from tollkeeper.client.buying import BuyersCall, WantedCall
     from tollkeeper.client.requests import RefusedError
     from tollkeeper.core.api.errors import ApiError
     from tollkeeper.core.configuration import parse_network
@@ -94,7 +94,7 @@ def pay_command(  # noqa: PLR0913 - one for each option
     method = method or ("GET" if body is None else "POST")
     wanted = WantedCall(url, keys, *limits, chosen, rpc_url, method, body, headers, credit_token)
     try:
-        call = PaidCall(wanted, partial(tell, err=True))
+        call = BuyersCall(wanted, partial(tell, err=True))
     except RefusedError as error:
         refuse(f"{error}. {_COST['nothing']}", code=EXIT_FAILED)
     try:
@@ -109,7 +109,7 @@ def pay_command(  # noqa: PLR0913 - one for each option
     _show(wanted, call, answer, as_json=as_json)
 
 
-def _show(wanted: WantedCall, call: PaidCall, answer: PaidAnswer, *, as_json: bool) -> None:
+def _show(wanted: WantedCall, call: BuyersCall, answer: PaidAnswer, *, as_json: bool) -> None:
     """Print an answer and what it cost, and end the command with the exit code of both."""
     is_served = answer.status < 400
     # Before the body, which may find no room: the token is told by no other answer.
@@ -126,14 +126,14 @@ def _show(wanted: WantedCall, call: PaidCall, answer: PaidAnswer, *, as_json: bo
     sys.exit(0 if is_served else _CODES.get(call.charge, EXIT_FAILED))
 
 
-def _cost_of(call: PaidCall) -> str:
+def _cost_of(call: BuyersCall) -> str:
     from tollkeeper.core.usdc import format_usdc
 
     is_credit = call.charge == "unknown" and not call.amount_micro
     return _COST["unknownCredit" if is_credit else call.charge].format(amount=format_usdc(call.amount_micro))
 
 
-def _as_json(wanted: WantedCall, call: PaidCall, answer: PaidAnswer) -> JsonObject:
+def _as_json(wanted: WantedCall, call: BuyersCall, answer: PaidAnswer) -> JsonObject:
     import base64
 
     from tollkeeper.core.usdc import format_usdc

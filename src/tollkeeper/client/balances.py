@@ -1,4 +1,4 @@
-"""What a wallet holds on a network, as one node tells it."""
+"""Balances of a wallet on a network, as one node tells them."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tollkeeper.client.daily_limit import DailyLimit
 from tollkeeper.client.kept_purchases import KeptPurchase, PurchaseStore, gate_of
 from tollkeeper.client.logins import log_in
 from tollkeeper.client.offers import Offer, offers_of
-from tollkeeper.client.paid_answer import CREDITS_IN, Charge, PaidAnswer, Proof
+from tollkeeper.client.paid_answer import CREDITS_IN, Charge, PaidAnswer, ShownProof
 from tollkeeper.client.payments import (
     authorization_for,
     check_terms,
@@ -73,7 +73,7 @@ class WantedCall:
     credit_token: str | None = None
 
 
-class PaidCall:
+class BuyersCall:
     """A wanted call on its way. `charge` is what is known to be charged so far, also when `run` raises."""
 
     def __init__(self, wanted: WantedCall, tell: Callable[[str], None]) -> None:
@@ -131,7 +131,7 @@ class PaidCall:
         if self._wants_login(answer):
             await self._log_in(session, self._likely_key())
             answer = await self._call(session, {**self._chosen(), _TOKEN_HEADER: token})
-        self.charge = answer.charge(Proof.CREDITS)
+        self.charge = answer.charge(ShownProof.CREDITS)
         is_kept = self._wanted.credit_token is None
         is_spent = answer.status == 402 or (is_kept and answer.code == "CREDIT_TOKEN_REQUIRED")
         return None if is_spent and not answer.has_receipt else answer
@@ -144,7 +144,7 @@ class PaidCall:
             await self._log_in(session, self._likely_key())
             self.charge = Charge.UNKNOWN  # under a wallet's binding the login alone spends a credit
             answer = await self._call(session, self._chosen())
-        self.charge = answer.charge(Proof.NOTHING if self._bearer is None else Proof.CREDITS)
+        self.charge = answer.charge(ShownProof.NOTHING if self._bearer is None else ShownProof.CREDITS)
         return answer
 
     async def _pay(self, session: aiohttp.ClientSession, unpaid: PaidAnswer) -> PaidAnswer:
@@ -175,7 +175,7 @@ class PaidCall:
         """Send a kept payment until its outcome is known, and keep what it bought. Raises: RefusedError."""
         self.charge, self.amount_micro = Charge.UNKNOWN, sent.amount_micro
         sent, answer = await self._send_until_known(session, sent)
-        self.charge = answer.charge(Proof.PAYMENT)
+        self.charge = answer.charge(ShownProof.PAYMENT)
         if answer.code == "CREDIT_TOKEN_REQUIRED" and not answer.receipt:
             return await self._find_token(session, sent)
         if self.charge in {Charge.PAYMENT, Charge.CREDIT}:

@@ -25,7 +25,7 @@ _MAY_STILL_BE_MADE: Final = "transaction_failed"
 
 
 class Charge(StrEnum):
-    """What a call cost."""
+    """Cost of a call."""
 
     NOTHING = "nothing"
     PAYMENT = "payment"  # a payment was carried out
@@ -35,8 +35,8 @@ class Charge(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Proof(StrEnum):
-    """What a call showed to be served."""
+class ShownProof(StrEnum):
+    """Proofs that a call shows to be served."""
 
     NOTHING = "nothing"
     CREDITS = "credits"  # a credit token, or the login of a wallet that holds credits
@@ -98,16 +98,16 @@ class PaidAnswer:
         resource = read_object(self.body).get("resource")
         return isinstance(resource, dict) and resource.get("creditBinding") == "wallet"
 
-    def charge(self, proof: Proof) -> Charge:
+    def charge(self, proof: ShownProof) -> Charge:
         """Tell what this call cost."""
-        is_paying = proof is Proof.PAYMENT
-        if self.receipt and proof is not Proof.NOTHING:
+        is_paying = proof is ShownProof.PAYMENT
+        if self.receipt and proof is not ShownProof.NOTHING:
             if _GIVEN_BACK in self.reason and not is_paying:
                 return Charge.NOTHING
             return Charge.PAYMENT if is_paying and not self._used_held_credit else Charge.CREDIT
         is_fault = self.status >= 500 or self.status == 408  # a proxy's answer, or a fault's
         if not is_paying:
-            return Charge.UNKNOWN if is_fault and proof is Proof.CREDITS and not self.code else Charge.NOTHING
+            return Charge.UNKNOWN if is_fault and proof is ShownProof.CREDITS and not self.code else Charge.NOTHING
         if is_fault:
             return Charge.UNKNOWN
         if self.status < 300:  # other sellers may tell no receipt

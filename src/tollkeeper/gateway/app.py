@@ -55,7 +55,7 @@ from tollkeeper.gateway.transfers.foreign import ForeignTransfers
 from tollkeeper.gateway.transfers.request import TransferRequests
 from tollkeeper.gateway.transfers.service import DirectTransfers, transfer_routes
 from tollkeeper.storage.engine.database import StorageError, unit_of_work
-from tollkeeper.storage.engine.nodes import Nodes
+from tollkeeper.storage.engine.nodes import LivingNodes
 from tollkeeper.storage.gateway.file_rows import cut_all_uploads
 from tollkeeper.storage.gateway.paygates import PayGates
 from tollkeeper.storage.gateway.settled_assets import SettledAssets
@@ -157,7 +157,7 @@ class Gateway:
         self._forwarder = Forwarder(self.resolver, places=places_for_targets())
         self.traffic = Traffic(self.purchases, statistics, clock_ms, config.kept)
         self.gates = Gates(self.paygates, self.assets, config.public_url)
-        self.nodes = Nodes(database, PROCESS_MARK, forget=self._forget_gates, leave_behind=_left_behind)
+        self.nodes = LivingNodes(database, PROCESS_MARK, forget=self._forget_gates, leave_behind=_left_behind)
         self.buying = self._buying()
         self._settled = SettledAssets(database)
         self.payments = PaymentReader(lambda: self._settled.known)

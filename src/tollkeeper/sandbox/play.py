@@ -1,4 +1,4 @@
-"""What the sandbox's pages can do with its test wallets (`web.play.Play`)."""
+"""Actions of the sandbox's pages with its test wallets (`web.play.Play`)."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Chart:
 
     @property
     def labels(self) -> list[tuple[str, str]]:
-        """Where the names of columns stand, and what they say: as many as have room."""
+        """Place the names of columns, as many as have room."""
         count = len(self.columns)
         every, step = -(-count // _LABELS_MAX) or 1, _WIDTH / max(1, count)
         return [(f"{(place + 0.5) * step:.1f}", self.columns[place]) for place in range(0, count, every)]

@@ -1,4 +1,4 @@
-"""What an outcome and a code mean for the owner, in a sentence each."""
+"""Explanations of outcomes and codes for the owner, a sentence each."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def ending_of(error: ApiError, on_failure: OnFailure) -> Ending:
 
 
 class CreditOutcome(NamedTuple):
-    """What a caller is told of the credit; `left`: how many remain, where that is new."""
+    """Words for a caller about the credit; `left`: how many remain, where that is new."""
 
     told: str
     left: int | None = None

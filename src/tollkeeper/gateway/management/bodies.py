@@ -372,7 +372,7 @@ class AcceptedPayment(Body):
 
 
 class PaymentRequired(Body):
-    """What to pay, in words of the specification's shape B."""
+    """Terms of payment in the words of the specification's shape B."""
 
     amount: Price
     currency: Literal["USDC"]
@@ -380,7 +380,7 @@ class PaymentRequired(Body):
 
 
 class X402Summary(Body):
-    """What to pay, in words of the specification's shape A."""
+    """Terms of payment in the words of the specification's shape A."""
 
     token: Literal["USDC"]
     amount: Price
@@ -403,7 +403,7 @@ class ShapeB(Body):
 
 
 class AskedFor(AnswerBody):
-    """What to pay, in all shapes."""
+    """Terms of payment in all shapes."""
 
     x402_version: Literal[1]
     accepts: list[AcceptedPayment]
@@ -412,7 +412,7 @@ class AskedFor(AnswerBody):
 
 
 class SoldResource(Body):
-    """What is sold."""
+    """Description of what is sold."""
 
     title: str
     description: str

@@ -1,4 +1,4 @@
-"""What an attempt to buy is judged by, and what an answer of the facilitator decides (contract 4.3, 4.4).
+"""Rules that judge an attempt to buy, and decisions that an answer of the facilitator brings (contract 4.3, 4.4).
 
 Each decision is a conditional statement of `storage.ledger.purchases`; who waits for it is told (`purchase.pending`).
 """

@@ -54,7 +54,7 @@ async def examine_public_url(settings: Settings, found: Examination) -> None:
 
 
 async def _examine_identity(settings: Settings, url: str, found: Examination) -> None:
-    """See that the keys of the server there are those of this configuration."""
+    """Check that the keys of the server there are those of this configuration."""
     if settings.auth_keys is None:
         return
     _, _, body = await _ask(url, "/.well-known/jwks.json")

@@ -1,4 +1,4 @@
-"""What stands in front of the applications of a process: listener, log, origins, traces.
+"""Parts in front of the applications of a process: listener, log, origins, traces.
 
 Promises:
 - Every request has one log line, with its id, and none shows a secret or a payment.

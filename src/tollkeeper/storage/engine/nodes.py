@@ -37,7 +37,7 @@ def note_change(gate_id: int) -> Statement:
     return Statement("SELECT note_gate_change(:id) AS number", {"id": gate_id}, instead=nothing)
 
 
-class Nodes:
+class LivingNodes:
     """This program among those that share its database.
 
     `forget` is given the slugs of gates that changed; `leave_behind` makes the unit that ends what a dead program left.

@@ -218,7 +218,7 @@ def spend_known(known: KnownSpends, now_ms: int, *, is_alone: bool = False, is_w
 
 @unit_of_work
 def _spend_here(known: KnownSpends, count_of: Counter[int], now_ms: int) -> Steps[list[Row]]:
-    """What the function `spend_known` of PostgreSQL does, for an engine without: its rows are the same."""
+    """Spend as the function `spend_known` of PostgreSQL does, for an engine without: its rows are the same."""
     calls = known.calls
     rows: list[Row] = []
     gates = yield _BATCH.standing_of_gates(wanted=_ENCODE([gate_id for gate_id, _ in known.gates]).decode())

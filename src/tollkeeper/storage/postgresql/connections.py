@@ -28,7 +28,7 @@ AGAIN: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
 def options_of(url: str, *, seconds: float | None, is_read_only: bool = False) -> JsonObject:
-    """What asyncpg is told to connect by. `seconds`: each statement may take, None for any time."""
+    """Return the options that asyncpg connects by. `seconds`: each statement may take, None for any time."""
     parts = urlsplit(url)
     words = parse_qsl(parts.query, keep_blank_values=True)
     is_pooled = _POOLED in words

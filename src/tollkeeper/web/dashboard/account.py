@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tollkeeper.auth import Auth, Session
     from tollkeeper.core.json_types import JsonObject
     from tollkeeper.gateway.management.paygates import Management
-    from tollkeeper.web.dashboard.visit import Answer, Visit
+    from tollkeeper.web.dashboard.visit import PageAnswer, Visit
 
 _GATES_MAX: Final = 100
 _SHOWN_CODE: Final = re.compile("[A-Z0-9-]{4,12}")
@@ -30,7 +30,7 @@ class AccountPages:
     auth: Auth
     management: Management
 
-    async def show(self, visit: Visit) -> Answer:
+    async def show(self, visit: Visit) -> PageAnswer:
         """Show logins and payment addresses."""
         session = _session(visit)
         sessions = [
@@ -50,7 +50,7 @@ class AccountPages:
         more = max(0, body["pagination"].total_count - _GATES_MAX)
         return visit.page("settings.html", sessions=sessions, addresses=addresses, more=more)
 
-    async def end(self, visit: Visit) -> Answer:
+    async def end(self, visit: Visit) -> PageAnswer:
         """End one of the logins. Raises: NOT_FOUND."""
         handle, session = (await visit.form()).get("session", ""), _session(visit)
         ended = next((one for one in await self.auth.sessions(session) if _handle(one.session_id) == handle), None)
@@ -59,11 +59,11 @@ class AccountPages:
         await self.auth.end(session, ended.session_id)
         return visit.go("/settings")
 
-    async def ask_terminal(self, visit: Visit) -> Answer:
+    async def ask_terminal(self, visit: Visit) -> PageAnswer:
         """Ask whether a program of this machine may log in. Raises: INVALID_PARAMETER."""
         return visit.page("terminal.html", asked=_asked(visit.query))
 
-    async def hand_over(self, visit: Visit) -> Answer:
+    async def hand_over(self, visit: Visit) -> PageAnswer:
         """Let the program log in, and lead the browser to where it waits. Raises: INVALID_PARAMETER."""
         asked = _asked(await visit.form())
         code = self.auth.hand_over(_session(visit), int(asked["port"]), asked["challenge"])

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.management.owner_lists import OwnerLists
     from tollkeeper.gateway.management.paygates import Management
     from tollkeeper.gateway.management.statistics import Reports
-    from tollkeeper.web.dashboard.visit import Answer, Visit
+    from tollkeeper.web.dashboard.visit import PageAnswer, Visit
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class GatePage:
     reports: Reports
     lists: OwnerLists
 
-    async def show(self, visit: Visit, gate_id: int) -> Answer:
+    async def show(self, visit: Visit, gate_id: int) -> PageAnswer:
         """Show the page. Raises: NOT_FOUND, FORBIDDEN."""
         gate = await self.management.read(visit.bearer, gate_id)
         days, query = span_of(visit.query)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.management.paygates import Management
     from tollkeeper.gateway.management.statistics import Reports
     from tollkeeper.gateway.management.uploads import Form, Uploads
-    from tollkeeper.web.dashboard.visit import Answer, Visit
+    from tollkeeper.web.dashboard.visit import PageAnswer, Visit
 
 _KINDS: Final = ("url", "file")
 
@@ -47,11 +47,11 @@ class GateEditing:
     uploads: Uploads
     reports: Reports
 
-    async def new(self, visit: Visit) -> Answer:
+    async def new(self, visit: Visit) -> PageAnswer:
         """Show the form of a new PayGate."""
         return self._new(visit, _kind(visit), fresh_values(visit.place.default_network))
 
-    def _new(self, visit: Visit, kind: str, values: JsonObject, error: ApiError | None = None) -> Answer:
+    def _new(self, visit: Visit, kind: str, values: JsonObject, error: ApiError | None = None) -> PageAnswer:
         return self._form(
             visit,
             values,
@@ -62,7 +62,7 @@ class GateEditing:
             once=os.urandom(16).hex(),
         )
 
-    def _form(self, visit: Visit, values: JsonObject, error: ApiError | None, **more: object) -> Answer:
+    def _form(self, visit: Visit, values: JsonObject, error: ApiError | None, **more: object) -> PageAnswer:
         return visit.page(
             "gate_form.html",
             status=200 if error is None else error.status,
@@ -73,7 +73,7 @@ class GateEditing:
             **more,
         )
 
-    async def create(self, visit: Visit) -> Answer:
+    async def create(self, visit: Visit) -> PageAnswer:
         """Make the PayGate of a form, or show the form again with what is wrong."""
         kind, sent = _kind(visit), _Sent({})
         caller, _ = await self.management.may_send_form(visit.bearer, None)
@@ -96,16 +96,16 @@ class GateEditing:
             return self._new(visit, kind, values_sent(sent.fields, fresh_values(visit.place.default_network)), error)
         return visit.page("gate_saved.html", gate=made, verb="created")
 
-    async def edit(self, visit: Visit, gate_id: int) -> Answer:
+    async def edit(self, visit: Visit, gate_id: int) -> PageAnswer:
         """Show the form of a PayGate. Raises: NOT_FOUND, FORBIDDEN."""
         gate = await self.management.read(visit.bearer, gate_id)
         return self._edit(visit, gate, values_of(gate))
 
-    def _edit(self, visit: Visit, gate: JsonMapping, values: JsonObject, error: ApiError | None = None) -> Answer:
+    def _edit(self, visit: Visit, gate: JsonMapping, values: JsonObject, error: ApiError | None = None) -> PageAnswer:
         action = f"/app/paygates/{gate['id']}/edit"
         return self._form(visit, values, error, kind=gate["resourceType"], gate=gate, action=action, once="")
 
-    async def update(self, visit: Visit, gate_id: int) -> Answer:
+    async def update(self, visit: Visit, gate_id: int) -> PageAnswer:
         """Change a PayGate as its form says. Raises: NOT_FOUND, FORBIDDEN."""
         gate, sent = await self.management.read(visit.bearer, gate_id), _Sent({})
         caller, stored = await self.management.may_send_form(visit.bearer, gate_id)
@@ -138,7 +138,7 @@ class GateEditing:
         _taken(visit, sent, form.fields)
         return form
 
-    async def test(self, visit: Visit) -> Answer:
+    async def test(self, visit: Visit) -> PageAnswer:
         """Ask the target that a form names once. Raises: INVALID_PARAMETER."""
         form = await self.uploads.read(visit.headers, visit.chunks(), _no_file)
         visit.check_csrf(form.fields)
@@ -149,14 +149,14 @@ class GateEditing:
             return visit.page("target_tested.html", answer=None, error=_told(error))
         return visit.page("target_tested.html", answer=answer, error=None)
 
-    async def set_enabled(self, visit: Visit, gate_id: int) -> Answer:
+    async def set_enabled(self, visit: Visit, gate_id: int) -> PageAnswer:
         """Sell, or sell no more. Raises: NOT_FOUND, FORBIDDEN."""
         fields = await visit.form()
         caller = await self.management.ownership.caller(visit.bearer)
         await self.management.update(caller, gate_id, {"isEnabled": fields.get("isEnabled") == "true"})
         return visit.go(f"/paygates/{gate_id}")
 
-    async def replace_secret(self, visit: Visit, gate_id: int) -> Answer:
+    async def replace_secret(self, visit: Visit, gate_id: int) -> PageAnswer:
         """Make a new secret, and show it once. Raises: NOT_FOUND, FORBIDDEN, CONFLICT."""
         await visit.form()
         secret = await self.management.replace_secret(visit.bearer, gate_id)
@@ -165,19 +165,19 @@ class GateEditing:
             "gate_saved.html", gate={**gate, "secret": secret.secret, "keyId": secret.key_id}, verb="has a new secret"
         )
 
-    async def claim(self, visit: Visit, gate_id: int) -> Answer:
+    async def claim(self, visit: Visit, gate_id: int) -> PageAnswer:
         """Take over a PayGate that nobody owns. Raises: NOT_FOUND, FORBIDDEN, CONFLICT."""
         await visit.form()
         await self.management.claim(visit.bearer, gate_id, None)
         return visit.go(f"/paygates/{gate_id}")
 
-    async def ask_delete(self, visit: Visit, gate_id: int) -> Answer:
+    async def ask_delete(self, visit: Visit, gate_id: int) -> PageAnswer:
         """Ask before a PayGate is deleted, and say what that voids. Raises: NOT_FOUND, FORBIDDEN."""
         gate = await self.management.read(visit.bearer, gate_id)
         owed = (await self.reports.of_gate(visit.bearer, gate_id, {}))["outstanding"]
         return visit.page("gate_delete.html", gate=gate, owed=owed)
 
-    async def delete(self, visit: Visit, gate_id: int) -> Answer:
+    async def delete(self, visit: Visit, gate_id: int) -> PageAnswer:
         """End a PayGate. Raises: NOT_FOUND, FORBIDDEN."""
         await visit.form()
         done = await self.management.delete(visit.bearer, gate_id)

@@ -12,7 +12,7 @@ from tollkeeper.web.dashboard.listing import Paging, as_csv, as_json
 if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonObject
     from tollkeeper.gateway.management.paygates import Management
-    from tollkeeper.web.dashboard.visit import Answer, Visit
+    from tollkeeper.web.dashboard.visit import PageAnswer, Visit
 
 _COLUMNS: Final = [
     "id",
@@ -38,7 +38,7 @@ class GateList:
 
     management: Management
 
-    async def show(self, visit: Visit, form: str) -> Answer:
+    async def show(self, visit: Visit, form: str) -> PageAnswer:
         """Show one page of the list. Raises: INVALID_PARAMETER."""
         paging = Paging.of(visit.query, "q", "state")
         wanted = GateFilter.of(visit.query)

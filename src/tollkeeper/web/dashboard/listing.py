@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from tollkeeper.api import envelope, page_parameters
-from tollkeeper.web.dashboard.visit import Answer
+from tollkeeper.web.dashboard.visit import PageAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,19 +53,19 @@ class Paging:
         }
 
 
-def as_json(body: JsonMapping) -> Answer:
+def as_json(body: JsonMapping) -> PageAnswer:
     """Return a listing as the API has it."""
-    return Answer(envelope(body), media_type="application/json")
+    return PageAnswer(envelope(body), media_type="application/json")
 
 
-def as_csv(name: str, columns: Sequence[str], rows: Sequence[JsonMapping]) -> Answer:
+def as_csv(name: str, columns: Sequence[str], rows: Sequence[JsonMapping]) -> PageAnswer:
     """Return a listing as a file for a spreadsheet, which must not take a stranger's text for a formula."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(columns)
     writer.writerows([_cell(row[column]) for column in columns] for row in rows)
     headers = (("Content-Disposition", f'attachment; filename="{name}.csv"'),)
-    return Answer(text.getvalue().encode(), media_type="text/csv; charset=utf-8", headers=headers)
+    return PageAnswer(text.getvalue().encode(), media_type="text/csv; charset=utf-8", headers=headers)
 
 
 def _cell(value: object) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import envelope, json_body_of, string_field
 from tollkeeper.core.api.errors import missing
-from tollkeeper.web.dashboard.visit import ROOT, Answer, LoginRequiredError
+from tollkeeper.web.dashboard.visit import ROOT, LoginRequiredError, PageAnswer
 
 if TYPE_CHECKING:
     from tollkeeper.auth import Auth
@@ -23,12 +23,12 @@ _OWN_PATH: Final = re.compile("(/[a-z0-9]+)+([?][A-Za-z0-9_=&-]+)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class LoginPage:
     """The pages of logins."""
 
     auth: Auth
 
-    async def show(self, visit: Visit) -> Answer:
+    async def show(self, visit: Visit) -> PageAnswer:
         """Show the wallets of this browser, unless somebody is logged in."""
         onward = _onward(visit.query.get("next", ""))
         try:
@@ -38,21 +38,21 @@ class Login:
             return visit.page("login.html", given={"families": families, "next": onward})
         return visit.go(onward.removeprefix(ROOT))
 
-    async def message(self, visit: Visit) -> Answer:
+    async def message(self, visit: Visit) -> PageAnswer:
         """Give the text that a wallet is to sign. Raises: MISSING_PARAMETER, INVALID_ADDRESS."""
         wallet = visit.query.get("walletAddress")
         if not wallet:
             raise missing("walletAddress")
-        return Answer(envelope({"message": self.auth.message(wallet, is_for_page=True)}), media_type=_JSON)
+        return PageAnswer(envelope({"message": self.auth.message(wallet, is_for_page=True)}), media_type=_JSON)
 
-    async def log_in(self, visit: Visit) -> Answer:
+    async def log_in(self, visit: Visit) -> PageAnswer:
         """Begin a session for the wallet that signed. Raises: INVALID_SIGNATURE, UNAVAILABLE."""
         body = await json_body_of(visit.chunks(), visit.scope["headers"])
         done = await self.auth.login(string_field(body, "message"), string_field(body, "signature"))
         visit.keep(done.tokens)
-        return Answer(envelope({"success": True}), media_type=_JSON)
+        return PageAnswer(envelope({"success": True}), media_type=_JSON)
 
-    async def log_out(self, visit: Visit) -> Answer:
+    async def log_out(self, visit: Visit) -> PageAnswer:
         """End the session. Raises: FORBIDDEN."""
         await visit.form()
         if visit.session is not None:

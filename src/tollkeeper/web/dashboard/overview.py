@@ -12,7 +12,7 @@ import msgspec
 from tollkeeper.api import clock_ms
 from tollkeeper.core.paygates.statistics import DAY_MS, HOUR_MS, parse_span
 from tollkeeper.gateway.management.statistics import parse_time
-from tollkeeper.web.dashboard.visit import Answer
+from tollkeeper.web.dashboard.visit import PageAnswer
 from tollkeeper.web.explanations import CODES, explain
 from tollkeeper.web.figures import calls_chart, columns_of, headline, revenue_by_gate_chart, span_of
 
@@ -42,7 +42,7 @@ class Overview:
     reports: Reports
     lists: OwnerLists
 
-    async def show(self, visit: Visit) -> Answer:
+    async def show(self, visit: Visit) -> PageAnswer:
         """Show the overview."""
         (days, query), (_, earlier) = span_of(visit.query), span_of(visit.query, before=1)
         stats = await self.reports.of_all(visit.bearer, query)
@@ -67,11 +67,11 @@ class Overview:
             has_gates=(await self.management.page(visit.bearer, 1, 0))["pagination"].total_count > 0,
         )
 
-    async def events(self, visit: Visit) -> Answer:
+    async def events(self, visit: Visit) -> PageAnswer:
         """Send what is new as server-sent events, from the one behind `Last-Event-ID` or `since` on."""
         text = visit.headers.get("last-event-id") or visit.query.get("since", "")
         since_ms = int(text.partition("-")[0]) if text.partition("-")[0].isdigit() and len(text) < 80 else clock_ms()
-        return Answer(self._stream(visit, since_ms, text.partition("-")[2]), media_type="text/event-stream")
+        return PageAnswer(self._stream(visit, since_ms, text.partition("-")[2]), media_type="text/event-stream")
 
     async def _stream(self, visit: Visit, since_ms: int, last_id: str) -> AsyncIterator[bytes]:
         """Look again and again, until the browser is gone or its time is over; also when the program stops."""

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tollkeeper.web.dashboard.visit import Answer
+from tollkeeper.web.dashboard.visit import PageAnswer
 
-Handler: TypeAlias = "Callable[..., Awaitable[Answer]]"
+Handler: TypeAlias = "Callable[..., Awaitable[PageAnswer]]"
 
 
 @dataclass(frozen=True, slots=True)

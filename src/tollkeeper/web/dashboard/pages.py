@@ -11,7 +11,7 @@ from tollkeeper.web.dashboard.account import AccountPages
 from tollkeeper.web.dashboard.gate import GatePage
 from tollkeeper.web.dashboard.gate_editing import GateEditing
 from tollkeeper.web.dashboard.gate_list import GateList
-from tollkeeper.web.dashboard.login import Login
+from tollkeeper.web.dashboard.login import LoginPage
 from tollkeeper.web.dashboard.overview import Overview
 from tollkeeper.web.dashboard.page import DashboardPage
 from tollkeeper.web.dashboard.payments import PaymentPages
@@ -33,7 +33,7 @@ def _page(method: str, path: str, handler: Handler, *, is_open: bool = False) ->
 
 def all_pages(gateway: Gateway, play: Play | None) -> list[DashboardPage]:
     """Return every page, which is found by its path and method; `play`: a sandbox's."""
-    login = Login(gateway.auth)
+    login = LoginPage(gateway.auth)
     listed = GateList(gateway.management)
     editing = GateEditing(gateway.management, gateway.uploads, gateway.reports)
     account = AccountPages(gateway.auth, gateway.management)

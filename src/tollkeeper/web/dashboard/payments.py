@@ -13,7 +13,7 @@ from tollkeeper.web.paywall import EXPLORERS
 if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonMapping, JsonObject
     from tollkeeper.gateway.management.owner_lists import OwnerLists
-    from tollkeeper.web.dashboard.visit import Answer, Visit
+    from tollkeeper.web.dashboard.visit import PageAnswer, Visit
 
 _FILTERS: Final = ("paygate", "status", "payer", "held", "from", "to")
 _COLUMNS: Final = (
@@ -28,7 +28,7 @@ class PaymentPages:
 
     lists: OwnerLists
 
-    async def show(self, visit: Visit, form: str) -> Answer:
+    async def show(self, visit: Visit, form: str) -> PageAnswer:
         """Show one page of the payments. Raises: INVALID_PARAMETER, FORBIDDEN."""
         paging = Paging.of(visit.query, *_FILTERS)
         body = await self.lists.payments(visit.bearer, visit.query)
@@ -43,7 +43,7 @@ class PaymentPages:
             **paging.values(body["pagination"].total_count),
         )
 
-    async def one(self, visit: Visit, purchase_id: str) -> Answer:
+    async def one(self, visit: Visit, purchase_id: str) -> PageAnswer:
         """Show one payment. Raises: NOT_FOUND."""
         payment = linked(await self.lists.payment(visit.bearer, purchase_id))
         return visit.page("payment.html", payment=payment, meaning=STATUSES[payment["status"]])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tollkeeper.auth import Auth
     from tollkeeper.gateway.management.paygates import Management
-    from tollkeeper.web.dashboard.visit import Answer, Visit
+    from tollkeeper.web.dashboard.visit import PageAnswer, Visit
     from tollkeeper.web.play import Play
 
 
@@ -20,13 +20,13 @@ class PlayPages:
     auth: Auth
     play: Play
 
-    async def log_in(self, visit: Visit) -> Answer:
+    async def log_in(self, visit: Visit) -> PageAnswer:
         """Begin a session of the test owner, whose key everybody knows."""
         message = self.auth.message(self.play.owner, is_for_page=True)
         visit.keep((await self.auth.login(message, self.play.sign(message))).tokens)
         return visit.go("")
 
-    async def pay(self, visit: Visit, gate_id: int) -> Answer:
+    async def pay(self, visit: Visit, gate_id: int) -> PageAnswer:
         """Let the test buyer buy one call, and show what it got. Raises: NOT_FOUND, FORBIDDEN, UNAVAILABLE."""
         await visit.form()
         gate = await self.management.read(visit.bearer, gate_id)

@@ -12,7 +12,7 @@ from tollkeeper.web.explanations import explain
 if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonMapping, JsonObject
     from tollkeeper.gateway.management.owner_lists import OwnerLists
-    from tollkeeper.web.dashboard.visit import Answer, Visit
+    from tollkeeper.web.dashboard.visit import PageAnswer, Visit
 
 _FILTERS: Final = ("paygate", "outcome", "payer", "from", "to")
 _COLUMNS: Final = (
@@ -27,7 +27,7 @@ class RequestPages:
 
     lists: OwnerLists
 
-    async def show(self, visit: Visit, form: str) -> Answer:
+    async def show(self, visit: Visit, form: str) -> PageAnswer:
         """Show one page of the log. Raises: INVALID_PARAMETER, FORBIDDEN."""
         paging = Paging.of(visit.query, *_FILTERS)
         body = await self.lists.requests(visit.bearer, visit.query)
@@ -42,7 +42,7 @@ class RequestPages:
             **paging.values(body["pagination"].total_count),
         )
 
-    async def one(self, visit: Visit, request_id: str) -> Answer:
+    async def one(self, visit: Visit, request_id: str) -> PageAnswer:
         """Show one request. Raises: NOT_FOUND."""
         request = await self.lists.request(visit.bearer, request_id)
         return visit.page(

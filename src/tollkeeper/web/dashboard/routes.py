@@ -15,7 +15,7 @@ from litestar import asgi
 from tollkeeper.api import header_pairs
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.configuration import is_loopback
-from tollkeeper.web.dashboard.visit import ROOT, Answer, LoginRequiredError, Place, Visit
+from tollkeeper.web.dashboard.visit import ROOT, LoginRequiredError, PageAnswer, PagePlace, Visit
 
 if TYPE_CHECKING:
     from litestar.handlers import ASGIRouteHandler
@@ -82,22 +82,22 @@ class Dashboard:
         visit = Visit(scope, receive, path, self._place(self._app_url), self._gateway.auth)
         await _send(send, await self._answer(visit), visit.cookies, has_body=scope["method"] != "HEAD")
 
-    def _elsewhere(self, scope: HTTPScope, path: str, app_url: str) -> Answer:
+    def _elsewhere(self, scope: HTTPScope, path: str, app_url: str) -> PageAnswer:
         """Lead from another name of this machine to the dashboard's own. Raises: NOT_FOUND."""
         host = urlsplit("//" + _host(scope)).hostname or ""
         if scope["method"] != "GET" or not is_loopback(host) or not is_loopback(urlsplit(app_url).hostname or ""):
             raise ApiError(Code.NOT_FOUND, "there is nothing at this path")
         query = scope["query_string"].decode("latin-1")
-        return Answer(
+        return PageAnswer(
             b"", 307, headers=(("Location", f"{app_url}{ROOT}{quote(path)}" + (f"?{query}" if query else "")),)
         )
 
-    def _place(self, app_url: str) -> Place:
+    def _place(self, app_url: str) -> PagePlace:
         enabled = tuple(asset.network for asset in self._gateway.assets().values())
         assets = f"/assets/{self._assets.version}"
-        return Place(app_url, assets, enabled, self._gateway.config.default_network, self._play is not None)
+        return PagePlace(app_url, assets, enabled, self._gateway.config.default_network, self._play is not None)
 
-    async def _answer(self, visit: Visit) -> Answer:
+    async def _answer(self, visit: Visit) -> PageAnswer:
         try:
             return await self._page(visit)
         except LoginRequiredError:
@@ -109,7 +109,7 @@ class Dashboard:
         except ApiError as error:
             return _refusal(visit, error)
 
-    async def _page(self, visit: Visit) -> Answer:
+    async def _page(self, visit: Visit) -> PageAnswer:
         """Raises: LoginRequiredError, and what the page refuses."""
         if self._pages is None:
             from tollkeeper.web.dashboard.pages import all_pages  # noqa: PLC0415 - a process that no owner asks does without
@@ -137,16 +137,16 @@ def _host(scope: HTTPScope) -> str:
     return hosts[0].decode("latin-1").lower() if len(hosts) == 1 else ""
 
 
-def _refusal(visit: Visit, error: ApiError) -> Answer:
+def _refusal(visit: Visit, error: ApiError) -> PageAnswer:
     message = error.message[:1].upper() + error.message[1:]
     heading = _HEADINGS.get(error.code, "This cannot be done")
     page = visit.page(
         "refused.html", status=error.status, heading=heading, sentence=message + ".", code=error.code.value
     )
-    return Answer(page.body, page.status, headers=tuple(error.headers.items()))
+    return PageAnswer(page.body, page.status, headers=tuple(error.headers.items()))
 
 
-async def _send(send: Send, answer: Answer, cookies: list[str] | tuple[()], *, has_body: bool = True) -> None:
+async def _send(send: Send, answer: PageAnswer, cookies: list[str] | tuple[()], *, has_body: bool = True) -> None:
     own = {"Content-Type": answer.media_type, **dict(_HEADERS), **dict(answer.headers)}
     headers = header_pairs(own) + [(b"set-cookie", one.encode("latin-1")) for one in cookies]
     if isinstance(answer.body, bytes):

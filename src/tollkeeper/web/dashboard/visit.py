@@ -37,7 +37,7 @@ class LoginRequiredError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PageAnswer:
     """One answer: a whole body, or one that is sent as it comes."""
 
     body: bytes | AsyncIterator[bytes]
@@ -47,7 +47,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PagePlace:
     """The dashboard's own place: its origin, its scripts, the networks that it tells of, where its limits are."""
 
     app_url: str
@@ -64,7 +64,7 @@ class Visit:
     scope: HTTPScope
     receive: Receive
     path: str
-    place: Place
+    place: PagePlace
     auth: Auth
     headers: Mapping[str, str] = field(init=False)
     query: dict[str, str] = field(init=False)
@@ -165,15 +165,15 @@ class Visit:
         self.check_csrf(fields)
         return fields
 
-    def page(self, template: str, *, status: int = 200, **values: Any) -> Answer:  # noqa: ANN401 - a template's values
+    def page(self, template: str, *, status: int = 200, **values: Any) -> PageAnswer:  # noqa: ANN401 - a template's values
         """Return a page made of a template."""
         own = {"assets": self.place.assets, "wallet": self.wallet, "csrf": self.csrf, "here": self.path}
-        return Answer(rendered(template, {**own, "is_sandbox": self.place.is_sandbox, **values}).encode(), status)
+        return PageAnswer(rendered(template, {**own, "is_sandbox": self.place.is_sandbox, **values}).encode(), status)
 
-    def go(self, path: str, **query: str) -> Answer:
+    def go(self, path: str, **query: str) -> PageAnswer:
         """Return the way on to another page below `/app`."""
         target = ROOT + path + ("?" + urlencode(query) if query else "")
-        return Answer(b"", 303, headers=(("Location", target),))
+        return PageAnswer(b"", 303, headers=(("Location", target),))
 
 
 def _cookies(header: str) -> dict[str, str]:
