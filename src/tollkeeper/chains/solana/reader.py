@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from tollkeeper.chains.nodes import Node
 from tollkeeper.chains.rpc import Answer, Call, RpcError, RpcUnavailable
 from tollkeeper.chains.solana.answers import (
     FINAL,
@@ -33,7 +34,6 @@ from tollkeeper.core.solana.base58 import encode_key
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from tollkeeper.chains.nodes import Node
     from tollkeeper.chains.rpc import Rpc
     from tollkeeper.chains.sightings import Sighting
     from tollkeeper.chains.solana.config import SolanaConfig
@@ -101,7 +101,9 @@ class SharedReads:
 
     def of_any(self) -> SolanaReader:
         """Return the reader of whichever node answers in turn; what it lacks is told of the first."""
-        return SolanaReader(self, self.rpc.nodes.all[0], self.rpc.ask)
+        # A configuration without a node is examined, too (`config check`): then every question is refused.
+        first = self.rpc.nodes.all[0] if self.rpc.nodes.all else Node(0, "")
+        return SolanaReader(self, first, self.rpc.ask)
 
 
 class SolanaReader:
