@@ -5,10 +5,12 @@ The page is static HTML of ours, without a script, and without anything from els
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from base64 import b64encode
 from dataclasses import replace
+from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -98,15 +100,21 @@ def description_routes(
         "HEAD is answered wherever GET is, as GET is, without the body. Beside the headers that are described here, "
         "answers have those of the connection, of caching and for web pages (Cache-Control, Access-Control-* and such)."
     )
-    described = document(title, text, server_url, operations)
-    body, page = msgspec.json.encode(described), _page(described).encode()
+
+    @cache
+    def made() -> tuple[bytes, bytes]:
+        # Only once somebody asks: to make them takes a tenth of a second, and the memory of all schemas.
+        described = document(title, text, server_url, operations)
+        return msgspec.json.encode(described), _page(described).encode()
 
     @route(OPENAPI)
     async def openapi(request: HttpRequest) -> Response[bytes]:
+        body, _ = await asyncio.to_thread(made)
         return _unless_known(request, body, "application/json", {"Access-Control-Allow-Origin": "*"})
 
     @route(DOCS)
     async def docs(request: HttpRequest) -> Response[bytes]:
+        _, page = await asyncio.to_thread(made)
         headers = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
         return _unless_known(request, page, "text/html", headers)
 
