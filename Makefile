@@ -9,7 +9,7 @@ VENV ?= .venv
 CLIENT ?=
 NAME ?=
 ENGINE ?=
-JOBS ?= 6
+JOBS ?= 8
 DIST ?= $(CURDIR)/dist
 PYTEST ?=
 
@@ -47,7 +47,7 @@ test: setup
 faults: setup
 	@scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m long \
 	  --durations=20 $(PYTEST) tests/faults tests/storage/test_ledger_kills.py \
-	  tests/chains/test_solana_answers.py tests/gateway/test_hostile_targets.py
+	  tests/chains/test_solana_answers.py tests/gateway/test_hostile_targets.py tests/deploy
 
 check: $(VENV)/.dev
 	$(bin)/ruff check .

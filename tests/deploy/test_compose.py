@@ -23,6 +23,7 @@ from tests.storage.s3_server import access_to, s3_server
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
+pytestmark = pytest.mark.long
 SERVICES = yaml.safe_load((DEPLOY / "compose-postgresql.yaml").read_text())["services"]
 GATEWAYS = ("gateway-1", "gateway-2")
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.deploy.image import Stage, build
 
-pytestmark = pytest.mark.timeout(900)  # what is installed is installed anew
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # what is installed is installed anew, for minutes
 OWN = ("/etc/tollkeeper", "/var/lib/tollkeeper")
 
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import finished
 from tests.cli.program import Scene, Site
@@ -44,6 +46,7 @@ def recovered(base: Path, archive: Path, moment: str) -> Iterator[str]:
             server.send_signal(3)
 
 
+@pytest.mark.long
 async def test_a_moment_after_the_backup_comes_back_and_the_books_agree(
     tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:
