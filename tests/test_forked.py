@@ -55,7 +55,8 @@ def run(end: str, *, is_forked: bool, **environ: str) -> tuple[Any, list[Any], s
     """What it tells and draws, its standard error, its exit code."""
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     command = [sys.executable, "-m", "telling", end]
-    with start(command, is_forked=is_forked, text=True, env=clean_environment(environ), **pipes) as process:
+    state = {"XDG_STATE_HOME": str(Path.cwd())}  # which each environment has of its own
+    with start(command, is_forked=is_forked, text=True, env=clean_environment(state | environ), **pipes) as process:
         assert (type(process) is not subprocess.Popen) is is_forked
         said, wrote = process.communicate("given", timeout=60)
     told, drawn = json.loads(said)

@@ -253,6 +253,7 @@ async def opened(folder: Path) -> AsyncIterator[Trial]:
             database,
             f"http://127.0.0.1:{port}",
             public_url=public_url,
+            app_url=None,  # else the loopback host would be the dashboard's alone
             allow_private_targets=False,
             request_limits=RequestLimits(0, 0, 0, 0),
         )
