@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tollkeeper.core import network_names
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.networks import ALIASES, CAIP2_NAMES, NETWORKS, Family, normalise
 
@@ -101,3 +104,13 @@ def test_no_text_but_a_name_or_an_alias_is_a_network(name: str) -> None:
     else:
         with pytest.raises(ApiError):
             normalise(name)
+
+
+def test_bodies_name_networks_as_they_are_answered_and_as_they_may_be_asked() -> None:
+    def names(one: object) -> set[str]:
+        (meta,) = get_args(one)[1:]
+        return set(meta.extra_json_schema["enum"])
+
+    assert names(network_names.Network) == set(NETWORKS)
+    assert names(network_names.NetworkAsked) == {*NETWORKS, *ALIASES}
+    assert names(network_names.Caip2Network) == set(CAIP2_NAMES)

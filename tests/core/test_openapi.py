@@ -15,6 +15,7 @@ from tollkeeper.core.api.openapi import (
     Operation,
     Parameter,
     ResponseSpec,
+    answer,
     document,
     header,
     in_path,
@@ -182,3 +183,8 @@ def test_only_what_is_in_the_path_is_always_required() -> None:
 def test_a_price_is_decimal_and_one_that_is_asked_above_zero(text: str, is_shown: bool, is_asked: bool) -> None:  # noqa: FBT001 - a table
     fits = tuple(re.search(pattern, text) is not None for pattern in (PRICE_PATTERN, PRICE_ASKED_PATTERN))
     assert fits == (is_shown, is_asked)
+
+
+def test_an_operation_of_one_success_has_one_answer() -> None:
+    described = answer("Made", Body, 201)
+    assert list(described) == [201]

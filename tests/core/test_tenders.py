@@ -35,6 +35,7 @@ from tollkeeper.core.payment_offers import (
     tender_of,
     with_advice,
 )
+from tollkeeper.core.presented_payment import PresentedPayment
 from tollkeeper.core.solana.programs import SYSTEM_PROGRAM
 from tollkeeper.core.x402.verification import Reason
 from tollkeeper.core.x402.version1 import EvmPayload, Payment, SolanaPayload
@@ -137,3 +138,11 @@ def test_only_an_evm_payment_has_times_of_its_own() -> None:
 def test_whose_solana_payment_was_used_before_is_told_to_sign_again() -> None:
     assert with_advice("used", PAYER) == "used"
     assert with_advice("used", str(SOLANA_PAYER.pubkey())).endswith("sign a new payment")
+
+
+def test_a_presented_payment_is_known_by_its_identity_and_by_what_it_accepts() -> None:
+    offered = signed_payment()
+    tender = tender_of(offered, BASE_SEPOLIA)
+    presented = PresentedPayment(offered, tender, b"header", b"hash")
+    assert (presented.key, presented.accepted) == (tender.key, None)
+    assert "header" not in repr(presented).replace("header_hash", "")
