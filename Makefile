@@ -2,14 +2,14 @@
 #   make demo PYTHON=python3.13 VENV=.venv-3.13      the demo under another Python, in an environment of its own
 #   make demo CLIENT=official                        the demo with the official x402 clients as buyers
 #   make test PYTEST="-m long tests/core"            more words for pytest
-#   make test ENGINE=postgresql                      the tests of stores on PostgreSQL, which `make test` runs behind the others
+#   make test ENGINE=postgresql                      all tests of stores on PostgreSQL; `make test` runs some behind the others
 #   make bench NAME=start                            one benchmark
 PYTHON ?= python3
 VENV ?= .venv
 CLIENT ?=
 NAME ?=
 ENGINE ?=
-JOBS ?= 8
+JOBS ?= 6
 DIST ?= $(CURDIR)/dist
 PYTEST ?=
 
@@ -18,6 +18,7 @@ pip := $(bin)/python -m pip --disable-pip-version-check --no-input --quiet
 # The interoperability environments are built with this environment's Python.
 interop := PYTHON=$(bin)/python scripts/with-node tests/interop/setup
 
+on_both = $(addprefix tests/storage/test_,nodes.py side_by_side.py statements.py purchases.py)
 tests = scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 # Settings of the machine that would change what is installed or imported. (Where it comes from stays the machine's.)
@@ -40,7 +41,7 @@ demo: $(VENV)/.sandbox
 test: setup
 	@mkdir -p .cache
 	@$(if $(ENGINE),ENGINE=$(ENGINE) )$(tests) $(if $(PYTEST)$(ENGINE),,-p tests.core_beside) $(if $(ENGINE),tests/storage)
-	@$(if $(PYTEST)$(ENGINE),,ENGINE=postgresql $(tests) tests/storage)
+	@$(if $(PYTEST)$(ENGINE),,ENGINE=postgresql $(tests) $(on_both))
 
 # The long forms of what kills, cuts, forks, fills and hangs, and how many faults came: an hour on two cores. The short
 # ones are in `make test`.
