@@ -131,7 +131,6 @@ _ONE_SPELLING: Final = (
     bytes(ord(sign) if sign.isalnum() else ord("-") for sign in map(str.lower, map(chr, range(128)))) + b"-" * 128
 )
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_FORBIDDEN_IN_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _QUERY = re.compile(rb"[\x21\x22\x24-\x7e]*")  # printable, without "#"
 _SUBPATH = re.compile(rb"(?:[A-Za-z0-9\-._~!$&'()*+,=:@/]|%[0-9A-Fa-f]{2})*")  # RFC 3986 pchar, without ";"
 _PLAINEST_SUBPATH = re.compile(
@@ -192,11 +191,6 @@ def is_target_header_allowed(name: bytes) -> bool:
     """Return True if an owner may set this name in `targetHeaders` (contract 3.1)."""
     rules = name_rules(name)
     return rules.is_token and not rules.is_stripped and rules.normal not in _NOT_THE_OWNERS
-
-
-def is_header_value_valid(value: bytes) -> bool:
-    """Return True if `value` can stand in a header line: no control character but the tab (RFC 9110 5.5)."""
-    return _FORBIDDEN_IN_VALUE.search(value) is None
 
 
 def request_target(target: TargetUrl, subpath: bytes, query: bytes) -> bytes:

@@ -60,10 +60,7 @@ async def serve(call: PaidCall) -> None:
         if request_facts.is_preflight(http):  # 2
             responder.preflight(gate)
             return
-        request_facts.check_method(gate.gate, http)  # 405
-        context.limit.check(http)  # 429
-        request_facts.check_size(http, context.body_limit_bytes)  # 413
-        request_facts.check_forwardable(http, call.facts, gate)  # 400, 404
+        request_facts.check_request(context, http, call.facts, gate)  # 405, 429, 413, 400, 404
         if call.is_login_wanted:
             await call.driver.in_task(call.log_in())  # 401
         purchase = await credit.acquire() if call.facts.has_proof or gate.is_of_wallets else None  # 3, 4, 5

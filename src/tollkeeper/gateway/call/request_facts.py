@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.paygates.challenge import Challenge, Profile
     from tollkeeper.core.paygates.model import PayGate
     from tollkeeper.edge.server.call import BodySink, BodySource, InboundCall
+    from tollkeeper.gateway.call.context import GatewayContext
     from tollkeeper.gateway.open_gate import OpenGate
 
 
@@ -137,6 +138,14 @@ def asked_by(call: InboundCall) -> RequestFacts:
     slug, slash, below = path[1:].partition(b"/")
     has_proof = shows_payment(call) or bool(head.header.get(b"x-credit-token"))
     return RequestFacts(slug.decode("ascii"), query, slash + below, has_proof)
+
+
+def check_request(context: GatewayContext, call: InboundCall, asked: RequestFacts, opened: OpenGate) -> None:
+    """Check what needs neither a login nor a payment, in the order of contract 4.2. Raises: the refusal."""
+    check_method(opened.gate, call)  # 405
+    context.limit.check(call)  # 429
+    check_size(call, context.body_limit_bytes)  # 413
+    check_forwardable(call, asked, opened)  # 400, 404
 
 
 def check_forwardable(call: InboundCall, asked: RequestFacts, opened: OpenGate) -> None:

@@ -37,10 +37,7 @@ def challenged(context: GatewayContext, http: InboundCall, facts: RequestFacts) 
     ):
         return False
     try:
-        request_facts.check_method(gate.gate, http)
-        context.limit.check(http)
-        request_facts.check_size(http, context.body_limit_bytes)
-        request_facts.check_forwardable(http, facts, gate)
+        request_facts.check_request(context, http, facts, gate)
         challenge(context, http, gate)
     except ApiError:
         return False
