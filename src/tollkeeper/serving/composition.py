@@ -31,6 +31,7 @@ from tollkeeper.serving.http.access_log import AccessLog, Mounted
 from tollkeeper.serving.http.app_host import AppHost
 from tollkeeper.serving.http.asgi import Application
 from tollkeeper.serving.http.origins import OriginGuard
+from tollkeeper.serving.http.paced_starts import PacedStarts
 from tollkeeper.serving.http.traces import Spans, TracedHub
 from tollkeeper.serving.keys.encryption_keys import EncryptionKeys
 from tollkeeper.serving.keys.files import KeyFiles
@@ -125,7 +126,7 @@ def _traced(hub: Application, spans: Spans | None) -> Application:
 def _fronted(app: Application, settings: Settings, measured: Measured, reloading: Reloading | None) -> Application:
     guarded = ("/api/", HUB_PREFIX + "/api/")
     calls = None if measured.gateway is None else measured.gateway.calls
-    guard = OriginGuard(app, settings.public_url.text, settings.cors_origins, guarded)
+    guard = OriginGuard(PacedStarts(app), settings.public_url.text, settings.cors_origins, guarded)
     if reloading is not None:
         reloading.gateway, reloading.guard = measured.gateway, guard
     if calls is None or settings.app_url is None or settings.app_url == settings.public_url.text:
