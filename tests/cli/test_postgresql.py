@@ -57,3 +57,20 @@ async def test_two_programs_sell_the_same_gates_and_neither_shows_a_former_price
     )
     assert (checked.returncode, checked.stdout.strip()) == (0, "the books agree"), checked.stdout + checked.stderr
     assert said_to(url, "SELECT count(*) AS calls FROM calls") == [{"calls": 4}]
+
+
+def test_a_program_whose_clock_is_far_off_the_database_s_is_refused(
+    tmp_path: Path, embedded_chain: ChainUnderTest, url: str
+) -> None:
+    site = Site(tmp_path, embedded_chain)
+    site.environ |= {"TOLLKEEPER_DATABASE_URL": url}
+    finished("db", "migrate", "--config", site.config, environ=site.environ, is_forked=False)
+    (said,) = said_to(url, "SELECT pg_get_functiondef('database_ms'::regproc) AS words")
+    said_to(url, said["words"].replace("* 1000)", "* 1000 + 7000)"))
+    environ = site.environ | {"TOLLKEEPER_PUBLIC_URL": "http://127.0.0.1:1"}
+    started = finished("serve", "--config", site.config, "--port", "0", environ=environ, is_forked=False)
+    assert started.returncode == 3
+    assert "clock is 7 s off the database's" in started.stderr
+    said_to(url, said["words"])
+    with site.serving():
+        pass

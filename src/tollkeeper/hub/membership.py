@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.api import new_request_id
+from tollkeeper.storage.engine.clock import DatabaseClock
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.hub.leases import Lease, join, leave, renew, take_lease
 
@@ -33,7 +34,7 @@ class Membership:
     def __init__(self, database: Database, clock_ms: Callable[[], int], shared_life_seconds: float | None) -> None:
         """`shared_life_seconds`: None where no other hub process uses the database."""
         self._database = database
-        self._clock_ms = clock_ms
+        self._clock = DatabaseClock(database, clock_ms)
         self._is_alone = shared_life_seconds is None
         self._life_seconds = shared_life_seconds or 0.0
         self.id = new_request_id()
@@ -59,21 +60,27 @@ class Membership:
         """Say whether the database still believes that this process lives. Asked before anything is sent."""
         return self._is_alone or asyncio.get_running_loop().time() < self._believed_until
 
+    def now_ms(self) -> int:
+        """The time by which processes live and die: the database's, which all of them share."""
+        return self._clock.now_ms()
+
     async def lease(self, name: str) -> Lease | None:
         """Return the lease of that name; None where another process has it. Raises: StorageError.
 
         What was taken once is this process's for as long as it keeps its name.
         """
         if name not in self._leases:
-            lease = await self._database.run(take_lease(name, self.id, self._clock_ms()))
+            lease = await self._database.run(take_lease(name, self.id, self.now_ms()))
             if lease is None or lease.holder != self.id:
                 return None
             self._leases[name] = lease
         return self._leases[name]
 
     async def _join(self) -> None:
+        if not self._is_alone:
+            await self._clock.read()
         began = asyncio.get_running_loop().time()
-        now_ms = self._clock_ms()
+        now_ms = self.now_ms()
         until = _FOREVER_MS if self._is_alone else now_ms + int(self._life_seconds * 1000)
         await self._database.run(join(self.id, until, now_ms, is_alone=self._is_alone))
         self._believed_until = began + self._life_seconds
@@ -89,8 +96,9 @@ class Membership:
                 _LOG.exception("lease_not_renewed")
 
     async def _renew(self) -> None:
+        await self._clock.read()
         began = asyncio.get_running_loop().time()
-        now_ms = self._clock_ms()
+        now_ms = self.now_ms()
         if await self._database.run(renew(self.id, now_ms + int(self._life_seconds * 1000), now_ms)):
             self._believed_until = began + self._life_seconds
             return

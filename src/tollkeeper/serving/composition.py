@@ -41,6 +41,7 @@ from tollkeeper.serving.metrics.metrics import Measured
 from tollkeeper.serving.nodes import chain_of, config_of
 from tollkeeper.serving.own_database import open_own_database
 from tollkeeper.settings import Role, Settings
+from tollkeeper.storage.engine.clock import require_same_clock
 from tollkeeper.storage.ledger.purchases import Exposure, TrustCaps
 from tollkeeper.storage.urls import server_of
 from tollkeeper.web.assets import Assets
@@ -81,6 +82,8 @@ async def compose(
     async with AsyncExitStack() as parts:
         database = open_own_database(settings)
         parts.push_async_callback(database.close)
+        if server_of(settings.database_url) is not None:
+            await require_same_clock(database, clock_ms)
         measured = Measured(spans=_spans(parts, settings))
         assets = Assets()
         await parts.enter_async_context(

@@ -111,8 +111,8 @@ class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
     async def complete(self, before_ms: int) -> None:
         """Make one pass over everything unfinished and untouched since `before_ms`. Raises: StorageError."""
         is_due = await self._check_networks()
-        if await has_orphans(self._database, self._membership.id, self._clock_ms()):
-            taken = await self._database.run(take_over(self._membership.id, self._clock_ms()))
+        if await has_orphans(self._database, self._membership.id, self._membership.now_ms()):
+            taken = await self._database.run(take_over(self._membership.id, self._membership.now_ms()))
             _LOG.info("settlements_taken_over", settlements=taken)
         views: dict[str, PoolView] = {}
         for account in self.accounts.values():
