@@ -1,4 +1,4 @@
-"""How many calls a second one network's nodes serve, and who may use them up (security A-58, A-59).
+"""How many calls a second one network's nodes serve, and who may use them up (security A-58).
 
 Nobody knows a node's quota before it refuses: until then nobody is bounded. Once all nodes have refused, the calls of
 the last second are taken for what they serve, for some minutes. Strangers have half of it meanwhile, by `core.shares`,

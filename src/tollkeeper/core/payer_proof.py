@@ -3,7 +3,7 @@
 It is a good payment here and now in everything but its balance. Official clients sign one for every call.
 
 - It takes an offer of the gate, to the letter, and its payer signed it (`core.purchases.terms_for`,
-  `core.x402.payment_offer`).
+  `core.payment_offers`).
 - It ends soon: one that holds for long is worth more to whoever finds it than the credit.
 - No chain has used it, and nobody showed it before. Its identity is kept until no chain can use it any more.
 """

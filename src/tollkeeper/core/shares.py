@@ -1,4 +1,4 @@
-"""Shares of a bounded resource, so that no tenant stops the others (security A-58, A-59).
+"""Shares of a bounded resource, so that no tenant stops the others (security A-58).
 
 The rule, for anything of which there is a bounded amount (places, bytes, gas of an hour, questions of a second):
 

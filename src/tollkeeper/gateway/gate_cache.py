@@ -1,4 +1,4 @@
-"""PayGates as the data plane uses them: looked up and kept by slug, their 402 made once (architecture 3).
+"""PayGates as the data plane uses them: looked up and kept by slug, their 402 made once (contract 3.3, 4.1).
 
 The copy is only a copy: claim and spend check the version again where they commit, and say STALE. An update is answered
 only after the copy was dropped (contract 3.3), so that no 402 is stale either.

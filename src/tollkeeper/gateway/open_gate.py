@@ -1,4 +1,4 @@
-"""A PayGate ready to be called: its target taken apart, its 402s made, its header lines encoded (architecture 3)."""
+"""A PayGate ready to be called: its target taken apart, its 402s made, its header lines encoded (contract 4.1)."""
 
 from __future__ import annotations
 

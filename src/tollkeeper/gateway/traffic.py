@@ -1,4 +1,4 @@
-"""Records of traffic, off the hot path: counters, statistics and the request log, written in batches (architecture 3).
+"""Records of traffic, off the hot path: counters, statistics and the request log, written in batches (contract 2).
 
 Nothing here decides about money; what a crash loses is a count, and calls that it leaves open are marked INTERRUPTED
 at the next start. Counters and statistics are exact; of the log no more rows wait to be written than LOGGED_MAX, and

@@ -1,8 +1,8 @@
 """This process among those that share the hub's database: is it alive, and what may it alone do (security F20)?
 
-A process that shares its database says again and again that it lives; what it holds is another's to take once it was
-silent for `life_seconds`. It believes itself no longer than the database does, and begins anew under another name when
-it was too late: what it held under the old one is fenced off. One that is alone has nobody to tell.
+A process that shares its database says again and again that it lives. What it holds is another's to take once it was
+silent for `shared_life_seconds`. It believes itself no longer than the database does, and begins anew under another
+name when it was too late: what it held under the old one is fenced off. One that is alone has nobody to tell.
 """
 
 from __future__ import annotations

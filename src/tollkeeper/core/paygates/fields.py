@@ -1,7 +1,6 @@
 """The fields of a PayGate that an owner sets: how each is read from JSON, and its default (contract 3.1).
 
-What fields mean together, and what a
-gate is, is `paygates`.
+What fields mean together, and what a gate is, is `model`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The fields of a PayGate as a form sends them, which knows only text (contract 3.1, specification 2.1 rule 5).
 
-A form's fields become the JSON values that `paygate_fields` reads; what a text cannot be is refused there or here by
+A form's fields become the JSON values that `fields` reads; what a text cannot be is refused there or here by
 the field's name. The file itself is not among them.
 """
 

@@ -1,6 +1,6 @@
 """PayGates: what one is, what create and update make of it, how it is read (specification 2.1, contract 3).
 
-Single fields are read by `paygate_fields`. What needs a name server or a database (is the target's address public, is
+Single fields are read by `fields`. What needs a name server or a database (is the target's address public, is
 the slug taken) is decided by the gateway.
 """
 

@@ -93,7 +93,7 @@ class EvidenceNodes:
         return await self._evidence[expected.key.network].of(expected)
 
     async def before(self, expected: ExpectedTransfer, payment: Payment) -> PaymentFinding:
-        """Ask the same before a facilitator is asked to make it (`Evidence.before`). Raises: RpcUnavailable."""
+        """Ask the same before a facilitator is asked to make it (`PaymentEvidence.before`). Raises: RpcUnavailable."""
         return await self._evidence[expected.key.network].before(expected, payment)
 
     async def standing(self, payment: Payment, key: PaymentKey) -> AuthorizationStanding:

@@ -2,7 +2,7 @@
 
 A gate is made, its 402 shown, a payment signed, settled on the chain and turned into calls of a real HTTP target;
 credits are counted down to the next 402; wrong payments are refused by name; the buyer finds the purchase in the hub's
-history. Then the same on Solana (`solana_demo`). The first check that fails ends it.
+history. Then the same on Solana (`demo.solana`). The first check that fails ends it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An engine holds the world's state and executes one message at a time under the rules of the Cancun fork, with gas used
 as on a real chain (every transaction starts cold). It knows no blocks, signatures, pool or fees: those are the chain's
-(`evm_chain`). The gas price that contracts see is 0 in both engines, since the chain charges the fee itself.
+(`evm.chain`). The gas price that contracts see is 0 in both engines, since the chain charges the fee itself.
 """
 
 from __future__ import annotations

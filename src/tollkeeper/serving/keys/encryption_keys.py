@@ -2,7 +2,7 @@
 
 A key is replaced by a restart: the new one is the first of the file, the former one stays behind it. From then on
 everything is sealed under the new one, what the former one sealed opens and is moved in the background, and what made
-its tokens is kept in the database. Once that is done the former key may be retired (`key_rotation`): its tokens stay
+its tokens is kept in the database. Once that is done the former key may be retired (`admin.rotation`): its tokens stay
 good without it, until they are revoked.
 """
 

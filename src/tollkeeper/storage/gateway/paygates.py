@@ -342,8 +342,8 @@ class PayGates:
     ) -> int:
         """Deletes a gate softly and voids its bought credits; returns how many those were. Raises: NOT_FOUND.
 
-        From the first commit on none of them is taken but what is due (`spending`). Where much is yet to be void then,
-        `deleted` is called; where this breaks off, `void_rest` goes on.
+        From the first commit on none of them is taken but what is due (`ledger.spends`). Where much is yet to be void
+        then, `deleted` is called; where this breaks off, `void_rest` goes on.
         """
         voided, outstanding = await self._database.run(self._behind(gate_id, by, self._delete(gate_id, now_ms)))
         if voided == VOIDED_AT_ONCE:

@@ -1,1 +1,14 @@
-"""Purchases, credits and calls: the ledger of what buyers hold."""
+"""The ledger: purchases, their credits and the calls that spent them (contract 4.3, 4.5, 10.3; decision 0004).
+
+Promises:
+- Every credit is taken in `spends`, but for the first of a grant, which `first_purchase` takes.
+- The counter of a purchase and the entries of its calls are one commit, before the first byte goes to a target.
+- A race ends in one conditional statement, and a batch does what its spends would do one after the other.
+
+The states of a purchase are `core.purchases.PurchaseState`. A call is open, then DONE, RESTORED or INTERRUPTED.
+
+Begin with `ledger` (the data plane's way, in batches), then `spends`. `purchases` has the other verbs: claim, grant,
+fail; `purchase_rows` what they take and give. `call_journal` and `open_calls` keep calls, and `interrupted_calls` ends
+what a dead process left open. `payer_proofs` spends by a proof. `reversals` are payments that were taken back or came
+back, and `quarantine` holds a sale that breaks an invariant.
+"""

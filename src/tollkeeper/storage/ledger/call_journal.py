@@ -1,7 +1,7 @@
 """The journal of calls on purchases that are known: a row for all that one commit spends, and for how others ended.
 
 A row is written once and never changed. A call is found in it by its id, between two rows: whoever asks for one knows
-about when it was spent (`open_calls`). What this module does not do: change how many credits a purchase has (`spending`
+about when it was spent (`open_calls`). What this module does not do: change how many credits a purchase has (`spends`
 does, in the same unit).
 """
 

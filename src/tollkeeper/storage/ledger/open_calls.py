@@ -1,6 +1,6 @@
 """Open calls of one ledger, and the ends of other calls, until both are in the database (contract 4.3).
 
-A call's end is written with the spends that come next. Calls that spent as `spending.spend_known` does are in the
+A call's end is written with the spends that come next. Calls that spent by `spends.KnownSpends` are in the
 journal, of which every row has many calls: this module is told the row's number. Once in a while it notes in the
 database which calls are open, and from which row on there may be more. If this process dies, no more of the journal
 than that is read. This module does not ask the database.

@@ -1,6 +1,6 @@
-"""The store of purchases and the credit ledger: claim, grant, spend, fail (contract 4.3; architecture 3).
+"""The store of purchases and the credit ledger: claim, grant, spend, fail (contract 4.3).
 
-Each race is decided by one conditional statement. A credit is spent in one place, `spending`, whatever bought it; the
+Each race is decided by one conditional statement. A credit is spent in one place, `spends`, whatever bought it; the
 counter and the call, which is the ledger's entry, are one commit, before the first byte goes to the target. Calls of
 the data plane spend through `ledger`, in batches (`spend_soon`); the other verbs are for one spend at a time. The units
 of a claim and of a grant are in `first_purchase`.
@@ -156,7 +156,7 @@ class Purchases:
 
         Gives how many are left then; None where the call is not open, and for a failure of the target where so many
         were given back for failures already as were granted. What is given back to a void purchase stays closed
-        (`spending`). No end of the call may be noted until this is done.
+        (`spends`). No end of the call may be noted until this is done.
         """
         row = self.ledger.row_of(call_id)
         try:

@@ -3,7 +3,7 @@
 `spend_all` answers a batch exactly as if its spends came one after the other (contract 4.3): the purchases are looked
 up once, every outcome is decided here in the order of the batch, and one statement each changes the counters and writes
 the calls, which are the ledger's entries of their spends, all in one transaction, so before the first byte goes to a
-target. Calls of purchases that are known (`spend_known`) are written together, in the journal. A counter changes only
+target. Calls of purchases that are known (`KnownSpends`) are written together, in the journal. A counter changes only
 where the purchase is live and has the credits. Where an engine lets another transaction be faster, that purchase's
 spends of the batch are done again one by one, and the last word has the conditional statement of each. What this module
 does not do: gather batches (`ledger` does).

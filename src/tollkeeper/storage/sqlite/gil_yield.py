@@ -1,4 +1,4 @@
-"""Lends Python's interpreter to a thread that a busy event loop would starve (performance 2: "the interpreter lock").
+"""Lends Python's interpreter to a thread that a busy event loop would starve (performance 2).
 
 A thread that waits for the interpreter gets it when the holder has kept it for a whole switch interval. A loop that is
 busy with short callbacks lets go of it many times in each interval, each time for less than a thread needs to wake, and
