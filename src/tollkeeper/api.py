@@ -20,8 +20,9 @@ import structlog
 from litestar import Request, Response
 from litestar.enums import ScopeType
 from litestar.exceptions import HTTPException
+from msgspec import Struct
 
-from tollkeeper.core.api.bodies import Body, Pagination
+from tollkeeper.core.api.bodies import Pagination
 from tollkeeper.core.api.errors import ApiError, Code, ErrorType, invalid, missing
 from tollkeeper.core.api.strict_json import parse_json
 from tollkeeper.core.limits import HISTORY_LIMIT_MAX, JSON_BODY_SIZE_BYTES, LIST_LIMIT_DEFAULT, OFFSET_MAX
@@ -97,9 +98,9 @@ def _first_of_new_ends() -> str:
     return end
 
 
-def envelope(body: JsonMapping | Body) -> bytes:
+def envelope(body: JsonMapping | Struct) -> bytes:
     """Return a JSON body of ours: `apiVersion` and `timestamp` are added (specification 4)."""
-    if isinstance(body, Body):
+    if isinstance(body, Struct):
         return b'%s,"apiVersion":"%b","timestamp":"%b"}' % (
             _ENCODE(body)[:-1],
             API_VERSION.encode(),
@@ -113,13 +114,13 @@ def error_envelope(error: ApiError, request_id: str, also: JsonMapping | None = 
     return envelope({"error": {**error.body(), "requestId": request_id}, **(also or {})})
 
 
-def ok(body: JsonMapping | Body, *, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
+def ok(body: JsonMapping | Struct, *, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
     """A Litestar response with our envelope."""
     return Response(envelope(body), status_code=status, headers=headers, media_type="application/json")
 
 
 def unless_known(
-    request: HttpRequest, body: JsonMapping | Body, headers: Mapping[str, str] | None = None
+    request: HttpRequest, body: JsonMapping | Struct, headers: Mapping[str, str] | None = None
 ) -> Response[bytes]:
     """The answer to a read, with an `ETag`; 304 where `If-None-Match` says that its caller has it."""
     tag = etag_of(_ENCODE(body))

@@ -10,17 +10,17 @@ from tests.core.payments import AUTHORIZATION, BASE_SEPOLIA, NOW_SECONDS, signed
 from tests.core.solana_payments import DEVNET, Draft
 from tests.core.solana_payments import payment as solana_payment
 from tollkeeper.core.payer_proof import AuthorizationStanding, ends_soon
-from tollkeeper.core.payment_offers import tender_of
+from tollkeeper.core.payment_offers import offered_payment
 
-ON_SOLANA = tender_of(solana_payment(Draft().payload()), DEVNET)
+ON_SOLANA = offered_payment(solana_payment(Draft().payload()), DEVNET)
 
 
 @pytest.mark.parametrize(("valid_seconds", "is_soon"), [(60, True), (120, True), (121, False), (10**9, False)])
 def test_on_evm_it_ends_within_the_time_of_its_offer_and_a_minute(valid_seconds: int, *, is_soon: bool) -> None:
     payment = signed_payment(replace(AUTHORIZATION, valid_before=NOW_SECONDS + valid_seconds))
-    tender = tender_of(payment, BASE_SEPOLIA)
-    assert ends_soon(tender, NOW_SECONDS) is is_soon
-    remembered = AuthorizationStanding(is_unused=True, moment=NOW_SECONDS).kept_until(tender)
+    offered = offered_payment(payment, BASE_SEPOLIA)
+    assert ends_soon(offered, NOW_SECONDS) is is_soon
+    remembered = AuthorizationStanding(is_unused=True, moment=NOW_SECONDS).kept_until(offered)
     assert remembered == NOW_SECONDS + valid_seconds + 3600
 
 

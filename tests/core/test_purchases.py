@@ -17,7 +17,7 @@ from tests.core.solana_payments import payment as solana_payment
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.paygates.fields import Recipient
 from tollkeeper.core.paygates.model import FormerPrice, PayGate
-from tollkeeper.core.payment_offers import tender_of
+from tollkeeper.core.payment_offers import offered_payment
 from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
     FOLLOWED_MS,
@@ -72,13 +72,13 @@ def test_every_outcome_has_a_name() -> None:
 
 def bought(gate: PayGate, payload: EvmPayload, now_ms: int, asset: EvmAsset = BASE_SEPOLIA) -> Terms:
     """What this payment buys; who signed it does not matter here."""
-    return terms_for(gate, asset, tender_of(Payment(1, "exact", asset.network.name, payload), asset), now_ms)
+    return terms_for(gate, asset, offered_payment(Payment(1, "exact", asset.network.name, payload), asset), now_ms)
 
 
 def on_solana(gate: PayGate, amount: int, pay_to: str = SOLANA_PAY_TO) -> Terms:
     """The same of a Solana payment."""
     moved = (compute_limit(), compute_price(), transfer(amount, pay_to=pay_to))
-    return terms_for(gate, DEVNET, tender_of(solana_payment(Draft(moved).payload()), DEVNET), NOW_MS)
+    return terms_for(gate, DEVNET, offered_payment(solana_payment(Draft(moved).payload()), DEVNET), NOW_MS)
 
 
 SOLANA_GATE = replace(GATE, network="solana-devnet", payment_address=SOLANA_PAY_TO)
@@ -269,24 +269,24 @@ def test_a_clock_that_is_behind_looks_soon() -> None:
     assert next_look_ms(NOW_MS, NOW_MS - FOLLOWED_MS, is_used_up=False) == NOW_MS - FOLLOWED_MS + FIRST_LOOK_MS
 
 
-def taken(gate: PayGate, payload: EvmPayload, *, offered: int, now_ms: int = NOW_MS) -> Terms:
+def taken(gate: PayGate, payload: EvmPayload, *, amount: int, now_ms: int = NOW_MS) -> Terms:
     """The terms of a payment of version 2 that takes an offer at that price."""
     offer = version2.offer_of(REQUIREMENTS)
-    tender = tender_of(Payment(2, "exact", "base-sepolia", payload, offer), BASE_SEPOLIA)
-    said = version2.TakenOffer(offer, {**offer, "amount": str(offered)})
-    return terms_for(gate, BASE_SEPOLIA, tender, now_ms, said)
+    offered = offered_payment(Payment(2, "exact", "base-sepolia", payload, offer), BASE_SEPOLIA)
+    said = version2.TakenOffer(offer, {**offer, "amount": str(amount)})
+    return terms_for(gate, BASE_SEPOLIA, offered, now_ms, said)
 
 
 def test_in_version_2_the_offer_that_is_taken_is_paid_exactly() -> None:
     raised = replace(GATE, price_micro=20_000, credits=9, former=(FormerPrice(10_000, 5, NOW_MS + 1, "base-sepolia"),))
-    assert taken(raised, with_value(10_000), offered=10_000).credits == 5
-    assert taken(raised, with_value(20_000), offered=20_000).credits == 9
+    assert taken(raised, with_value(10_000), amount=10_000).credits == 5
+    assert taken(raised, with_value(20_000), amount=20_000).credits == 9
     for value, code in ((19_999, Code.INSUFFICIENT_AMOUNT), (20_001, Code.PAYMENT_INVALID)):
         with pytest.raises(ApiError) as refused:
-            taken(raised, with_value(value), offered=20_000)
+            taken(raised, with_value(value), amount=20_000)
         assert refused.value.code is code
     with pytest.raises(ApiError) as refused:
-        taken(raised, with_value(10_000), offered=10_000, now_ms=NOW_MS + 1)
+        taken(raised, with_value(10_000), amount=10_000, now_ms=NOW_MS + 1)
     assert refused.value.code is Code.PAYMENT_INVALID
     assert refused.value.details is not None
     assert refused.value.details["check"] == "accepted"

@@ -18,7 +18,7 @@ from tests.faults.tcp_chaos import NODE_TIMEOUT_SECONDS, OF_HUB, OF_NODE, Fault,
 from tests.hub.faulty_database import Kind, Moment, order
 from tests.hub.hub_process import HubProcess, TestProcess
 
-# Longer than a node rests that gave no answer, and than the completer takes to ask it for its blocks after that.
+# Longer than a node rests that gave no answer, and than recovery takes to ask it for its blocks after that.
 _RESTED_SECONDS: Final = 2.6
 FAULTS: Final = {
     (Kind.CRASH, Moment.BEFORE): Fault.KILL_BEFORE,

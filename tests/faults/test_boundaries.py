@@ -40,7 +40,7 @@ SETTLING: Final = (
 )
 # And what the refusal of a payment that a stranger carried out waits for.
 REFUSING: Final = ("find_key", "find_settlement", "eth_call", "eth_getLogs")
-# What the completer waits for while a transaction waits to be mined.
+# What recovery waits for while a transaction waits to be mined.
 COMPLETING: Final = (
     "has_orphans",
     "list_blocks",
@@ -269,9 +269,7 @@ async def test_nothing_else_is_waited_for_from_a_request_to_the_end_of_its_settl
     assert chain.balance(chain.wallets.owner.address) == before + 3 * PRICE
 
 
-async def test_an_error_where_the_completer_waits_holds_up_nothing(
-    tmp_path: Path, embedded_chain: ChainUnderTest
-) -> None:
+async def test_an_error_where_recovery_waits_holds_up_nothing(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
     hub = await finish_through(tmp_path, embedded_chain, list(cases(COMPLETING, Kind.ERROR)))
     assert hub.starts == 1
 

@@ -95,7 +95,7 @@ async def fail_through(directory: Path, chain: ChainUnderTest, chosen: list[Case
 
 
 async def believe_through(directory: Path, chain: ChainUnderTest, chosen: list[Case], *, nodes: int = 2) -> Victim:
-    """For each case a payment that is mined when nobody asks for it: the completer believes two nodes."""
+    """For each case a payment that is mined when nobody asks for it: recovery believes two nodes."""
 
     async def as_it_is_mined(hub: Victim, _payment: TestPayment, _key: str, case: Case) -> None:
         await mined_through(hub, chain, case)

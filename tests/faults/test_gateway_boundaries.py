@@ -113,7 +113,7 @@ async def refuse(site: GatewaySite, case: Case) -> None:
 
 
 async def finish(site: GatewaySite, case: Case) -> None:
-    """The hub's answer was lost, and the buyer is gone: the completer finds out."""
+    """The hub's answer was lost, and the buyer is gone: recovery finds out."""
     signed, deaths = await _lost(site, reaches_hub=True), site.gateway.deaths
     site.gateway.prepare(case)
     site.hub.is_down = False

@@ -68,7 +68,7 @@ async def _until_answered(site: GatewaySite, signed: Signed) -> Answer:
 
 
 async def finish(site: GatewaySite, case: Case) -> None:
-    """The gateway died as the facilitator answered, and the buyer is gone: the completer looks at the chain."""
+    """The gateway died as the facilitator answered, and the buyer is gone: recovery looks at the chain."""
     signed = await _left(site, ASKED)
     deaths = site.gateway.deaths + 1
     site.gateway.prepare(case)

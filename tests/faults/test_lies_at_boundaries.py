@@ -42,7 +42,7 @@ from tests.faults.test_boundaries_of_two_nodes import FIRST, SECOND, outrun
 from tests.hub.chaos import ChaosNode, run_chaos
 from tests.hub.hub_under_test import TestPayment, new_payment
 
-# How long a lie lasts once it was told: many polls of the completer.
+# How long a lie lasts once it was told: many polls of recovery.
 LASTS_SECONDS: Final = 0.6
 # A node that was overruled comes after the others for a minute, and may be overruled anew before it can lie about this.
 TOLD_WITHIN_SECONDS: Final = 240

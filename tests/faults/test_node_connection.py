@@ -61,7 +61,7 @@ async def pay_through(
                 paid = await asyncio.gather(*(pay(hub.url, payment) for payment in together))
                 assert [answer["success"] for answer in paid] == [True] * callers, (fault, phase, paid)
                 async with asyncio.timeout(30):
-                    while chaos.struck == 0:  # noqa: ASYNC110 - until the completer asks for it, too
+                    while chaos.struck == 0:  # noqa: ASYNC110 - until recovery asks for it, too
                         await asyncio.sleep(0.05)
                 chaos.calm()
                 struck += chaos.struck

@@ -42,7 +42,7 @@ class Carried(Enum):
 
 @asynccontextmanager
 async def hub_of(directory: Path, chain: ChainUnderTest, carried: Carried) -> AsyncIterator[HubUnderTest]:
-    """Its completer works all the time; together: from the second payment under way on, at most four a transaction."""
+    """Its recovery works all the time; together: from the second payment under way on, at most four a transaction."""
     config = {}
     if carried is Carried.TOGETHER:
         plant(chain, Via.BATCHER)

@@ -18,7 +18,9 @@ from tollkeeper.core.keys.sealing import KeyRing
 from tollkeeper.gateway.evidence.nodes import EvidenceNodes
 from tollkeeper.gateway.facilitator.client import HubClient
 from tollkeeper.gateway.facilitator.transports import HttpTransport
+from tollkeeper.gateway.purchase.decisions import DEFAULT_EXPOSURE
 from tollkeeper.gateway.purchase.monitor import SaleMonitor
+from tollkeeper.gateway.purchase.parts import PurchaseParts
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.settings import Role
 from tollkeeper.storage import open_database
@@ -53,7 +55,18 @@ async def test_a_clock_that_was_put_back_holds_up_no_look_at_a_sale(
         hub = HubClient(HttpTransport(hub_url), lambda *_: {})
         supported = await hub.supported()
         purchases = Purchases(database, Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom))
-        following = SaleMonitor(purchases, hub, lambda: supported, EvidenceNodes({}, clock_ms), lambda: now_ms)
+        parts = PurchaseParts(
+            purchases=purchases,
+            hub=hub,
+            supported=lambda: supported,
+            evidence=EvidenceNodes({}, clock_ms),
+            clock_ms=lambda: now_ms,
+            new_id=str,
+            cap=DEFAULT_EXPOSURE,
+            gateway_url="",
+            status_url="",
+        )
+        following = SaleMonitor(parts)
         try:
             if is_running:
                 await following.look_again()

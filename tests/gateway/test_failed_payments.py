@@ -558,12 +558,12 @@ async def test_a_sale_that_is_void_asks_for_no_payment_while_the_hub_makes_its_o
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
 
 
-async def test_a_buyer_whose_failure_the_completer_takes_back_at_that_moment_is_not_told_to_pay_again(
+async def test_a_buyer_whose_failure_that_recovery_takes_back_at_that_moment_is_not_told_to_pay_again(
     tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reopen = Purchases.reopen
 
-    async def behind_the_completer(self: Purchases, purchase: Purchase, now_ms: int) -> bool:
+    async def behind_recovery(self: Purchases, purchase: Purchase, now_ms: int) -> bool:
         await reopen(self, purchase, now_ms)
         return await reopen(self, purchase, now_ms)
 
@@ -571,7 +571,7 @@ async def test_a_buyer_whose_failure_the_completer_takes_back_at_that_moment_is_
         await shop.fail_until_taken_back()
         await shop.reached("success")
         with monkeypatch.context() as raced:
-            raced.setattr(Purchases, "reopen", behind_the_completer)
+            raced.setattr(Purchases, "reopen", behind_recovery)
             answer = await shop.call()
         assert answer.status == 200, answer.body
 

@@ -262,7 +262,7 @@ async def test_trusted_credits_are_void_once_the_payment_can_never_be_made(abroa
     assert abroad.purchase() == ("LIVE", None, 0, 2)
     trusted = (await abroad.read(gate))["trusted"]
     assert trusted == {"open": 1, "openAmount": "0.01", "failed": 0, "failedAmount": "0"}
-    await asyncio.sleep(3)  # the completer looks, every two seconds
+    await asyncio.sleep(3)  # recovery looks, every two seconds
     abroad.site.expire()
     assert (await abroad.until("VOID"))[1] == "settlement_failed"
     refused = await abroad.pay(gate, payment)

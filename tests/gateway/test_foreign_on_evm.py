@@ -200,7 +200,7 @@ async def test_a_payment_counts_at_the_depth_that_its_amount_needs_and_not_befor
         await here.until_asked()
         for _ in range(blocks - 2):
             mine()
-        await asyncio.sleep(3)  # the completer looks, every two seconds
+        await asyncio.sleep(3)  # recovery looks, every two seconds
         assert here.purchase()[2] == 0
         assert here.served == int(assume_valid)
         mine()
@@ -216,7 +216,7 @@ async def test_a_payment_that_nobody_made_has_failed_once_a_block_of_its_depth_i
         await here.until_asked()
         site.expire()
         site.foreign.chain.rpc.call("evm_mine")
-        await asyncio.sleep(3)  # the completer looks, every two seconds
+        await asyncio.sleep(3)  # recovery looks, every two seconds
         assert here.purchase()[0] == "CLAIMED"
         site.foreign.chain.rpc.call("evm_mine")
         assert (await asking).error_code == "PAYMENT_EXPIRED"
@@ -287,7 +287,7 @@ async def sold_on_trust(site: SiteOnEvm) -> tuple[dict[str, Any], str]:
         gate = await before.gate(assumeValid=True, credits=3)
         payment = await before.payment(gate)
         assert (await before.pay(gate, payment)).status == 200
-        await asyncio.sleep(3)  # the completer looks, every two seconds
+        await asyncio.sleep(3)  # recovery looks, every two seconds
         assert before.purchase() == ("LIVE", None, 0, 2)
     return gate, payment
 

@@ -460,7 +460,7 @@ async def test_a_claim_whose_outcome_nobody_knows_yet_is_waited_for(shop: Shop) 
     bought = await payer.payment()
     assert (await payer.pay(bought)).status == 503
     shop.hub.settling = HostileHub().settling
-    second = asyncio.create_task(payer.call())  # it waits for the completer, or for the buyer
+    second = asyncio.create_task(payer.call())  # it waits for recovery, or for the buyer
     assert left(await payer.pay(bought)) in {"0", "1"}
     assert left(await second) in {"0", "1"}
     assert shop.sales() == 1

@@ -415,7 +415,7 @@ async def test_a_fault_between_the_payment_and_the_target_tells_what_was_bought_
         assert (b"\r\nx-credits-remaining: " in head) == is_charged
         if found is not None:
             shown = {"X-Credit-Token": found[1].decode()}
-            again = await there.buyer.ask("GET", gate["accessUrl"], headers=shown)  # not granted: by the completer
+            again = await there.buyer.ask("GET", gate["accessUrl"], headers=shown)  # not granted: by recovery
             assert again.headers["x-credits-remaining"] == ("18" if is_charged else "19")
     assert there.calls() == ({("DONE", 200): 1, ("DONE", 500): 1} if is_charged else {("DONE", 200): 1})
 

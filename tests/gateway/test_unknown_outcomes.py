@@ -603,7 +603,7 @@ async def test_claim_outlives_a_start_of_the_gateway_while_its_hub_is_down(
         async with gateway() as url:
             gate, payment = await claim_whose_answer_is_lost(buyer, url, target, hostile)
         async with gateway() as url:
-            await asyncio.sleep(3)  # longer than the completer waits between two passes
+            await asyncio.sleep(3)  # longer than recovery waits between two passes
             answer = await buyer.call(f"{url}/{gate['slug']}", payment)
             assert (answer.status, answer.json()["error"]["code"]) == (503, "SETTLEMENT_PENDING")
             hostile.is_down, hostile.settling = False, HostileHub().settling
@@ -644,7 +644,7 @@ async def test_a_404_of_somebody_else_than_the_hub_fails_no_claim(
             assert books.execute("UPDATE purchases SET attempt_ms = attempt_ms - 100000").rowcount == 1
         hostile.is_down, hostile.telling = False, says(404, body)
         async with gateway() as url:
-            await asyncio.sleep(3)  # longer than the completer waits between two passes
+            await asyncio.sleep(3)  # longer than recovery waits between two passes
             hostile.telling = hostile.settling = pass_on
             answer = await buyer.call(f"{url}/{gate['slug']}", payment)
             assert answer.status == 200, answer.body
@@ -792,7 +792,7 @@ async def test_what_was_asked_of_a_former_hub_is_not_failed_by_one_that_never_he
             gate, payment = await claim_whose_answer_is_lost(buyer, url, target, hostile)
         as_after(age_seconds)  # the request has expired, and perhaps nobody was there for longer than a claim waits
         async with gateway(other_url) as url:
-            await asyncio.sleep(3)  # longer than the completer waits between two passes
+            await asyncio.sleep(3)  # longer than recovery waits between two passes
             answer = await buyer.ask("GET", f"{url}/api/v1/credits", headers={"X-Payment": payment})
             assert len(answer.json()["data"]) == 1, answer.body  # bought, or being bought
         hostile.is_down, hostile.settling = False, pass_on

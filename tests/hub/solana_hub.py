@@ -99,7 +99,7 @@ class SolanaHub:
         return account
 
     async def complete(self) -> None:
-        """One pass of the completer, now, over everything."""
+        """One pass of recovery, now, over everything."""
         await self.recovery.complete(clock_ms() + 3_600_000)
 
     async def status(self, body: dict[str, Any]) -> str:
@@ -140,7 +140,7 @@ def new_solana_hub(
     trusted_keys: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Hub:
-    """A hub of the embedded chain's network, its completer at rest unless told otherwise."""
+    """A hub of the embedded chain's network, its recovery at rest unless told otherwise."""
     config = replace(SolanaConfig(NETWORKS[NETWORK], (rpc_url,), timeout_seconds=10.0), **changes)
     auth = Auth(database, [("k1", bytes(range(32)))], PUBLIC_URL, clock_ms, os.urandom)
     networks = [HubNetwork(config, [FeePayer(one.seed) for one in keys])]

@@ -10,7 +10,7 @@ import pytest
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_payment
 from tests.hub.tables import cells, filled, read_table
-from tests.hub.test_completer import change
+from tests.hub.test_recovery import change
 from tests.storage.plans import plan_of
 from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.storage.engine.queries import load_queries

@@ -26,7 +26,7 @@ from tests.hub.hub_under_test import (
     new_payment,
     served,
 )
-from tests.hub.test_completer import change
+from tests.hub.test_recovery import change
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth
 from tollkeeper.core.networks import NETWORKS

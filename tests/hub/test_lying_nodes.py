@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment, run_hub
-from tests.hub.test_completer import change
+from tests.hub.test_recovery import change
 from tests.hub.test_restored_backup import carry_out
 from tests.hub.test_several_nodes import always, chain_of
 from tollkeeper.api import clock_ms

@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment, run_hub
-from tests.hub.test_completer import change
 from tests.hub.test_gas import GAS_LIMIT
+from tests.hub.test_recovery import change
 from tollkeeper.api import clock_ms
 from tollkeeper.core.evm.encoding import Transaction, transfer_calldata
 from tollkeeper.core.evm.signed_transactions import read_signed

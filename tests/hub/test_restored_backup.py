@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment
-from tests.hub.test_completer import change
+from tests.hub.test_recovery import change
 from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.storage.engine.database import Statement

@@ -25,8 +25,8 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode, run_chaos
 from tests.hub.hub_process import hub_command
 from tests.hub.hub_under_test import TestPayment, hub_config, new_hub, new_payment, serving, start_hub
-from tests.hub.test_completer import change
 from tests.hub.test_left_callers import is_about
+from tests.hub.test_recovery import change
 from tests.hub.test_unknown_outcomes import drain
 from tollkeeper.hub.app import create_app
 from tollkeeper.hub.evm.nonce_lanes import STUCK_SECONDS
@@ -158,7 +158,7 @@ async def test_two_hubs_send_each_transaction_once_and_give_each_success_once(sh
     chain.rpc.call("evm_setAutomine", False)
     asked = [asyncio.create_task(shared.settle(index % 2, payment)) for index, payment in enumerate(payments * 2)]
     also = [asyncio.create_task(shared.settle(1 - index % 2, payment)) for index, payment in enumerate(payments)]
-    for _ in range(6):  # slow blocks, under completers that look ten times a second
+    for _ in range(6):  # slow blocks, under recoveries that look ten times a second
         await asyncio.sleep(0.5)
         await asyncio.to_thread(chain.rpc.call, "evm_mine")
     chain.rpc.call("evm_setAutomine", True)

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
-from tests.hub.test_completer import leave_pending
+from tests.hub.test_recovery import leave_pending
 from tollkeeper.core.evm.encoding import SELECTOR_AUTHORIZATION_STATE, checksum_address
 from tollkeeper.hub.signer_pool import SignerPool
 from tollkeeper.sandbox.wallets import derive_wallet

@@ -17,8 +17,8 @@ from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_process import HubProcess
 from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_payment, run_hub
 from tests.hub.solana_hub import run_solana_hub
-from tests.hub.test_completer import leave_pending, unsign
 from tests.hub.test_left_callers import is_about
+from tests.hub.test_recovery import leave_pending, unsign
 from tests.hub.version2 import NAMES, in_version_2, with_offer
 from tollkeeper.core.limits import ACCEPT_WAIT_SECONDS
 from tollkeeper.hub.api import requests

@@ -203,7 +203,7 @@ async def test_a_purchase_that_is_void_for_its_payment_gets_its_credit_back_and_
     assert found is not None
     await shop.purchases.void(found, NOW_MS)
     assert await shop.purchases.restore(call, 502, NOW_MS) == found.remaining + 1
-    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    assert (await shop.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
     await shop.ledger_agrees()
 
 

@@ -102,7 +102,7 @@ async def test_what_a_gate_sold_is_voided_some_of_it_in_each_commit(tmp_path: Pa
         shop = Shop(database)
         gate = await shop.gate(2)
         sold = await shop.bought(gate)
-        assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.SPENT
+        assert (await shop.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.SPENT
         sell_many(path, sold, 3 * VOIDED_AT_ONCE)
         begun = commits_of(database)
         assert await shop.gates.delete(gate.id, NOW_MS) == 1 + 2 * 3 * VOIDED_AT_ONCE
@@ -177,13 +177,13 @@ async def test_a_claimer_who_comes_late_takes_the_one_call_that_is_due_of_what_i
         sell_many(path, await shop.bought(gate), VOIDED_AT_ONCE - 1)
         late = await shop.bought(gate, 2, OTHER)
         for _ in range(served):
-            assert (await shop.purchases.spend(key_of(late), shop.spend_request(gate), NOW_MS)).outcome is Spend.SPENT
+            assert (await shop.spend(key_of(late), shop.spend_request(gate), NOW_MS)).outcome is Spend.SPENT
         await begin_to_delete(shop, gate, orders)
         granted = await shop.purchases.grant(
             late, "0xhash", confirmed=True, spend_request=shop.spend_request(gate), now_ms=NOW_MS
         )
         assert granted.outcome is (Spend.STALE if served else Spend.SPENT)
-        assert (await shop.purchases.spend(key_of(late), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+        assert (await shop.spend(key_of(late), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
         await shop.ledger_agrees()
 
 

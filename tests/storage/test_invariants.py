@@ -76,7 +76,7 @@ class Books:
                 move(await self.settle(number), Move(State.CONFIRMED, NOW_MS, block_number=number))
             )
             assert moved is not None
-            await self.shop.purchases.spend(key(number), self.shop.spend_request(sold_at), NOW_MS)
+            await self.shop.spend(key(number), self.shop.spend_request(sold_at), NOW_MS)
         for _ in range(2):  # the second one is of a purchase that is remembered
             (told,) = await spend_together(self.shop.purchases.ledger, [by_header(self.shop, gate)])
             assert isinstance(told, SpendResult)

@@ -109,7 +109,7 @@ async def test_spends_mixed_with_other_work_on_the_writer_are_exact(database: Da
     await shop.bought(gate)
     ledger = Ledger(database)
     work = [asyncio.create_task(shop.bought(gate, number)) for number in range(2, 60)]
-    alone = [asyncio.create_task(shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)) for _ in range(300)]
+    alone = [asyncio.create_task(shop.spend(key(1), shop.spend_request(gate), NOW_MS)) for _ in range(300)]
     spent = 0
     while not all(task.done() for task in work):
         spent += outcomes(await spend_together(ledger, [by_header(shop, gate) for _ in range(5)])).count(Spend.SPENT)

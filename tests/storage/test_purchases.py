@@ -46,6 +46,7 @@ from tollkeeper.storage.ledger.purchases import (
     Purchase,
     Purchases,
     SpendRequest,
+    SpendResult,
     TrustCaps,
 )
 from tollkeeper.storage.ledger.quarantine import hold, release
@@ -115,10 +116,19 @@ class Shop:
         await self.purchases.grant(claim.purchase, "0xhash", confirmed=True, spend_request=None, now_ms=NOW_MS)
         return claim.purchase
 
+    async def spend(self, payment: PaymentKey, request: SpendRequest, now_ms: int) -> SpendResult:
+        """Spends as the data plane does. Raises: StorageError."""
+        answered = asyncio.get_running_loop().create_future()
+        self.purchases.spend_soon(payment, request, now_ms, answered.set_result)
+        outcome: SpendResult | ApiError = await answered
+        if isinstance(outcome, ApiError):
+            raise outcome
+        return outcome
+
     async def spend_by(self, proof: str, gate: PayGate, purchase: Purchase) -> Spend:
         """Asks for a credit of a purchase by its header, its token or its wallet."""
         if proof == "header":
-            spending = self.purchases.spend(key_of(purchase), self.spend_request(gate), NOW_MS)
+            spending = self.spend(key_of(purchase), self.spend_request(gate), NOW_MS)
         elif proof == "token":
             spending = self.purchases.spend_token(purchase.id, self.spend_request(gate, None), NOW_MS)
         else:
@@ -186,9 +196,7 @@ async def test_credits_are_spent_exactly_as_often_as_they_were_granted(shop: Sho
     gate = await shop.gate(granted)
     await shop.bought(gate)
     callers = 100 if IS_POSTGRESQL else 1000  # one after the other, none longer than some seconds
-    results = await asyncio.gather(
-        *(shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS) for _ in range(callers))
-    )
+    results = await asyncio.gather(*(shop.spend(key(1), shop.spend_request(gate), NOW_MS) for _ in range(callers)))
     assert sum(result.outcome is Spend.SPENT for result in results) == granted
     assert sum(result.outcome is Spend.EXHAUSTED for result in results) == callers - granted
     await shop.ledger_agrees()
@@ -198,21 +206,21 @@ async def test_payment_claimed_at_one_gate_is_foreign_at_another(shop: Shop) -> 
     first, second = await shop.gate(), await shop.gate()
     await shop.bought(first)
     assert (await shop.claim(second)).outcome is Claim.TAKEN
-    assert (await shop.purchases.spend(key(1), shop.spend_request(second), NOW_MS)).outcome is Spend.FOREIGN
+    assert (await shop.spend(key(1), shop.spend_request(second), NOW_MS)).outcome is Spend.FOREIGN
 
 
 async def test_header_counts_only_byte_for_byte_and_until_the_token_was_used(shop: Shop) -> None:
     gate = await shop.gate()
     purchase = await shop.bought(gate)
     other = shop.spend_request(gate, header_hash(b"other"))
-    assert (await shop.purchases.spend(key(1), other, NOW_MS)).outcome is Spend.WITHHELD
-    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.SPENT
+    assert (await shop.spend(key(1), other, NOW_MS)).outcome is Spend.WITHHELD
+    assert (await shop.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.SPENT
     by_token = await shop.purchases.spend_token(purchase.id, shop.spend_request(gate, None), NOW_MS)
     assert by_token.outcome is Spend.SPENT
-    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.WITHHELD
+    assert (await shop.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.WITHHELD
     last = await shop.purchases.spend_token(purchase.id, shop.spend_request(gate, None), NOW_MS)
     assert last.outcome is Spend.SPENT
-    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    assert (await shop.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
 
 
 async def test_failed_payment_is_tried_three_times_in_all(shop: Shop) -> None:
@@ -256,24 +264,24 @@ async def test_update_makes_claims_and_spends_of_the_former_version_stale(shop: 
     gate = await shop.gate()
     await shop.bought(gate)
     newer = await shop.gates.update(gate.id, lambda now: updated(now, {"price": "0.02"}, NOW_MS, frozenset()))
-    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.STALE
+    assert (await shop.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.STALE
     assert (await shop.claim(gate, 2)).outcome is Claim.STALE
-    assert (await shop.purchases.spend(key(1), shop.spend_request(newer), NOW_MS)).outcome is Spend.SPENT
+    assert (await shop.spend(key(1), shop.spend_request(newer), NOW_MS)).outcome is Spend.SPENT
 
 
 async def test_delete_voids_credits_and_serves_a_pending_claim_once(shop: Shop) -> None:
     gate = await shop.gate(5)
     await shop.bought(gate, 1)
-    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.SPENT
+    assert (await shop.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.SPENT
     claimed = (await shop.claim(gate, 2)).purchase
     assert claimed is not None
     assert await shop.gates.delete(gate.id, NOW_MS) == 4
-    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    assert (await shop.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
     result = await shop.purchases.grant(
         claimed, "0xhash", confirmed=True, spend_request=shop.spend_request(gate), now_ms=NOW_MS
     )
     assert result.outcome is Spend.SPENT
-    assert (await shop.purchases.spend(key(2), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    assert (await shop.spend(key(2), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
     await shop.ledger_agrees()
 
 
@@ -283,8 +291,8 @@ async def test_claim_whose_buyer_was_away_is_served_once_after_the_delete(shop: 
     assert claimed is not None
     await shop.gates.delete(gate.id, NOW_MS)
     await shop.purchases.grant(claimed, "0xhash", confirmed=True, spend_request=None, now_ms=NOW_MS)
-    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.SPENT
-    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    assert (await shop.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.SPENT
+    assert (await shop.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
     await shop.ledger_agrees()
 
 
@@ -298,9 +306,7 @@ async def test_a_purchase_none_of_whose_calls_was_answered_before_the_delete_is_
     await shop.gates.delete(gate.id, NOW_MS)
 
     nothing = Spend.UNKNOWN if proof == "wallet" else Spend.EXHAUSTED
-    assert (
-        await shop.purchases.spend(key(1), shop.spend_request(gate, b"other" * 6), NOW_MS)
-    ).outcome is Spend.WITHHELD
+    assert (await shop.spend(key(1), shop.spend_request(gate, b"other" * 6), NOW_MS)).outcome is Spend.WITHHELD
     told = await asyncio.gather(*(shop.spend_by(proof, gate, purchase) for _ in range(5)))
     assert sorted(told, key=str) == sorted([Spend.SPENT, *[nothing] * 4], key=str)
     await shop.ledger_agrees()
@@ -314,13 +320,13 @@ async def test_a_call_is_due_once_all_are_given_back_that_were_under_way_when_th
     await shop.bought(gate, 1)
     spend_requests, other = [shop.spend_request(gate) for _ in range(calls)], shop.spend_request(gate)
     for spend_request in spend_requests:
-        assert (await shop.purchases.spend(key(1), spend_request, NOW_MS)).outcome is Spend.SPENT
+        assert (await shop.spend(key(1), spend_request, NOW_MS)).outcome is Spend.SPENT
     await shop.gates.delete(gate.id, NOW_MS + 1)
     for left, spend_request in enumerate(spend_requests, 4 - calls):
-        assert (await shop.purchases.spend(key(1), other, NOW_MS + 1)).outcome is Spend.EXHAUSTED
+        assert (await shop.spend(key(1), other, NOW_MS + 1)).outcome is Spend.EXHAUSTED
         assert await shop.purchases.restore(spend_request.call_id, 503, NOW_MS + 2) == left
-    assert (await shop.purchases.spend(key(1), other, NOW_MS + 2)).outcome is Spend.SPENT
-    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS + 3)).outcome is Spend.EXHAUSTED
+    assert (await shop.spend(key(1), other, NOW_MS + 2)).outcome is Spend.SPENT
+    assert (await shop.spend(key(1), shop.spend_request(gate), NOW_MS + 3)).outcome is Spend.EXHAUSTED
     await shop.ledger_agrees()
 
 
@@ -329,7 +335,7 @@ async def test_of_a_sale_that_is_held_nothing_is_due_once_its_gate_is_deleted(sh
     purchase = await shop.bought(gate, 1)
     assert await hold(shop.database, {purchase.id: "i5_credits_rest_on_a_payment"}, NOW_MS) == [purchase.id]
     await shop.gates.delete(gate.id, NOW_MS)
-    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    assert (await shop.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
     await shop.ledger_agrees()
 
 
@@ -339,11 +345,11 @@ async def test_of_a_sale_whose_gate_was_deleted_nothing_is_due_while_it_is_held(
     await shop.gates.delete(gate.id, NOW_MS)
     for _ in range(2):
         held = await hold(shop.database, {purchase.id: "i5_credits_rest_on_a_payment"}, NOW_MS)
-        assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+        assert (await shop.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
     assert held == []
     await release(shop.database, [purchase.id], NOW_MS)
-    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.SPENT
-    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    assert (await shop.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.SPENT
+    assert (await shop.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
     await shop.ledger_agrees()
 
 
@@ -352,7 +358,7 @@ async def test_disabled_gate_sells_nothing_and_serves_held_credits(shop: Shop) -
     await shop.bought(gate)
     off = await shop.gates.update(gate.id, lambda now: updated(now, {"isEnabled": False}, NOW_MS, frozenset()))
     assert (await shop.claim(off, 2)).outcome is Claim.STALE
-    assert (await shop.purchases.spend(key(1), shop.spend_request(off), NOW_MS)).outcome is Spend.SPENT
+    assert (await shop.spend(key(1), shop.spend_request(off), NOW_MS)).outcome is Spend.SPENT
 
 
 async def test_what_claims_and_grants_return_is_what_the_database_has(shop: Shop) -> None:
@@ -519,7 +525,7 @@ async def test_trusted_purchase_that_proved_failed_loses_its_unused_credits(shop
     )
     await shop.purchases.void(trusted, NOW_MS)
     assert (await shop.gates.counters(gate.id)).revenue_micro == 0
-    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
+    assert (await shop.spend(key(1), shop.spend_request(gate), NOW_MS)).outcome is Spend.EXHAUSTED
 
 
 @pytest.mark.parametrize("is_granted_first", [True, False])
@@ -602,7 +608,7 @@ async def test_what_is_given_back_while_its_sale_is_void_is_there_once_its_payme
     assert sold is not None
     first, second, third = shop.spend_request(gate), shop.spend_request(gate), shop.spend_request(gate, None)
     await shop.purchases.grant(sold, "0xhash", confirmed=False, spend_request=first, now_ms=NOW_MS)
-    assert (await shop.purchases.spend(key(1), second, NOW_MS)).outcome is Spend.SPENT
+    assert (await shop.spend(key(1), second, NOW_MS)).outcome is Spend.SPENT
     await shop.purchases.void(sold, NOW_MS)
     assert await shop.purchases.restore(first.call_id, 503, NOW_MS) == 2
     shop.purchases.ledger.refused(second.call_id)
@@ -655,7 +661,7 @@ async def test_what_a_clock_that_was_put_back_calls_void_later_than_now_ends_no_
     await shop.purchases.grant(sold, "0xhash", confirmed=False, spend_request=None, now_ms=NOW_MS)
     await shop.purchases.void(sold, NOW_MS + 50_000)
     await shop.purchases.revive(sold, "0xother", NOW_MS + 10_000)
-    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS + 59_999)).outcome is Spend.SPENT
+    assert (await shop.spend(key(1), shop.spend_request(gate), NOW_MS + 59_999)).outcome is Spend.SPENT
 
 
 async def test_a_claim_that_failed_by_a_transaction_is_looked_at_and_open_again_once(shop: Shop) -> None:
@@ -733,7 +739,7 @@ async def test_a_credit_is_given_back_once_however_often_it_is_asked_for(shop: S
     gate = await shop.gate(5)
     await shop.bought(gate)
     spend_request = shop.spend_request(gate)
-    assert (await shop.purchases.spend(key(1), spend_request, NOW_MS)).outcome is Spend.SPENT
+    assert (await shop.spend(key(1), spend_request, NOW_MS)).outcome is Spend.SPENT
     given = await asyncio.gather(*(shop.purchases.restore(spend_request.call_id, 502, NOW_MS) for _ in range(20)))
     assert sorted(given, key=str) == [5, *[None] * 19]
     await shop.purchases.end_calls({spend_request.call_id: 502}, NOW_MS)
@@ -750,14 +756,15 @@ async def test_a_credit_is_not_given_back_of_a_call_that_ended_and_served_no_mor
     await shop.bought(gate)
     ended, voided, left = [shop.spend_request(gate) for _ in range(3)]
     for spend_request in (ended, voided, left):
-        assert (await shop.purchases.spend(key(1), spend_request, NOW_MS)).outcome is Spend.SPENT
+        assert (await shop.spend(key(1), spend_request, NOW_MS)).outcome is Spend.SPENT
     await shop.purchases.end_calls({ended.call_id: 200}, NOW_MS)
     assert await shop.purchases.restore(ended.call_id, 502, NOW_MS) is None
     await shop.gates.delete(gate.id, NOW_MS + 1)
     assert await shop.purchases.restore(voided.call_id, 502, NOW_MS + 1) == 3
-    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS + 1)).outcome is Spend.EXHAUSTED
-    assert await shop.purchases.interrupt_calls(NOW_MS) == 1
-    assert await shop.purchases.restore(left.call_id, 502, NOW_MS) is None
+    assert (await shop.spend(key(1), shop.spend_request(gate), NOW_MS + 1)).outcome is Spend.EXHAUSTED
+    restarted = Shop(shop.database)
+    assert await restarted.purchases.interrupt_calls(NOW_MS) == 1
+    assert await restarted.purchases.restore(left.call_id, 502, NOW_MS) is None
     await shop.ledger_agrees()
 
 
@@ -765,8 +772,8 @@ async def test_credits_are_there_until_the_millisecond_in_which_they_expire(shop
     gate = await shop.gate(5, creditsExpireAfter=60)
     await shop.bought(gate)
     until_ms = NOW_MS + 60_000
-    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), until_ms - 1)).outcome is Spend.SPENT
-    assert (await shop.purchases.spend(key(1), shop.spend_request(gate), until_ms)).outcome is Spend.EXHAUSTED
+    assert (await shop.spend(key(1), shop.spend_request(gate), until_ms - 1)).outcome is Spend.SPENT
+    assert (await shop.spend(key(1), shop.spend_request(gate), until_ms)).outcome is Spend.EXHAUSTED
     token = await shop.purchases.spend_token(f"pur_{gate.id}_1", shop.spend_request(gate, None), until_ms)
     assert token.outcome is Spend.EXHAUSTED
     payer = key(1).payer
@@ -852,7 +859,7 @@ async def test_a_sale_whose_credits_are_closed_though_it_is_live_is_not_called_u
     await shop.database.run(_closed(sold.number))
     async with asyncio.timeout(60):
         if proof == "header":
-            found = await shop.purchases.spend(key(1), shop.spend_request(gate), NOW_MS)
+            found = await shop.spend(key(1), shop.spend_request(gate), NOW_MS)
         elif proof == "token":
             found = await shop.purchases.spend_token(sold.id, shop.spend_request(gate, None), NOW_MS)
         else:
@@ -868,7 +875,7 @@ def _closed(number: int | None) -> Steps[None]:
 async def test_who_claimed_just_before_a_delete_that_had_read_its_clock_before_him_has_his_first_credit(
     shop: Shop,
 ) -> None:
-    """And a completer granted it."""
+    """And recovery granted it."""
     gate = await shop.gate(3, creditBinding="token")
     claimed = (await shop.claim(gate, now_ms=NOW_MS + 1)).purchase
     assert claimed is not None
@@ -938,7 +945,7 @@ async def _act(shop: Shop, action: str, gate: PayGate, number: int) -> PayGate:
     elif action == "claim":
         await shop.claim(gate, number)
     elif action == "spend":
-        await purchases.spend(key(number), shop.spend_request(gate), NOW_MS)
+        await shop.spend(key(number), shop.spend_request(gate), NOW_MS)
     elif (found := await purchases.by_payment(key(number))) is not None:
         await _act_on(shop, action, gate, found)
     return gate

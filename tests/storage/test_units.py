@@ -430,7 +430,7 @@ async def test_a_loop_that_closed_before_its_answer_does_no_harm(database: Sqlit
 
 
 def test_a_busy_loop_does_not_starve_the_database(tmp_path: Path) -> None:
-    """Without lending, the slowest of these takes seconds."""
+    """Without yielding, the slowest of these takes seconds."""
 
     async def slowest_seconds() -> float:
         opened = open_sqlite(tmp_path / "busy", SCHEMA, migrate=True)

@@ -58,9 +58,11 @@ class Tokens(AnswerBody):
     refresh_token: str
 
 
-class LoggedIn(Tokens):
+class LoggedIn(AnswerBody):
     """A pair of tokens, and the user."""
 
+    access_token: str
+    refresh_token: str
     user: LoggedInUser
 
 

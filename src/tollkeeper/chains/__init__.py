@@ -7,7 +7,7 @@ Begin with `evm.chain` or `solana.chain`: both open a network, simulate, submit,
 them, in both packages, `reader` has the facts of one node. What both families share is here:
 
 - `rpc`, `replies`, `connections`, `quota` and `nodes`: one question to one of several nodes;
-- `quorum`: one wrapper around a reader of one node, and the only place that knows how many nodes vouch;
+- `quorum`: one wrapper around a reader of one node, and the only place that knows how many nodes must agree;
 - `sightings`, `watcher`, `block_interval`: transactions as they are seen, and waiting for them;
 - `rebroadcast`: sending again what nobody shows.
 """

@@ -174,11 +174,11 @@ class NodeQuorum(Generic[ReaderT_co]):
 
             return ask
 
-        doubted = set(concluded) - await self.vouched(first, concluded, sharing(found))
+        doubted = set(concluded) - await self.confirmed(first, concluded, sharing(found))
         told: list[T | None] = [None if place in doubted else one for place, one in enumerate(found)]
         async for node, others in self.instead_of(first, answer_of, doubted):
             places = sorted(doubted)
-            for place in await self.vouched(node, places, sharing(others), is_alone_enough=False):
+            for place in await self.confirmed(node, places, sharing(others), is_alone_enough=False):
                 told[place] = others[place]
                 doubted.discard(place)
                 self.overrule(first)
@@ -225,7 +225,7 @@ class NodeQuorum(Generic[ReaderT_co]):
                 why = why or error
         raise why or RpcUnavailable("no node may be asked")
 
-    async def vouched(
+    async def confirmed(
         self,
         first: Node,
         places: Sequence[int],
@@ -289,14 +289,14 @@ class QuorumReader(Generic[WantedT]):
         overdue = self._overdue(wanted, sightings)
         if not seen and not overdue:
             return sightings
-        vouched = await self._quorum.vouched(first, seen, self._sharing(wanted, sightings)) if seen else set()
-        doubted = set(seen) - vouched
+        confirmed = await self._quorum.confirmed(first, seen, self._sharing(wanted, sightings)) if seen else set()
+        doubted = set(seen) - confirmed
         told = [_doubted(one) if place in doubted else one for place, one in enumerate(sightings)]
         left = doubted | overdue
         async for node, others in self._quorum.instead_of(first, lambda node: self._quorum.at(node).look(wanted), left):
             places = [place for place in sorted(left) if others[place].verdict is not Verdict.ABSENT]
             shared = self._sharing(wanted, others)
-            for place in await self._quorum.vouched(node, places, shared, is_alone_enough=False) if places else ():
+            for place in await self._quorum.confirmed(node, places, shared, is_alone_enough=False) if places else ():
                 told[place] = others[place]
                 left.discard(place)
                 self._quorum.overrule(first)

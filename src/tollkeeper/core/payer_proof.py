@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tollkeeper.core.limits import CHALLENGE_TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
-    from tollkeeper.core.payment_offers import Tender
+    from tollkeeper.core.payment_offers import OfferedPayment
 
 # Clients let a payment hold for as long as its offer says, by clocks that may be a minute ahead.
 LIFETIME_SECONDS: Final = CHALLENGE_TIMEOUT_SECONDS + 60
@@ -35,11 +35,11 @@ class AuthorizationStanding(NamedTuple):
     moment: int
     last: int = 0
 
-    def kept_until(self, tender: Tender) -> int:
+    def kept_until(self, offered: OfferedPayment) -> int:
         """Return the moment from which on nobody need remember that this payment was shown."""
-        return self.last if tender.valid_before is None else tender.valid_before + _SAFE_SECONDS
+        return self.last if offered.valid_before is None else offered.valid_before + _SAFE_SECONDS
 
 
-def ends_soon(tender: Tender, now_seconds: int) -> bool:
+def ends_soon(offered: OfferedPayment, now_seconds: int) -> bool:
     """Tell whether the payment ends about when its offer asks for. On Solana each does: blocks end it."""
-    return tender.valid_before is None or tender.valid_before <= now_seconds + LIFETIME_SECONDS
+    return offered.valid_before is None or offered.valid_before <= now_seconds + LIFETIME_SECONDS

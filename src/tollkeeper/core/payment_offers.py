@@ -24,7 +24,7 @@ Asset: TypeAlias = EvmAsset | SolanaAsset
 
 
 @dataclass(frozen=True, slots=True)
-class Tender:
+class OfferedPayment:
     """One payment as a gate sees it; its form was checked.
 
     `recipient` is who is paid: an address on EVM, a token account on Solana. `valid_before` is in Unix seconds, None
@@ -43,7 +43,7 @@ class Tender:
     is_repeatable: bool = False
 
 
-def tender_of(payment: Payment, asset: Asset) -> Tender:
+def offered_payment(payment: Payment, asset: Asset) -> OfferedPayment:
     """Return what a payment of that asset's network offers. Its form was checked before.
 
     Raises: the payment error of a rule that it breaks; on Solana also of a signature that its payer did not make.
@@ -54,7 +54,7 @@ def tender_of(payment: Payment, asset: Asset) -> Tender:
         return _on_solana(payload, asset)
     assert isinstance(payload, EvmPayload)  # noqa: S101 - the same
     authorization = payload.authorization
-    return Tender(
+    return OfferedPayment(
         verification.payment_key(asset, payload),
         authorization.value,
         authorization.pay_to,
@@ -64,10 +64,10 @@ def tender_of(payment: Payment, asset: Asset) -> Tender:
     )
 
 
-def _on_solana(payload: SolanaPayload, asset: SolanaAsset) -> Tender:
+def _on_solana(payload: SolanaPayload, asset: SolanaAsset) -> OfferedPayment:
     require(payer_checks(payload, asset))
     transfer = read_transfer(payload)
-    return Tender(
+    return OfferedPayment(
         payment_key(asset, transfer),
         transfer.value,
         transfer.destination,
@@ -84,14 +84,14 @@ def require_valid_now(payment: Payment, now_seconds: int) -> None:
         require(time_checks(payment.payload, now_seconds))
 
 
-def recipient_check(tender: Tender, asset: Asset, pay_to: str) -> Check:
+def recipient_check(offered: OfferedPayment, asset: Asset, pay_to: str) -> Check:
     """Is it this wallet that is paid?"""
-    return asset.recipient_check(tender.recipient, pay_to)
+    return asset.recipient_check(offered.recipient, pay_to)
 
 
-def price_check(tender: Tender, asset: Asset, price_micro: int) -> Check:
+def price_check(offered: OfferedPayment, asset: Asset, price_micro: int) -> Check:
     """Is it this price that is paid, on EVM or more?"""
-    return asset.price_check(tender.value, price_micro)
+    return asset.price_check(offered.value, price_micro)
 
 
 def with_advice(message: str, payer: str) -> str:

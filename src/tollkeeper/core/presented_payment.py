@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonMapping
-    from tollkeeper.core.payment_offers import Tender
+    from tollkeeper.core.payment_offers import OfferedPayment
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
 
 
@@ -16,14 +16,14 @@ class PresentedPayment:
     """A payment whose form was checked, as it came with one request; on EVM its signature may still be anything."""
 
     payment: Payment
-    tender: Tender
+    offered: OfferedPayment
     header: bytes = field(repr=False)
     header_hash: bytes = field(repr=False)
 
     @property
     def key(self) -> PaymentKey:
         """The payment's identity."""
-        return self.tender.key
+        return self.offered.key
 
     @property
     def accepted(self) -> JsonMapping | None:

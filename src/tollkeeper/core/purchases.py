@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tollkeeper.core.paygates.model import PayGate
-    from tollkeeper.core.payment_offers import Asset, Tender
+    from tollkeeper.core.payment_offers import Asset, OfferedPayment
     from tollkeeper.core.x402 import version2
 
 
@@ -101,7 +101,7 @@ class Terms:
 
 
 def terms_for(
-    gate: PayGate, asset: Asset, tender: Tender, now_ms: int, taken: version2.TakenOffer | None = None
+    gate: PayGate, asset: Asset, offered: OfferedPayment, now_ms: int, taken: version2.TakenOffer | None = None
 ) -> Terms:
     """The terms that this payment on the asset's network buys: the current ones or a former price's (contract 3.3).
 
@@ -114,19 +114,19 @@ def terms_for(
     current = gate.price_micro, gate.credits
     shown = [(one.price_micro, one.credits) for one in gate.former if now_ms < one.until_ms and one.network == network]
     if taken is None:
-        require((recipient_check(tender, asset, pay_to),))
-        price_micro, granted = next((terms for terms in shown if terms[0] == tender.value), current)
-        require((price_check(tender, asset, price_micro),))
+        require((recipient_check(offered, asset, pay_to),))
+        price_micro, granted = next((terms for terms in shown if terms[0] == offered.value), current)
+        require((price_check(offered, asset, price_micro),))
     else:
         terms = next((terms for terms in (*shown, current) if taken.is_at(terms[0])), None)
         if terms is None:
             raise taken.refusal()
         price_micro, granted = terms
-        require((recipient_check(tender, asset, pay_to),))
-        exact = asset.exact_check(tender.value, price_micro)
+        require((recipient_check(offered, asset, pay_to),))
+        exact = asset.exact_check(offered.value, price_micro)
         if not exact.ok:
-            raise refusal(exact, Code.INSUFFICIENT_AMOUNT if tender.value < price_micro else None)
-    require((_countable_check(tender.value),))
+            raise refusal(exact, Code.INSUFFICIENT_AMOUNT if offered.value < price_micro else None)
+    require((_countable_check(offered.value),))
     return Terms(
         gate.id,
         gate.version,

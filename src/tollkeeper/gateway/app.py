@@ -47,6 +47,7 @@ from tollkeeper.gateway.management.statistics import Reports, stats_routes
 from tollkeeper.gateway.management.target_probe import TargetProbe
 from tollkeeper.gateway.management.uploads import Uploads
 from tollkeeper.gateway.purchase.decisions import DEFAULT_EXPOSURE, PurchaseDecisions
+from tollkeeper.gateway.purchase.parts import PurchaseParts
 from tollkeeper.gateway.purchase.recovery import PurchaseRecovery
 from tollkeeper.gateway.purchase.service import PurchaseService
 from tollkeeper.gateway.purchase.unsigned_payments import UnsignedPayments, unsigned_payment_routes
@@ -186,7 +187,7 @@ class Gateway:
         self.reports = Reports(self.management, statistics, config.kept)
         self.transfers = self._transferring()
         self.unsigned_payments = UnsignedPayments(self.gates, self.token_accounts, random_bytes)
-        self._recovery = self._completing()
+        self._recovery = PurchaseRecovery(self.buying)
         self._tasks: list[asyncio.Task[None]] = []
 
     def allow(self, limits: RequestLimits) -> None:
@@ -195,18 +196,18 @@ class Gateway:
         self.api_limits.allow(limits)
 
     def _buying(self) -> PurchaseService:
-        decisions = PurchaseDecisions(
-            self.purchases,
-            self._hub,
-            self.supported,
-            self.evidence,
+        parts = PurchaseParts(
+            purchases=self.purchases,
+            hub=self._hub,
+            supported=self.supported,
+            evidence=self.evidence,
             cap=self.config.exposure_cap,
             clock_ms=clock_ms,
             new_id=lambda: "pur_" + new_request_id(),
             gateway_url=self.config.public_url,
             status_url=self.config.hub_url,
         )
-        return PurchaseService(decisions, self.shown_payments)
+        return PurchaseService(PurchaseDecisions(parts), self.shown_payments)
 
     def _managing(self, random_bytes: Callable[[int], bytes]) -> Management:
         return Management(
@@ -236,16 +237,6 @@ class Gateway:
             hub_url=self.config.hub_url,
             profile=self.config.profile,
             foreign=ForeignTransfers(self._hub, self.supported, self.evidence, clock_ms),
-        )
-
-    def _completing(self) -> PurchaseRecovery:
-        return PurchaseRecovery(
-            self.purchases,
-            self.buying,
-            self._hub,
-            self.supported,
-            self.evidence,
-            clock_ms,
         )
 
     @property

@@ -99,7 +99,7 @@ def credit_routes(balances: Balances, proofs: PaymentReader, auth: Auth) -> list
 def _is_proof(paid: PresentedPayment, purchase: Purchase, wallet: str | None) -> bool:
     """Tell whether the payment was signed by its payer. A contract wallet's was judged when these very bytes bought."""
     is_bought_by = hmac.compare_digest(paid.header_hash, purchase.header_hash)
-    return paid.tender.is_signed_by_key or is_bought_by or wallet == purchase.payer
+    return paid.offered.is_signed_by_key or is_bought_by or wallet == purchase.payer
 
 
 def _balance(purchase: Purchase, slug: str, wallet: str | None, token_keys: Sequence[bytes]) -> CreditBalance:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.http.target_addresses import TargetUrl
     from tollkeeper.core.paygates.challenge import Challenge
     from tollkeeper.core.paygates.model import PayGate
-    from tollkeeper.core.payment_offers import Asset, Tender
+    from tollkeeper.core.payment_offers import Asset, OfferedPayment
     from tollkeeper.core.presented_payment import PresentedPayment
     from tollkeeper.core.x402.version1 import Requirements
     from tollkeeper.edge.target.relay import TargetUse
@@ -120,15 +120,15 @@ class OpenGate:
         """
         if presented.accepted is None:
             return None
-        return TakenOffer(offer_of(self.settled_by(presented.tender, self.gate.price_micro)), presented.accepted)
+        return TakenOffer(offer_of(self.settled_by(presented.offered, self.gate.price_micro)), presented.accepted)
 
-    def settled_by(self, tender: Tender, amount_micro: int) -> Requirements:
+    def settled_by(self, offered: OfferedPayment, amount_micro: int) -> Requirements:
         """The requirements that a payment is verified and settled against.
 
         A fee payer is the one that the payer named: a 402 of before the facilitator changed it is as good.
         """
-        shown = self.offers[tender.key.network].requirements
-        extra = {**shown.extra, "feePayer": tender.fee_payer} if tender.fee_payer else shown.extra
+        shown = self.offers[offered.key.network].requirements
+        extra = {**shown.extra, "feePayer": offered.fee_payer} if offered.fee_payer else shown.extra
         return replace(shown, amount=amount_micro, extra=extra)
 
 

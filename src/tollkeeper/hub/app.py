@@ -31,6 +31,7 @@ from tollkeeper.hub.families import FamilyDispatch, HubContext, account_of
 from tollkeeper.hub.membership import Membership
 from tollkeeper.hub.metrics import HubMetrics
 from tollkeeper.hub.settlement.outcomes import SettlementRecords
+from tollkeeper.hub.settlement.parts import SettlementParts
 from tollkeeper.storage.engine.database import Statement
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Hub:
         self.metrics = HubMetrics()
         self.membership = Membership(database, now_ms, shared_life_seconds)
         records = SettlementRecords(database, now_ms, self.status_url)
-        self.settling = FamilyDispatch(database, now_ms, records, self.membership, self.metrics)
+        self.settling = FamilyDispatch(SettlementParts(database, now_ms, self.membership, self.metrics), records)
         # Kept as one dict for the hub's life, so that keys can be added and taken out while it runs.
         self.trusted_keys = TrustedKeys(
             (gateway, {name: VerifyingKey(Algorithm.ED25519, key) for name, key in keys.items()})

@@ -37,11 +37,10 @@ if TYPE_CHECKING:
     from tollkeeper.core.x402.verification import Reason
     from tollkeeper.core.x402.version1 import Payment
     from tollkeeper.hub.accounts import AnyAccount
-    from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.settlement.orders import Order, PriorOutcome, SettleOutcome
     from tollkeeper.hub.settlement.outcomes import SettlementRecords
-    from tollkeeper.storage.engine.database import Database
+    from tollkeeper.hub.settlement.parts import SettlementParts
 
 AnySigner: TypeAlias = Signer | FeePayer
 # Here alone an order's family is found by its account, and not by its type.
@@ -143,20 +142,11 @@ def _admission(
 class FamilyDispatch:
     """Settles orders of any family, each by its own flow, and makes what finishes them after a crash."""
 
-    def __init__(
-        self,
-        database: Database,
-        clock_ms: Callable[[], int],
-        records: SettlementRecords,
-        membership: Membership,
-        metrics: HubMetrics,
-    ) -> None:
+    def __init__(self, parts: SettlementParts, records: SettlementRecords) -> None:
         self.records = records
-        self._parts = database, clock_ms, membership, metrics
-        evm = EvmFamily(database, clock_ms, membership, metrics)
-        solana = SolanaFamily(database, clock_ms, membership)
-        self._evm = SettlementFlow(evm, database, clock_ms, records, metrics)
-        self._solana = SettlementFlow(solana, database, clock_ms, records, metrics)
+        self._parts = parts
+        self._evm = SettlementFlow(EvmFamily(parts), parts, records)
+        self._solana = SettlementFlow(SolanaFamily(parts), parts, records)
 
     def _flow(self, account: AnyAccount) -> AnyFlow:
         return self._evm if isinstance(account, EvmAccount) else self._solana
@@ -174,10 +164,10 @@ class FamilyDispatch:
         found: dict[Family, AnyRecovery] = {}
         on_evm = {name: account for name, account in accounts.items() if isinstance(account, EvmAccount)}
         if on_evm:
-            evm_watch = EvmWatch(*self._parts, self._evm.is_active)
-            found[Family.EVM] = SettlementRecovery(self._evm, evm_watch, on_evm, *self._parts, interval_seconds)
+            evm_watch = EvmWatch(self._parts, self._evm.is_active)
+            found[Family.EVM] = SettlementRecovery(self._evm, evm_watch, on_evm, self._parts, interval_seconds)
         on_solana = {name: account for name, account in accounts.items() if isinstance(account, SolanaAccount)}
         if on_solana:
-            watch = SolanaWatch(*self._parts)
-            found[Family.SOLANA] = SettlementRecovery(self._solana, watch, on_solana, *self._parts, interval_seconds)
+            watch = SolanaWatch(self._parts)
+            found[Family.SOLANA] = SettlementRecovery(self._solana, watch, on_solana, self._parts, interval_seconds)
         return found

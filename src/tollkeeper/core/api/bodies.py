@@ -45,7 +45,7 @@ class Body(Struct, rename="camel"):
     more: ClassVar[Schema] = {}
 
 
-class AnswerBody(Body):
+class AnswerBody(Struct, rename="camel"):
     """A JSON body of ours: `envelope` adds `apiVersion` and `timestamp` (specification 4)."""
 
     more: ClassVar[Schema] = {

@@ -12,10 +12,10 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 from msgspec.json import schema_components
 
-from tollkeeper.core.api.bodies import Body, Error, HeaderText, Schema
+from tollkeeper.core.api.bodies import Error, HeaderText, Schema
 from tollkeeper.core.api.errors import TABLE, Code
 from tollkeeper.core.limits import HISTORY_LIMIT_MAX, LIST_LIMIT_DEFAULT, OFFSET_MAX
 
@@ -315,13 +315,13 @@ def _with_schemas(shown: Any, schemas: dict[str, Schema]) -> Any:  # noqa: ANN40
     (schema,), found = schema_components((shown,), ref_template=_REF)
     new = {name: one for name, one in found.items() if name not in schemas}
     schemas.update(new)
-    for body in _subclasses(Body):
+    for body in _subclasses(Struct):
         if body.__name__ in new:
-            _add(schemas[body.__name__], _with_schemas(body.more, schemas))
+            _add(schemas[body.__name__], _with_schemas(getattr(body, "more", {}), schemas))
     return schema
 
 
-def _subclasses(of: type[Body]) -> list[type[Body]]:
+def _subclasses(of: type[Struct]) -> list[type[Struct]]:
     return [one for body in of.__subclasses__() for one in (body, *_subclasses(body))]
 
 

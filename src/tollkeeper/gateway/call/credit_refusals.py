@@ -78,7 +78,7 @@ def withheld(purchase: Purchase, binding: CreditBinding, presented: PresentedPay
         message = _GAVE_WAY
     elif binding is CreditBinding.PAYMENT and presented is not None and presented.accepted is not None:
         message = _SERVED
-    if presented is not None and presented.tender.is_repeatable:
+    if presented is not None and presented.offered.is_repeatable:
         message = with_advice(message, purchase.payer)
     return ApiError(Code.CREDIT_TOKEN_REQUIRED, message, details={"purchaseId": purchase.id})
 

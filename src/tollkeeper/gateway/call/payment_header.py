@@ -12,7 +12,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.networks import normalise
-from tollkeeper.core.payment_offers import tender_of
+from tollkeeper.core.payment_offers import offered_payment
 from tollkeeper.core.presented_payment import PresentedPayment
 from tollkeeper.core.purchases import header_hash
 from tollkeeper.core.x402.verification import form_checks, require
@@ -47,7 +47,7 @@ class PaymentReader:
         """
         first, *others = [self._read(headers[name], name, paid_on) for name in PAYMENT_HEADERS if name in headers]
         for other in others:
-            if (other.key, other.tender.signature) != (first.key, first.tender.signature):
+            if (other.key, other.offered.signature) != (first.key, first.offered.signature):
                 raise two_payments()
         return first
 
@@ -59,9 +59,9 @@ class PaymentReader:
         payment = decode_payment_header(header, PAYMENT_HEADERS[name])
         assets = self._assets()
         require(form_checks(payment, assets, paid_on, spoken_version(payment)))
-        tender = tender_of(payment, assets[normalise(payment.network).name])
-        presented = PresentedPayment(payment, tender, header, header_hash(header))
-        if tender.is_signed_by_key:
+        offered = offered_payment(payment, assets[normalise(payment.network).name])
+        presented = PresentedPayment(payment, offered, header, header_hash(header))
+        if offered.is_signed_by_key:
             self._remember(header, presented)
         return presented
 

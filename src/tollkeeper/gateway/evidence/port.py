@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.evm.chain import EvmChain
     from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.core.payer_proof import AuthorizationStanding
-    from tollkeeper.core.payment_offers import Tender
+    from tollkeeper.core.payment_offers import OfferedPayment
     from tollkeeper.core.x402.verification import Reason
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.facilitator.client import Senders
@@ -44,9 +44,9 @@ class ExpectedTransfer:
     named: str = ""
 
     @classmethod
-    def of(cls, tender: Tender, asked_ms: int, senders: Senders) -> ExpectedTransfer:
+    def of(cls, offered: OfferedPayment, asked_ms: int, senders: Senders) -> ExpectedTransfer:
         """The transfer of a payment as it was shown."""
-        return cls(tender.key, tender.recipient, tender.value, tender.valid_before, asked_ms, senders)
+        return cls(offered.key, offered.recipient, offered.value, offered.valid_before, asked_ms, senders)
 
 
 class EvidenceOutcome(Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
-from msgspec import UNSET, Meta, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from tollkeeper.core.api.bodies import (
     AnswerBody,
@@ -78,7 +78,7 @@ class RecipientAsked(Body, forbid_unknown_fields=True):
     payment_address: WalletAddress
 
 
-class Settable(Body, forbid_unknown_fields=True):
+class Settable(Struct, rename="camel", forbid_unknown_fields=True):
     """The fields of every gate that its owner sets. A field that is not known is refused, never ignored."""
 
     credits: Annotated[int, Meta(ge=1, le=CREDITS_MAX, description="Calls of one purchase")] | UnsetType = UNSET

@@ -62,7 +62,7 @@ class PurchaseAttempt:
     the gate's owner's, or where it has none, its caller's.
     """
 
-    parts: PurchaseDecisions
+    decisions: PurchaseDecisions
     opened: OpenGate
     presented: PresentedPayment
     buyer: Waiter
@@ -78,14 +78,14 @@ class PurchaseAttempt:
         try:
             terms, asked, refusal = await self._judge()
         except ApiError as refused:
-            if await self.parts.is_claimed(refused, self.opened, key):
+            if await self.decisions.is_claimed(refused, self.opened, key):
                 return ASK_AGAIN
             raise
         if not buyer.wants and self.opened.gate.credit_binding is CreditBinding.TOKEN:
             return ASK_AGAIN  # it was answered, and nobody would ever be told the token that this buys
         claim, request = await self._claim(terms, asked)
         if claim.outcome is Claim.ATTEMPTS_EXHAUSTED:
-            if await self.parts.is_under_way_again(claim.purchase):
+            if await self.decisions.is_under_way_again(claim.purchase):
                 return ASK_AGAIN
             raise refusal.error if refusal else attempts_exhausted()
         if request is None or claim.purchase is None:
@@ -108,28 +108,29 @@ class PurchaseAttempt:
 
         Raises: any other refusal.
         """
-        parts, opened, tender = self.parts, self.opened, self.presented.tender
-        network, arrived_ms = tender.key.network, parts.clock_ms()
+        decisions, opened, offered = self.decisions, self.opened, self.presented.offered
+        parts = decisions.parts
+        network, arrived_ms = offered.key.network, parts.clock_ms()
         taken = opened.taken_by(self.presented)
-        terms = terms_for(opened.gate, opened.asset_on(network), tender, arrived_ms, taken)
+        terms = terms_for(opened.gate, opened.asset_on(network), offered, arrived_ms, taken)
         try:
             require_valid_now(self.presented.payment, arrived_ms // 1000)
         except ApiError as late:
-            raise await parts.refusals.of_own(late, tender) from None
+            raise await decisions.refusals.of_own(late, offered) from None
         # A facilitator that is not ours may want the exact amount: it is asked for the value that was authorized.
-        amount_micro = terms.price_micro if parts.supported().is_ours else tender.value
-        asked = parts.hub.asked_of(self.presented.payment, opened.settled_by(tender, amount_micro))
+        amount_micro = terms.price_micro if parts.supported().is_ours else offered.value
+        asked = parts.hub.asked_of(self.presented.payment, opened.settled_by(offered, amount_micro))
         verdict, refusal = await parts.hub.verify(asked), None
         if not verdict.is_valid:
-            refusal = await parts.refusals.of(verdict, tender, opened.asset_on(network).no_wallet(terms.pay_to))
+            refusal = await decisions.refusals.of(verdict, offered, opened.asset_on(network).no_wallet(terms.pay_to))
         if refusal is not None and not refusal.may_be_forgotten:
             raise refusal.error
         # Else it is claimed without having been called valid, as no other is: its nonce is used, perhaps by us before
         # the books were restored from a backup, and settling it finds that out (security F22).
         if not opened.gate.assume_valid:
-            parts.require_proof(network)
-        if parts.is_seen(network):
-            await parts.require_unused(self.presented, is_trusted=opened.gate.assume_valid)
+            decisions.require_proof(network)
+        if decisions.is_seen(network):
+            await decisions.require_unused(self.presented, is_trusted=opened.gate.assume_valid)
         return terms, asked, refusal
 
     # Claim: waits for its commit, the loop's where disk and writing thread are free, else the thread's, or the ledger's
@@ -137,11 +138,12 @@ class PurchaseAttempt:
 
     async def _claim(self, terms: Terms, asked: bytes) -> tuple[ClaimResult, SettleRequest | None]:
         """Makes the payment ours to settle, by a request that is kept with the claim; None where another has it."""
-        parts, gate, tender = self.parts, self.opened.gate, self.presented.tender
+        decisions, gate, offered = self.decisions, self.opened.gate, self.presented.offered
+        parts = decisions.parts
         made: dict[tuple[int, bool], SettleRequest] = {}
 
         def request_of(purchase_id: str, attempt: int, assume_valid: bool) -> bytes:  # noqa: FBT001 - as `claim` says
-            key, bought = f"{purchase_id}.{attempt}", parts.purchase_data(gate, terms, purchase_id)
+            key, bought = f"{purchase_id}.{attempt}", decisions.purchase_data(gate, terms, purchase_id)
             request = parts.hub.settle_request(
                 asked, key=key, confirm=not assume_valid, purchase_data=bought, tenant=self.tenant
             )
@@ -151,11 +153,11 @@ class PurchaseAttempt:
         self.buyer.claiming = asyncio.get_running_loop().create_future()
         try:
             claim = await parts.purchases.claim(
-                tender.key,
+                offered.key,
                 terms,
                 purchase_id=parts.new_id(),
-                paid=Paid(tender.value, tender.valid_before, self.presented.header_hash),
-                trust=parts.trust(tender.key.network) if gate.assume_valid else None,
+                paid=Paid(offered.value, offered.valid_before, self.presented.header_hash),
+                trust=decisions.trust(offered.key.network) if gate.assume_valid else None,
                 request_of=request_of,
                 now_ms=parts.clock_ms(),  # after the verification: the request's life begins when it is signed
             )
@@ -171,22 +173,22 @@ class PurchaseAttempt:
 
     async def _settle(self, purchase: Purchase, request: SettleRequest) -> SpendResult:
         """Has the hub settle what was claimed, and grants what it buys. Raises: the refusal, or SETTLEMENT_PENDING."""
-        parts = self.parts
+        parts = self.decisions.parts
         asking, supported = parts.hub.settle(request), parts.supported()
         if supported.is_ours:
             answer = await asking
         else:  # another facilitator's word is checked on the chain, unless it confirms, or no node is set
             senders, trusted = supported.senders_on(purchase.network), purchase.assume_valid
-            expected = ExpectedTransfer.of(self.presented.tender, purchase.attempt_ms, senders)
+            expected = ExpectedTransfer.of(self.presented.offered, purchase.attempt_ms, senders)
             answer = await parts.evidence.settle(expected, asking, trusted=trusted, confirms=supported.confirms)
         if answer.outcome is not SettleMeaning.SUCCESS:
-            raise await parts.not_bought(purchase, answer)
+            raise await self.decisions.not_bought(purchase, answer)
         return await self._grant(purchase, answer)
 
     async def _grant(self, purchase: Purchase, answer: SettleAnswer) -> SpendResult:
         """Writes that it is paid; the first credit is the buyer's, in the same commit, unless he gave up."""
         buyer = self.buyer
         buyer.taken = buyer.wants
-        result = await self.parts.grant(purchase, answer, buyer.spend_request if buyer.wants else None)
+        result = await self.decisions.grant(purchase, answer, buyer.spend_request if buyer.wants else None)
         buyer.taken = result.outcome is Spend.SPENT
         return result

@@ -21,18 +21,15 @@ from tollkeeper.gateway.purchase.refusals import Refusals, not_settled
 from tollkeeper.storage.ledger.purchases import WITHOUT_LIMIT, Exposure, TrustCaps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.paygates.model import PayGate
     from tollkeeper.core.presented_payment import PresentedPayment
     from tollkeeper.core.purchases import Terms
     from tollkeeper.core.x402.version1 import PaymentKey
-    from tollkeeper.gateway.evidence.nodes import EvidenceNodes
-    from tollkeeper.gateway.facilitator.client import HubClient, PaymentStatus, SettleAnswer, Supported
+    from tollkeeper.gateway.facilitator.client import PaymentStatus, SettleAnswer
     from tollkeeper.gateway.open_gate import OpenGate
+    from tollkeeper.gateway.purchase.parts import PurchaseParts
     from tollkeeper.storage.ledger.purchase_rows import Purchase, SpendRequest, SpendResult
-    from tollkeeper.storage.ledger.purchases import Purchases
 
 _LOG = structlog.get_logger("tollkeeper.gateway.purchase.decisions")
 # What one payer may owe on trust (`assumeValid: true`) unless the settings say otherwise.
@@ -42,48 +39,28 @@ DEFAULT_EXPOSURE: Final = TrustCaps(Exposure(20, 20_000_000), Exposure(200, 200_
 class PurchaseDecisions:
     """One per process."""
 
-    def __init__(  # noqa: PLR0913 - its parts; the gateway alone calls it
-        self,
-        purchases: Purchases,
-        hub: HubClient,
-        supported: Callable[[], Supported],
-        evidence: EvidenceNodes,
-        *,
-        cap: TrustCaps,
-        clock_ms: Callable[[], int],
-        new_id: Callable[[], str],
-        gateway_url: str,
-        status_url: str,
-    ) -> None:
-        """`status_url` is the hub's public URL, where anybody can follow a payment."""
-        self.purchases = purchases
-        self.hub = hub
-        self.supported = supported
-        self.refusals = Refusals(hub, supported, evidence, status_url=status_url, clock_ms=clock_ms)
-        self.evidence = evidence
-        self._cap = cap
-        self.clock_ms = clock_ms
-        self.new_id = new_id
-        self._gateway_url = gateway_url
-        self.pending = PendingPurchases(purchases, hub, status_url)
+    def __init__(self, parts: PurchaseParts) -> None:
+        self.parts = parts
+        self.refusals = Refusals(parts)
+        self.pending = PendingPurchases(parts)
 
     def require_proof(self, network: str) -> None:
         """Raises: UNAVAILABLE where nobody can tell now whether a payment is final."""
-        if self.supported().confirms:
+        if self.parts.supported().confirms:
             return
-        if not self.evidence.covers(network):
+        if not self.parts.evidence.covers(network):
             raise ApiError(
                 Code.UNAVAILABLE,
                 "the payment hub cannot confirm on chain: set assumeValid, the URL of a node, or a hub that "
                 "advertises confirm",
             )
-        if problem := self.evidence.problem(network):
+        if problem := self.parts.evidence.problem(network):
             _LOG.warning("node_unusable", network=network, reason=problem)
             raise unavailable()
 
     def is_seen(self, network: str) -> bool:
         """Does this gateway look at the chain itself?"""
-        return not self.supported().is_ours and self.evidence.covers(network)
+        return not self.parts.supported().is_ours and self.parts.evidence.covers(network)
 
     async def require_unused(self, presented: PresentedPayment, *, is_trusted: bool) -> None:
         """Refuse a payment that is already used on the chain, or can be made no more, before it is claimed.
@@ -92,14 +69,14 @@ class PurchaseDecisions:
         look for; what had failed here may have been made for another server since. Raises: the refusal; UNAVAILABLE
         where no node says so, unless the facilitator `is_trusted` to know.
         """
-        tender = presented.tender
-        known = await self.purchases.by_payment(tender.key)
+        offered = presented.offered
+        known = await self.parts.purchases.by_payment(offered.key)
         if known is not None and known.state is not PurchaseState.FAILED:
             return
         try:
-            refused = await self.refusals.of_used(presented.payment, tender)
+            refused = await self.refusals.of_used(presented.payment, offered)
         except RpcUnavailable as error:
-            _LOG.warning("node_unusable", network=tender.key.network, reason=str(error))
+            _LOG.warning("node_unusable", network=offered.key.network, reason=str(error))
             if is_trusted:
                 return
             raise unavailable() from error
@@ -113,7 +90,7 @@ class PurchaseDecisions:
         gate asks for something else by now. Then it is claimed again, only while that may be (`purchase.monitor`), and
         only once our hub has seen it, whose word for its key decides.
         """
-        purchase = await self.purchases.by_payment(key)
+        purchase = await self.parts.purchases.by_payment(key)
         if purchase is None or purchase.state is not PurchaseState.FAILED:
             return purchase is not None
         if refused.code is Code.UNAVAILABLE or purchase.gate_id != opened.gate.id:
@@ -125,14 +102,14 @@ class PurchaseDecisions:
 
         Raises: SETTLEMENT_PENDING where the hub does not say, by `deadline` (loop time) at the latest.
         """
-        if purchase is None or not self.supported().is_ours:
+        if purchase is None or not self.parts.supported().is_ours:
             return False
         told = await self._told_of(purchase, deadline)
         if told is None or told.status == "failed":
             return False
-        if await self.purchases.reopen(purchase, self.clock_ms()):
+        if await self.parts.purchases.reopen(purchase, self.parts.clock_ms()):
             return True
-        now = await self.purchases.by_id(purchase.id)  # somebody else may have taken it back meanwhile
+        now = await self.parts.purchases.by_id(purchase.id)  # somebody else may have taken it back meanwhile
         return now is not None and now.state is not PurchaseState.FAILED
 
     async def is_paid_after_all(self, purchase: Purchase, deadline: float) -> bool:
@@ -141,7 +118,7 @@ class PurchaseDecisions:
         Raises: SETTLEMENT_PENDING while it makes it, or where it does not say, by `deadline` (loop time) at the latest.
         """
         is_unpaid = purchase.state is PurchaseState.VOID and purchase.failure == SETTLEMENT_FAILED
-        if not is_unpaid or not self.supported().is_ours:
+        if not is_unpaid or not self.parts.supported().is_ours:
             return False
         told = await self._told_of(purchase, deadline)
         if told is None or told.status == "failed":
@@ -149,7 +126,7 @@ class PurchaseDecisions:
         if told.status != "success":
             raise self.pending.pending(key_of(purchase), purchase, told.transaction)
         _LOG.warning("sale_paid_after_all", purchase_id=purchase.id, transaction=told.transaction)
-        await self.purchases.revive(purchase, told.transaction, self.clock_ms())
+        await self.parts.purchases.revive(purchase, told.transaction, self.parts.clock_ms())
         return True
 
     async def _told_of(self, purchase: Purchase, deadline: float | None) -> PaymentStatus | None:
@@ -157,22 +134,22 @@ class PurchaseDecisions:
         key = key_of(purchase)
         try:
             async with asyncio.timeout_at(deadline):
-                return await self.hub.payment_status(key)
+                return await self.parts.hub.payment_status(key)
         except (HubUnreachableError, TimeoutError):
             raise self.pending.pending(key, purchase) from None
 
     def trust(self, network: str) -> TrustCaps:
         """The caps on trusted payments. Where none can be followed, a cap could never be lifted again."""
-        return self._cap if self._is_followed(network) else WITHOUT_LIMIT
+        return self.parts.cap if self._is_followed(network) else WITHOUT_LIMIT
 
     def _is_followed(self, network: str) -> bool:
         """Can somebody tell whether a trusted payment became final?"""
-        return self.supported().is_ours or self.evidence.covers(network)
+        return self.parts.supported().is_ours or self.parts.evidence.covers(network)
 
     def purchase_data(self, gate: PayGate, terms: Terms, purchase_id: str) -> JsonObject:
         """Return what the hub's history says of the purchase."""
         return {
-            "gateway": self._gateway_url,
+            "gateway": self.parts.gateway_url,
             "paygateId": gate.id,
             "slug": gate.slug,
             "title": gate.title,
@@ -192,13 +169,13 @@ class PurchaseDecisions:
 
     async def grant(self, purchase: Purchase, answer: SettleAnswer, spend_request: SpendRequest | None) -> SpendResult:
         """Grants what was paid for, once, and spends the first credit for `spend_request`, where there is one."""
-        result = await self.purchases.grant(
+        result = await self.parts.purchases.grant(
             purchase,
             answer.transaction,
             confirmed=not (purchase.assume_valid and self._is_followed(purchase.network)),
-            is_followed=self.supported().is_ours,
+            is_followed=self.parts.supported().is_ours,
             spend_request=spend_request,
-            now_ms=self.clock_ms(),
+            now_ms=self.parts.clock_ms(),
         )
         self.pending.announce(purchase.id)
         return result
@@ -208,20 +185,20 @@ class PurchaseDecisions:
 
         `is_failed`: of a failure, that it is the payment's, and not only this attempt's.
         """
-        now_ms = self.clock_ms()
-        is_ours = self.supported().is_ours
+        now_ms = self.parts.clock_ms()
+        is_ours = self.parts.supported().is_ours
         if answer.outcome is SettleMeaning.PENDING:
             if answer.transaction and not is_ours:  # where the recovery looks for it
-                await self.purchases.name(purchase, answer.transaction)
+                await self.parts.purchases.name(purchase, answer.transaction)
             return self.pending.pending(key_of(purchase), purchase, answer.transaction)
         if answer.outcome is SettleMeaning.UNHEARD:
-            await self.purchases.fail(
+            await self.parts.purchases.fail(
                 purchase, NOT_ATTEMPTED, None, now_ms, follow_ms=await self._look_for_former(purchase, now_ms)
             )
             self.pending.announce(purchase.id)
             return unheard()
         follow_ms = failure_looked_at_ms(answer, now_ms) if is_ours else None
-        is_written = await self.purchases.fail(
+        is_written = await self.parts.purchases.fail(
             purchase,
             answer.reason,
             answer.transaction or None,
@@ -231,7 +208,7 @@ class PurchaseDecisions:
         )
         self.pending.announce(purchase.id)
         if not is_written:  # nobody is told to pay again for credits that another process granted meanwhile
-            known = await self.purchases.by_id(purchase.id)
+            known = await self.parts.purchases.by_id(purchase.id)
             if known is not None and known.state is not PurchaseState.FAILED:
                 return self.pending.pending(key_of(purchase), known)
         _LOG.info("settlement_failed", purchase_id=purchase.id, reason=answer.reason)
@@ -239,5 +216,5 @@ class PurchaseDecisions:
 
     async def _look_for_former(self, purchase: Purchase, now_ms: int) -> int | None:
         """When to look whether an earlier attempt's failure was taken back, of one that sent nothing itself."""
-        was_sent = self.supported().is_ours and await self.purchases.shown_in(purchase) is not None
+        was_sent = self.parts.supported().is_ours and await self.parts.purchases.shown_in(purchase) is not None
         return now_ms + FIRST_LOOK_MS if was_sent else None

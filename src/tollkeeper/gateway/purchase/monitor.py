@@ -26,10 +26,8 @@ from tollkeeper.gateway.facilitator.client import HubUnreachableError, Senders, 
 from tollkeeper.storage.ledger.purchase_rows import Look
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tollkeeper.gateway.evidence.nodes import EvidenceNodes
-    from tollkeeper.gateway.facilitator.client import HubClient, SettleAnswer, Supported
+    from tollkeeper.gateway.facilitator.client import SettleAnswer
+    from tollkeeper.gateway.purchase.parts import PurchaseParts
     from tollkeeper.storage.ledger.purchase_rows import Purchase
     from tollkeeper.storage.ledger.purchases import Purchases
 
@@ -69,20 +67,9 @@ _FATES: Final = {EvidenceOutcome.PAID: _Fate.PAID, EvidenceOutcome.FAILED: _Fate
 class SaleMonitor:
     """The monitor of one process."""
 
-    def __init__(
-        self,
-        purchases: Purchases,
-        hub: HubClient,
-        supported: Callable[[], Supported],
-        evidence: EvidenceNodes,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._purchases = purchases
-        self._hub = hub
-        self._supported = supported
-        self._evidence = evidence
-        self._clock_ms = clock_ms
-        self._began_ms = clock_ms()
+    def __init__(self, parts: PurchaseParts) -> None:
+        self._parts = parts
+        self._began_ms = parts.clock_ms()
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._looked_ms: int | None = None
 
@@ -93,8 +80,8 @@ class SaleMonitor:
         RpcUnavailable.
         """
         place = SettleRequest.from_bytes(request).place if request else None
-        is_former = place not in {None, self._hub.place}
-        is_ours, standing = self._supported().is_ours, _UNTOLD
+        is_former = place not in {None, self._parts.hub.place}
+        is_ours, standing = self._parts.supported().is_ours, _UNTOLD
         if is_ours:
             standing = await self._told_by_hub(purchase)
             if standing.fate is _Fate.OPEN:
@@ -107,15 +94,15 @@ class SaleMonitor:
             # Anybody may bring our hub what the former one is making: it failed then because that one was faster.
             if standing.fate is not _Fate.FAILED or shown.fate is _Fate.PAID:
                 standing, is_followed = shown, False
-        now_ms = self._clock_ms()
+        now_ms = self._parts.clock_ms()
         if standing.fate is _Fate.PAID:
-            await self._purchases.confirm(purchase, now_ms, standing.transaction, is_followed=is_followed)
+            await self._parts.purchases.confirm(purchase, now_ms, standing.transaction, is_followed=is_followed)
         elif standing.fate is _Fate.FAILED:
             _LOG.error("trusted_settlement_failed", purchase_id=purchase.id, transaction=standing.transaction)
-            await self._purchases.void(purchase, now_ms, is_followed=is_followed)
+            await self._parts.purchases.void(purchase, now_ms, is_followed=is_followed)
         elif now_ms > self._told_until_ms(purchase, standing):
             _LOG.error("trusted_sale_not_told", purchase_id=purchase.id, transaction=purchase.transaction_hash)
-            await self._purchases.confirm(purchase, now_ms, is_followed=is_followed)
+            await self._parts.purchases.confirm(purchase, now_ms, is_followed=is_followed)
 
     def _told_until_ms(self, purchase: Purchase, standing: _Standing) -> int:
         """Until when it is waited for who tells of a sale on trust. A payment may be made until its end."""
@@ -126,17 +113,17 @@ class SaleMonitor:
 
     async def look_again(self) -> None:
         """Look once at every sale of our hub's that is due for it. Raises: StorageError."""
-        if not self._supported().is_ours:
+        if not self._parts.supported().is_ours:
             return
-        began_ms = self._clock_ms()
+        began_ms = self._parts.clock_ms()
         if self._looked_ms is None or began_ms < self._looked_ms:  # the clock was put back, or may have been before
-            await self._purchases.follow_sooner(began_ms)
+            await self._parts.purchases.follow_sooner(began_ms)
         self._looked_ms = began_ms
         while True:
-            due = await self._purchases.to_follow(_PAGE, self._clock_ms())
+            due = await self._parts.purchases.to_follow(_PAGE, self._parts.clock_ms())
             looks = await asyncio.gather(*(self._look(purchase, paid_ms) for purchase, paid_ms in due))
             if any(looks):
-                await self._purchases.follow([look for look in looks if look is not None])
+                await self._parts.purchases.follow([look for look in looks if look is not None])
             if len(due) < _PAGE:
                 return
 
@@ -146,7 +133,7 @@ class SaleMonitor:
         had_failed = state is PurchaseState.FAILED or purchase.failure == SETTLEMENT_FAILED
         is_due = purchase.remaining == purchase.granted  # its gate was deleted, and one call may be served yet
         is_used_up = state is PurchaseState.VOID and not (had_failed or is_due)
-        paid_ms = min(paid_ms, self._clock_ms())  # of before the clock was put back: its age begins anew
+        paid_ms = min(paid_ms, self._parts.clock_ms())  # of before the clock was put back: its age begins anew
         try:
             async with self._room:
                 standing = await self._told_by_hub(purchase)
@@ -155,10 +142,10 @@ class SaleMonitor:
         except Exception:  # noqa: BLE001 - one sale's trouble holds up no other
             _LOG.exception("sale_not_followed", purchase_id=purchase.id)
         if standing is None:
-            return self._seen(purchase, known, paid_ms, self._clock_ms() + _UNANSWERED_MS, is_told=False)
+            return self._seen(purchase, known, paid_ms, self._parts.clock_ms() + _UNANSWERED_MS, is_told=False)
         if standing.fate is _Fate.UNTOLD and not had_failed:
             await self._tell_forgotten(purchase)
-        now_ms = self._clock_ms()
+        now_ms = self._parts.clock_ms()
         if await self._is_decided(purchase, standing, now_ms, had_failed=had_failed):
             return None
         if standing.fate is _Fate.OPEN:
@@ -176,19 +163,19 @@ class SaleMonitor:
         if had_failed and standing.fate is _Fate.PAID:
             _LOG.warning("sale_paid_after_all", purchase_id=purchase.id, transaction=standing.transaction)
             if purchase.state is PurchaseState.VOID:
-                await self._purchases.revive(purchase, standing.transaction, now_ms)
+                await self._parts.purchases.revive(purchase, standing.transaction, now_ms)
             else:  # a claim's outcome is found out by `purchase.recovery`, as any claim's
-                await self._purchases.reopen(purchase, now_ms)
+                await self._parts.purchases.reopen(purchase, now_ms)
         elif standing.fate is _Fate.FAILED and not had_failed:
             _LOG.error("sale_lost_its_payment", purchase_id=purchase.id, transaction=purchase.transaction_hash)
-            await self._purchases.void(purchase, now_ms)
+            await self._parts.purchases.void(purchase, now_ms)
         else:
             return False
         return True
 
     async def _tell_forgotten(self, purchase: Purchase) -> None:
         """Tell the operator, once, that our hub has no record of a payment that it made; the sale stands."""
-        if await self._purchases.forgotten(purchase, self._clock_ms()):
+        if await self._parts.purchases.forgotten(purchase, self._parts.clock_ms()):
             _LOG.error("hub_forgot_sale", purchase_id=purchase.id, transaction=purchase.transaction_hash)
 
     def _seen(
@@ -199,7 +186,7 @@ class SaleMonitor:
 
     async def _told_by_hub(self, purchase: Purchase) -> _Standing:
         """Read the payment's public status at our hub. Raises: HubUnreachableError."""
-        told = await self._hub.payment_status(key_of(purchase))
+        told = await self._parts.hub.payment_status(key_of(purchase))
         if told is None:
             return _UNTOLD
         fate = {"success": _Fate.PAID, "failed": _Fate.FAILED}.get(told.status, _Fate.OPEN)
@@ -210,10 +197,10 @@ class SaleMonitor:
 
         `is_former`: another facilitator was asked for it than the one that is set.
         """
-        if not self._evidence.covers(purchase.network):
+        if not self._parts.evidence.covers(purchase.network):
             return _UNTOLD
-        senders = _FORMER if is_former else self._supported().senders_on(purchase.network)
-        finding = await self._evidence.of(await expected_of(self._purchases, purchase, senders))
+        senders = _FORMER if is_former else self._parts.supported().senders_on(purchase.network)
+        finding = await self._parts.evidence.of(await expected_of(self._parts.purchases, purchase, senders))
         fate = _FATES.get(finding.outcome, _Fate.OPEN if finding.may_change else _Fate.UNTOLD)
         return _Standing(fate, finding.transaction)
 

@@ -66,30 +66,28 @@ class PayerProofs:
     """One per process."""
 
     def __init__(self, decisions: PurchaseDecisions, shown: ShownPayments) -> None:
-        self._purchases = decisions.purchases
+        self._parts = decisions.parts
         self._shown = shown
-        self._hub = decisions.hub
-        self._supported = decisions.supported
-        self._evidence = decisions.evidence
         self._pending = decisions.pending
-        self._clock_ms = decisions.clock_ms
-        self._new_id = decisions.new_id
         self._under_way: dict[Place, list[_UnderWay]] = {}
         self._awaiting: Counter[str] = Counter()  # of claims that an earlier request left: how many wait for each
 
     async def of(self, opened: OpenGate, presented: PresentedPayment) -> PayerProof | None:
         """The payment as a proof; None where it is none. A contract wallet is asked at a node of this gateway's."""
-        gate, tender, network = opened.gate, presented.tender, presented.key.network
+        gate, offered, network = opened.gate, presented.offered, presented.key.network
         is_meant = presented.accepted is not None or (gate.payer_proof and NETWORKS[network].family is Family.EVM)
         if not is_meant or opened.is_deleted or network not in opened.offers:
             return None
-        sees, now_ms = self._evidence.covers(network), self._clock_ms()
-        if not (sees or self._supported().is_ours) or not ends_soon(tender, now_ms // 1000):
+        sees, now_ms = self._parts.evidence.covers(network), self._parts.clock_ms()
+        if not (sees or self._parts.supported().is_ours) or not ends_soon(offered, now_ms // 1000):
             return None
         try:
             require_valid_now(presented.payment, now_ms // 1000)
-            terms = terms_for(gate, opened.asset_on(network), tender, now_ms, opened.taken_by(presented))
-            if not tender.is_signed_by_key and not (sees and await self._evidence.accepts(presented.payment, network)):
+            terms = terms_for(gate, opened.asset_on(network), offered, now_ms, opened.taken_by(presented))
+            is_signed = offered.is_signed_by_key or (
+                sees and await self._parts.evidence.accepts(presented.payment, network)
+            )
+            if not is_signed:
                 return None
         except (ApiError, RpcUnavailable):
             return None  # whoever buys with it is told why not
@@ -101,46 +99,46 @@ class PayerProofs:
 
     async def is_held(self, proof: PayerProof) -> bool:
         """Does its payer hold a credit there?"""
-        return await self._shown.holds(proof.place, self._clock_ms())
+        return await self._shown.holds(proof.place, self._parts.clock_ms())
 
     async def is_held_by(self, shown: Purchase) -> bool:
         """Does the payer of a payment that was shown before hold a credit where it was?"""
-        return await self._shown.holds(Place(shown.payer, shown.gate_id, shown.network), self._clock_ms())
+        return await self._shown.holds(Place(shown.payer, shown.gate_id, shown.network), self._parts.clock_ms())
 
     async def standing(self, proof: PayerProof) -> AuthorizationStanding:
         """Is it unused on its chain? Raises: UNAVAILABLE where nobody says."""
-        payment, tender = proof.presented.payment, proof.presented.tender
-        if not self._evidence.covers(tender.key.network):
-            blockhash = b"" if tender.valid_before is not None else _blockhash_of(proof.presented)
-            standing = await self._hub.standing(tender.key, encode_key(blockhash) if blockhash else "")
+        payment, offered = proof.presented.payment, proof.presented.offered
+        if not self._parts.evidence.covers(offered.key.network):
+            blockhash = b"" if offered.valid_before is not None else _blockhash_of(proof.presented)
+            standing = await self._parts.hub.standing(offered.key, encode_key(blockhash) if blockhash else "")
         else:
             try:
-                standing = await self._evidence.standing(payment, tender.key)
+                standing = await self._parts.evidence.standing(payment, offered.key)
             except RpcUnavailable as error:
-                _LOG.warning("node_unusable", network=tender.key.network, reason=str(error))
+                _LOG.warning("node_unusable", network=offered.key.network, reason=str(error))
                 raise unavailable() from error
-        if tender.valid_before is None:
+        if offered.valid_before is None:
             return standing
-        return standing._replace(moment=min(standing.moment, self._clock_ms() // 1000))
+        return standing._replace(moment=min(standing.moment, self._parts.clock_ms() // 1000))
 
     async def spend(
         self, proof: PayerProof, standing: AuthorizationStanding, spend_request: SpendRequest
     ) -> SpendResult:
         """Spend a credit of its payer's: UNKNOWN where none is held any more, STALE where it is to be asked again."""
         return await self._shown.spend(
-            proof.presented.tender,
+            proof.presented.offered,
             proof.terms,
             standing,
             spend_request,
-            purchase_id=self._new_id(),
-            now_ms=self._clock_ms(),
+            purchase_id=self._parts.new_id(),
+            now_ms=self._parts.clock_ms(),
         )
 
     # Purchases under way
 
     def begun(self, opened: OpenGate, presented: PresentedPayment) -> None:
         """Count an attempt to buy, until it `ended`. One that its payer's key did not sign may be a stranger's."""
-        if presented.tender.is_signed_by_key:
+        if presented.offered.is_signed_by_key:
             mine = _UnderWay(presented.key, opened.gate.credits - 1)
             self._under_way.setdefault(place_of(opened, presented.key), []).append(mine)
 
@@ -162,7 +160,7 @@ class PayerProofs:
         if (one := self._free(place)) is not None:
             await self._until_done(one, deadline)
             return True
-        claims = await self._shown.claims(place, self._clock_ms() - _UNDER_WAY_MS)
+        claims = await self._shown.claims(place, self._parts.clock_ms() - _UNDER_WAY_MS)
         if (one := self._free(place)) is not None:
             await self._until_done(one, deadline)
             return True
@@ -182,7 +180,7 @@ class PayerProofs:
             async with asyncio.timeout_at(deadline):
                 await one.done.wait()
         except TimeoutError:
-            claim = await self._purchases.by_payment(one.key)
+            claim = await self._parts.purchases.by_payment(one.key)
             raise await self._pending.pending_now(one.key, claim) from None
         finally:
             one.left += 1

@@ -1,4 +1,4 @@
-"""Requests that wait for a purchase which somebody else decides: another request, the completer, another process.
+"""Requests that wait for a purchase which somebody else decides: another request, recovery, another process.
 
 Who waits holds nothing; each looks the purchase up when it is told that something was decided, and once a second
 besides. What it is told when that takes too long is here, too (contract 4.3, 4.5). Decides nothing.
@@ -17,9 +17,8 @@ from tollkeeper.gateway.purchase.monitor import key_of
 if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.x402.version1 import PaymentKey
-    from tollkeeper.gateway.facilitator.client import HubClient
+    from tollkeeper.gateway.purchase.parts import PurchaseParts
     from tollkeeper.storage.ledger.purchase_rows import Purchase
-    from tollkeeper.storage.ledger.purchases import Purchases
 
 _LOOK_SECONDS: Final = 1.0  # for another process may decide it
 
@@ -34,12 +33,10 @@ class _AwaitedPurchase:
 
 
 class PendingPurchases:
-    """Those of one process. `status_url` is the hub's public URL, where anybody can follow a payment."""
+    """Those of one process."""
 
-    def __init__(self, purchases: Purchases, hub: HubClient, status_url: str) -> None:
-        self._purchases = purchases
-        self._hub = hub
-        self._status_url = status_url
+    def __init__(self, parts: PurchaseParts) -> None:
+        self._parts = parts
         self._awaited: dict[str, _AwaitedPurchase] = {}
 
     def has_one_for(self, purchase_id: str) -> bool:
@@ -59,7 +56,7 @@ class PendingPurchases:
             async with asyncio.timeout_at(deadline):
                 while True:
                     decided = awaited.decided  # what is decided from here on, be it while this looks
-                    current = await self._purchases.by_id(purchase.id)  # by the loop
+                    current = await self._parts.purchases.by_id(purchase.id)  # by the loop
                     if current is None or current.state is not purchase.state or current.attempt != purchase.attempt:
                         return
                     with suppress(TimeoutError):  # not `wait_for`, which forgets that its task was cancelled
@@ -84,7 +81,7 @@ class PendingPurchases:
         known = "" if purchase is None else purchase.transaction_hash or ""
         details: JsonObject = {
             "retry": "send the same payment again",
-            "statusUrl": self._status_url + key.status_path,
+            "statusUrl": self._parts.status_url + key.status_path,
             "transaction": transaction or known,
         }
         if purchase is not None:
@@ -100,4 +97,4 @@ class PendingPurchases:
 
         It is not asked about a payment that nobody claimed here.
         """
-        return self.pending(key, purchase, "" if purchase is None else await self._hub.transaction_of(key))
+        return self.pending(key, purchase, "" if purchase is None else await self._parts.hub.transaction_of(key))

@@ -27,11 +27,9 @@ from tollkeeper.gateway.purchase.monitor import SaleMonitor, expected_of, key_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tollkeeper.gateway.evidence.nodes import EvidenceNodes
-    from tollkeeper.gateway.facilitator.client import HubClient, PaymentStatus, Supported
+    from tollkeeper.gateway.facilitator.client import PaymentStatus, Supported
     from tollkeeper.gateway.purchase.service import PurchaseService
     from tollkeeper.storage.ledger.purchase_rows import Purchase
-    from tollkeeper.storage.ledger.purchases import Purchases
 
 INTERVAL_SECONDS = 2.0
 CLAIMS_MAX: Final = 10_000
@@ -54,23 +52,11 @@ class PurchaseRecovery:
 
     interval_seconds = INTERVAL_SECONDS
 
-    def __init__(
-        self,
-        purchases: Purchases,
-        buying: PurchaseService,
-        hub: HubClient,
-        supported: Callable[[], Supported],
-        evidence: EvidenceNodes,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._purchases = purchases
+    def __init__(self, buying: PurchaseService) -> None:
         self._buying = buying
-        self._hub = hub
-        self._supported = supported
-        self._evidence = evidence
-        self._clock_ms = clock_ms
-        self._began_ms = clock_ms()
-        self._following = SaleMonitor(purchases, hub, supported, evidence, clock_ms)
+        self._parts = parts = buying.decisions.parts
+        self._began_ms = parts.clock_ms()
+        self._monitor = SaleMonitor(parts)
         self._working: dict[str, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
 
@@ -97,18 +83,18 @@ class PurchaseRecovery:
 
         Nothing is decided before the facilitator has said what it is. One claim's trouble holds up no other.
         """
-        supported = self._supported()
+        supported = self._parts.supported()
         has_said = supported.is_ours or supported.assets  # a hub of ours knows what it settled on networks of before
         if not has_said:
             return
-        claims = await self._purchases.in_flight(CLAIMS_MAX)
+        claims = await self._parts.purchases.in_flight(CLAIMS_MAX)
         under_way = self._buying.under_way()
         for purchase, request in claims:
             if key_of(purchase) not in under_way:
                 self._begin(purchase.id, partial(self._finish, purchase, request))
-        for purchase, request in await self._purchases.unconfirmed(CLAIMS_MAX):
-            self._begin(purchase.id, partial(self._following.finish_trust, purchase, request))
-        self._begin("confirmed sales", self._following.look_again)
+        for purchase, request in await self._parts.purchases.unconfirmed(CLAIMS_MAX):
+            self._begin(purchase.id, partial(self._monitor.finish_trust, purchase, request))
+        self._begin("confirmed sales", self._monitor.look_again)
 
     def _begin(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Runs `work` unless it goes on since an earlier pass; at most AT_ONCE at a time. A purchase's id names its."""
@@ -128,7 +114,7 @@ class PurchaseRecovery:
                 _LOG.exception("claim_failed")
 
     async def _finish(self, purchase: Purchase, request: bytes) -> None:
-        supported = self._supported()
+        supported = self._parts.supported()
         if not supported.is_ours:
             await self._finish_foreign(purchase, supported)
             return
@@ -137,20 +123,20 @@ class PurchaseRecovery:
             await self._wait_or_park(purchase, "claim_waits_for_its_key")
             return
         stored = SettleRequest.from_bytes(request)
-        if stored.place not in {None, self._hub.place}:
+        if stored.place not in {None, self._parts.hub.place}:
             await self._finish_elsewhere(purchase, stored)
         else:
             await self._finish_here(purchase, stored)
 
     async def _finish_foreign(self, purchase: Purchase, supported: Supported) -> None:
         """Look for the payment on the chain, and leave to the operator what it does not show (contract 4.3)."""
-        is_over = _is_request_expired(purchase, self._clock_ms())  # else an answer may still come
-        if not self._evidence.covers(purchase.network):
+        is_over = _is_request_expired(purchase, self._parts.clock_ms())  # else an answer may still come
+        if not self._parts.evidence.covers(purchase.network):
             if is_over:
                 await self._park(purchase)
             return
-        expected = await expected_of(self._purchases, purchase, supported.senders_on(purchase.network))
-        finding = await self._evidence.of(expected)
+        expected = await expected_of(self._parts.purchases, purchase, supported.senders_on(purchase.network))
+        finding = await self._parts.evidence.of(expected)
         if finding.outcome is not EvidenceOutcome.UNKNOWN:
             await self._conclude(purchase, finding.answer)
         elif is_over and not finding.may_change:
@@ -159,18 +145,19 @@ class PurchaseRecovery:
 
     async def _finish_here(self, purchase: Purchase, request: SettleRequest) -> None:
         """Our hub was asked, and says what it knows."""
-        is_expired = _is_request_expired(purchase, self._clock_ms())  # before the question, lest the answer be older
-        status = await self._hub.payment_status(key_of(purchase))
+        # Before the question, lest the answer be older.
+        is_expired = _is_request_expired(purchase, self._parts.clock_ms())
+        status = await self._parts.hub.payment_status(key_of(purchase))
         if status is not None or (not is_expired and self._buying.pending.has_one_for(purchase.id)):
             # Known to the hub, but perhaps for somebody else: only our key tells whether the success is ours. Unknown
             # there, and the buyer is back and waits: the request never arrived, and now it shall.
-            answer = await self._hub.settle(request)
+            answer = await self._parts.hub.settle(request)
             if status is not None:
                 answer = await self._by_earlier_keys(purchase, request, status, answer)
                 if await self._is_not_told(purchase, answer, status):
                     return
             if answer.outcome is SettleMeaning.UNHEARD and status is None:
-                if not _is_of_later(purchase, self._clock_ms()):
+                if not _is_of_later(purchase, self._parts.clock_ms()):
                     return  # it may be heard yet: the clock by which it is of a time to come goes on
                 # By our clock, too, which was put back: no copy of it is under way for so long.
             elif answer.outcome is SettleMeaning.UNHEARD:
@@ -195,17 +182,17 @@ class PurchaseRecovery:
         take that: the operator has a day. So where another facilitator was asked at its place, under no key that it
         knows, and at once. Raises: UNAVAILABLE.
         """
-        verdict = await self._hub.verify(request.members)
+        verdict = await self._parts.hub.verify(request.members)
         is_used = verdict.reason in FAMILIES[NETWORKS[purchase.network].family].shown_by_used
         if verdict.is_valid or not is_used:
             return SettleAnswer(SettleMeaning.REFUSED, "", "never_sent")
         if not request.has_key:
             await self._park(purchase)
             return None
-        answer = await self._hub.settle(self._hub.signed_anew(request))
+        answer = await self._parts.hub.settle(self._parts.hub.signed_anew(request))
         if answer.outcome is not SettleMeaning.UNHEARD:
             return answer
-        if self._clock_ms() > purchase.attempt_ms + _NOT_TOLD_MS:
+        if self._parts.clock_ms() > purchase.attempt_ms + _NOT_TOLD_MS:
             await self._park(purchase)
         return None
 
@@ -217,7 +204,7 @@ class PurchaseRecovery:
         """
         is_failed = answer.outcome is SettleMeaning.REFUSED and before is not None
         if answer.outcome is SettleMeaning.FAILED:
-            status = await self._hub.payment_status(key_of(purchase))
+            status = await self._parts.hub.payment_status(key_of(purchase))
             is_failed = status is not None and status.status == "failed"
             if not is_failed and status != before:
                 return
@@ -236,7 +223,7 @@ class PurchaseRecovery:
             return answer
         untold: SettleAnswer | None = None
         for attempt in range(1, purchase.attempt):
-            earlier = await self._hub.settle(request.under(f"{purchase.id}.{attempt}"))
+            earlier = await self._parts.hub.settle(request.under(f"{purchase.id}.{attempt}"))
             if earlier.outcome is SettleMeaning.SUCCESS:
                 return earlier
             if earlier.outcome is not SettleMeaning.FAILED:
@@ -255,11 +242,11 @@ class PurchaseRecovery:
         if not (is_refused or answer.outcome is SettleMeaning.PENDING) or (is_refused and status.status == "failed"):
             return False
         is_decided, is_away = status.status in {"success", "failed"}, answer.reason in AWAY
-        now_ms = self._clock_ms()
+        now_ms = self._parts.clock_ms()
         is_long = is_decided and (
             now_ms > max(purchase.attempt_ms + _AWAY_MS, self._began_ms + _ELSEWHERE_MS)
             if is_away
-            else now_ms > await self._purchases.untold_since(purchase, now_ms) + _NOT_TOLD_MS
+            else now_ms > await self._parts.purchases.untold_since(purchase, now_ms) + _NOT_TOLD_MS
         )
         is_told_of = not is_away or now_ms > purchase.attempt_ms + _NOT_TOLD_MS
         if is_long:
@@ -273,10 +260,10 @@ class PurchaseRecovery:
 
         So only its success for the claim's key counts. The operator has an hour to set the former one again.
         """
-        if not _is_request_expired(purchase, self._clock_ms()):
+        if not _is_request_expired(purchase, self._parts.clock_ms()):
             return
-        if await self._hub.payment_status(key_of(purchase)) is not None:
-            answer = await self._hub.settle(request)
+        if await self._parts.hub.payment_status(key_of(purchase)) is not None:
+            answer = await self._parts.hub.settle(request)
             if answer.outcome is SettleMeaning.SUCCESS:
                 await self._conclude(purchase, answer)
                 return
@@ -284,7 +271,7 @@ class PurchaseRecovery:
 
     async def _wait_or_park(self, purchase: Purchase, event: str, **told: str) -> None:
         """The operator has an hour to set what it waits for; he is told by that event."""
-        if self._clock_ms() > max(purchase.attempt_ms, self._began_ms) + _ELSEWHERE_MS:
+        if self._parts.clock_ms() > max(purchase.attempt_ms, self._began_ms) + _ELSEWHERE_MS:
             await self._park(purchase)
         else:
             _LOG.warning(event, purchase_id=purchase.id, **told)
@@ -292,7 +279,7 @@ class PurchaseRecovery:
     async def _park(self, purchase: Purchase, failure: str = _OUTCOME_UNKNOWN, transaction: str = "") -> None:
         known = {"payer": purchase.payer, "nonce": purchase.nonce, "transaction": transaction}
         _LOG.error("claim_parked", purchase_id=purchase.id, reason=failure, **known)
-        await self._purchases.park(purchase, failure, self._clock_ms())
+        await self._parts.purchases.park(purchase, failure, self._parts.clock_ms())
 
     async def _conclude(self, purchase: Purchase, answer: SettleAnswer, *, is_failed: bool = False) -> None:
         try:

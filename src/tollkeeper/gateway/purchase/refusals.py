@@ -24,14 +24,12 @@ from tollkeeper.gateway.facilitator.client import FacilitatorVerdict, HubUnreach
 from tollkeeper.gateway.purchase.monitor import key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tollkeeper.core.json_types import JsonObject
-    from tollkeeper.core.payment_offers import Tender
+    from tollkeeper.core.payment_offers import OfferedPayment
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
-    from tollkeeper.gateway.evidence.nodes import EvidenceNodes
     from tollkeeper.gateway.evidence.port import PaymentFinding
-    from tollkeeper.gateway.facilitator.client import HubClient, SettleAnswer, Supported
+    from tollkeeper.gateway.facilitator.client import SettleAnswer
+    from tollkeeper.gateway.purchase.parts import PurchaseParts
     from tollkeeper.storage.ledger.purchase_rows import Purchase
 
 # At a facilitator that is not ours: how long a look at the chain may take.
@@ -73,32 +71,19 @@ class Refusal:
 class Refusals:
     """Judges refusals by what our hub has on record, or by what the chain shows where the facilitator is another."""
 
-    def __init__(
-        self,
-        hub: HubClient,
-        supported: Callable[[], Supported],
-        evidence: EvidenceNodes,
-        *,
-        status_url: str,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        """`status_url` is our hub's public URL, where anybody can see what became of a payment."""
-        self._hub = hub
-        self._supported = supported
-        self._evidence = evidence
-        self._status_url = status_url
-        self._clock_ms = clock_ms
+    def __init__(self, parts: PurchaseParts) -> None:
+        self._parts = parts
 
-    async def of(self, verdict: FacilitatorVerdict, tender: Tender, no_wallet: str) -> Refusal:
+    async def of(self, verdict: FacilitatorVerdict, offered: OfferedPayment, no_wallet: str) -> Refusal:
         """Make our refusal of the facilitator's. `no_wallet`: why the seller's address is none; empty where it is."""
-        key, reason = tender.key, verdict.reason or "invalid_payment"
+        key, reason = offered.key, verdict.reason or "invalid_payment"
         row = FAMILIES[NETWORKS[key.network].family]
         known = _NOTHING_KNOWN
         if code_of_reason(reason) in _OF_USED or reason in row.explained:
-            known = await self._known(tender)
+            known = await self._known(offered)
         if known.used is not None:
             return Refusal(known.used, may_be_forgotten=False)
-        if code_of_reason(reason) is Code.INVALID_NETWORK and self._supported().is_ours:  # since it was asked
+        if code_of_reason(reason) is Code.INVALID_NETWORK and self._parts.supported().is_ours:  # since it was asked
             told = f"on {key.network} nothing can be paid for now, and nothing was charged: send the same again later"
             return Refusal(ApiError(Code.UNAVAILABLE, told), may_be_forgotten=False)
         code, explained = code_of_reason(reason), row.explained.get(reason)
@@ -117,59 +102,60 @@ class Refusals:
         may_be_forgotten = known.is_forgotten and reason in row.shown_by_used
         return Refusal(payment_error(code, message, details=details), may_be_forgotten)
 
-    async def of_own(self, error: ApiError, tender: Tender) -> ApiError:
+    async def of_own(self, error: ApiError, offered: OfferedPayment) -> ApiError:
         """The gateway's own refusal of a payment, or that it was used, where that is why it comes too late."""
-        known = await self._known(tender) if error.code in _OF_USED else _NOTHING_KNOWN
+        known = await self._known(offered) if error.code in _OF_USED else _NOTHING_KNOWN
         return known.used or error
 
-    async def of_used(self, payment: Payment, tender: Tender) -> ApiError | None:
+    async def of_used(self, payment: Payment, offered: OfferedPayment) -> ApiError | None:
         """Refuse a payment that somebody had used before another facilitator than our hub was asked for it.
 
         Such a facilitator may have made it for another server, and calls it valid or a success all the same. None
         where it is unused and may be made. Raises: RpcUnavailable.
         """
-        finding = await self._evidence.before(self._expected(tender), payment)
+        finding = await self._parts.evidence.before(self._expected(offered), payment)
         if finding.is_unused:
             return None
         if finding.is_used:
-            return _seen_used(tender.key, finding)
+            return _seen_used(offered.key, finding)
         verdict = FacilitatorVerdict(
             is_valid=False, reason=finding.reason, transaction=finding.transaction or None, checks=None
         )
-        return (await self.of(verdict, tender, "")).error
+        return (await self.of(verdict, offered, "")).error
 
-    def _expected(self, tender: Tender) -> ExpectedTransfer:
-        return ExpectedTransfer.of(tender, self._clock_ms(), self._supported().senders_on(tender.key.network))
+    def _expected(self, offered: OfferedPayment) -> ExpectedTransfer:
+        senders = self._parts.supported().senders_on(offered.key.network)
+        return ExpectedTransfer.of(offered, self._parts.clock_ms(), senders)
 
     async def of_claimed_elsewhere(self, purchase: Purchase) -> ApiError:
         """The refusal of a payment that was claimed at another PayGate, with the transaction that is known by now."""
-        transaction = purchase.transaction_hash or await self._hub.transaction_of(key_of(purchase))
+        transaction = purchase.transaction_hash or await self._parts.hub.transaction_of(key_of(purchase))
         return spent_elsewhere(purchase, transaction)
 
-    async def _known(self, tender: Tender) -> _Known:
+    async def _known(self, offered: OfferedPayment) -> _Known:
         """Ask what our hub has on record of the payment; of another facilitator's, what the chain shows."""
-        if not self._supported().is_ours:
-            return await self._seen(tender)
+        if not self._parts.supported().is_ours:
+            return await self._seen(offered)
         try:
-            status = await self._hub.payment_status(tender.key)
+            status = await self._parts.hub.payment_status(offered.key)
         except HubUnreachableError:
             return _NOTHING_KNOWN
         if status is None or status.status == "failed":
             return _Known(is_told=True, is_forgotten=status is None)
         what = "was settled before" if status.status == "success" else "is being settled"
-        url = self._status_url + tender.key.status_path
-        return _Known(is_told=True, used=_used(what, tender.key, status.transaction, {"statusUrl": url}))
+        url = self._parts.status_url + offered.key.status_path
+        return _Known(is_told=True, used=_used(what, offered.key, status.transaction, {"statusUrl": url}))
 
-    async def _seen(self, tender: Tender) -> _Known:
-        if not self._evidence.covers(tender.key.network):
+    async def _seen(self, offered: OfferedPayment) -> _Known:
+        if not self._parts.evidence.covers(offered.key.network):
             return _NOTHING_KNOWN
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
-                finding = await self._evidence.of(self._expected(tender))
+                finding = await self._parts.evidence.of(self._expected(offered))
         except (RpcUnavailable, TimeoutError):
             return _NOTHING_KNOWN
         if finding.is_used:
-            return _Known(is_told=True, used=_seen_used(tender.key, finding))
+            return _Known(is_told=True, used=_seen_used(offered.key, finding))
         return _Known(is_told=finding.outcome is EvidenceOutcome.FAILED or finding.may_change)
 
 

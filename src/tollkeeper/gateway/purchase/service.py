@@ -36,7 +36,7 @@ Slot: TypeAlias = "tuple[PaymentKey, bytes, int, int]"
 def _slot_of(attempt: PurchaseAttempt) -> Slot:
     """Return what no two attempts at a time are alike in."""
     presented, gate = attempt.presented, attempt.opened.gate
-    return presented.key, presented.tender.signature, gate.id, gate.version
+    return presented.key, presented.offered.signature, gate.id, gate.version
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,6 @@ class PurchaseService:
         raise await self.decisions.refusals.of_claimed_elsewhere(purchase)  # FOREIGN
 
     async def aclose(self) -> None:
-        """Waits until no settlement is under way, so that an accepted payment is not left to the completer."""
+        """Waits until no settlement is under way, so that an accepted payment is not left to recovery."""
         while self._running:
             await asyncio.wait([running.task for running in self._running.values()])

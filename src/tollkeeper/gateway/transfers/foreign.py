@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.core.json_types import JsonObject
-    from tollkeeper.core.payment_offers import Tender
+    from tollkeeper.core.payment_offers import OfferedPayment
     from tollkeeper.core.x402.version1 import Payment, Requirements
     from tollkeeper.gateway.evidence.nodes import EvidenceNodes
     from tollkeeper.gateway.facilitator.client import HubClient, Supported
@@ -45,7 +45,7 @@ class ForeignTransfers:
     clock_ms: Callable[[], int]
 
     async def make(
-        self, transfer: TransferRequest, payment: Payment, paid: Tender, terms: Requirements
+        self, transfer: TransferRequest, payment: Payment, paid: OfferedPayment, terms: Requirements
     ) -> tuple[JsonObject | None, str]:
         """Return the body that our hub would answer, or None and the transaction that the facilitator named, if any.
 
@@ -82,7 +82,7 @@ class ForeignTransfers:
         return None, answer.transaction
 
 
-def _told(payment: Payment, paid: Tender, transaction: str) -> JsonObject:
+def _told(payment: Payment, paid: OfferedPayment, transaction: str) -> JsonObject:
     return {
         "success": True,
         "status": "success",

@@ -16,7 +16,7 @@ from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.http.prefer_header import preferred_wait_seconds
 from tollkeeper.core.networks import ALIASES, normalise
 from tollkeeper.core.paygates.challenge import transfer_challenge
-from tollkeeper.core.payment_offers import recipient_check, tender_of
+from tollkeeper.core.payment_offers import offered_payment, recipient_check
 from tollkeeper.core.wallets import parse_address_of
 from tollkeeper.core.x402.verification import Check, code_of_reason, form_checks, require
 from tollkeeper.core.x402.version1 import SCHEME, X402_VERSION, Payment, parse_payload, parse_uint256
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.json_types import JsonMapping, JsonObject
     from tollkeeper.core.paygates.challenge import Challenge
-    from tollkeeper.core.payment_offers import Asset, Tender
+    from tollkeeper.core.payment_offers import Asset, OfferedPayment
     from tollkeeper.core.x402.version1 import Requirements
     from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
     from tollkeeper.gateway.facilitator.client import Supported
@@ -49,13 +49,13 @@ _OWN_KEY: Final = "Idempotency-Key"
 
 @dataclass(frozen=True, slots=True)
 class TransferRequest:
-    """The body's transfer. `pay_to` is the wallet that is paid, `tender.recipient` on Solana its token account.
+    """The body's transfer. `pay_to` is the wallet that is paid, `offered.recipient` on Solana its token account.
 
     `wait_seconds`: the caller's `Prefer: wait`, if any.
     """
 
     asset: Asset
-    tender: Tender
+    offered: OfferedPayment
     pay_to: str
     confirm: bool
     payment: Payment
@@ -90,13 +90,13 @@ class TransferRequests:
                 if body.get(name) is None:
                     raise missing(name)
         payment = Payment(X402_VERSION, SCHEME, network, parse_payload(body, ""))
-        tender = self._tender(payment)
-        if tender.value == 0:
+        offered = self._offered(payment)
+        if offered.value == 0:
             named = family.value_member
             raise ApiError(Code.INVALID_AMOUNT, f"{named} must be above zero", details={"field": named})
-        recipient = await self._recipient(tender, asset, body)
+        recipient = await self._recipient(offered, asset, body)
         wait_seconds = preferred_wait_seconds(headers.get("Prefer", ""))
-        return TransferRequest(asset, tender, recipient, confirm, payment, wait_seconds)
+        return TransferRequest(asset, offered, recipient, confirm, payment, wait_seconds)
 
     def _asset(self, network: str) -> Asset:
         assets = self.supported().assets
@@ -107,12 +107,12 @@ class TransferRequests:
             raise ApiError(Code.INVALID_NETWORK, "transfers are not made on that network", details=details)
         return assets[network]
 
-    def _tender(self, payment: Payment) -> Tender:
+    def _offered(self, payment: Payment) -> OfferedPayment:
         assets = self.supported().assets
         require(form_checks(payment, assets, version=spoken_version(payment)))
-        return tender_of(payment, assets[normalise(payment.network).name])
+        return offered_payment(payment, assets[normalise(payment.network).name])
 
-    async def _recipient(self, tender: Tender, asset: Asset, body: JsonMapping) -> str:
+    async def _recipient(self, offered: OfferedPayment, asset: Asset, body: JsonMapping) -> str:
         """Return the wallet that is paid: the body names it, or a node says who owns the token account.
 
         Whatever the body says beside what was signed must be the same, as at the hub.
@@ -121,34 +121,36 @@ class TransferRequests:
         if named is not None:
             recipient = parse_address_of(asset.network.family, named, field="recipient")
         elif not asset.has_accounts:
-            recipient = tender.recipient
+            recipient = offered.recipient
         else:
             try:
-                owner = await self.token_accounts.owner(tender.recipient, asset)
+                owner = await self.token_accounts.owner(offered.recipient, asset)
             except RpcUnavailable:
                 raise missing("recipient") from None
             row = FAMILIES[asset.network.family]
             is_there = Check("recipient", owner is not None, row.not_payable, "a token account", None)
             require([is_there])
             recipient = str(owner)
-        require([recipient_check(tender, asset, recipient)])
+        require([recipient_check(offered, asset, recipient)])
         if amount is not None:
-            require([asset.stated_check(tender.value, parse_uint256(amount, "amount"))])
+            require([asset.stated_check(offered.value, parse_uint256(amount, "amount"))])
         return recipient
 
     def challenge(self, transfer: TransferRequest) -> Challenge:
         """Make the 402 that asks for this transfer."""
         return self._asking_for(transfer.asset, transfer)
 
-    def terms(self, transfer: TransferRequest, paid: Tender) -> Requirements:
+    def terms(self, transfer: TransferRequest, paid: OfferedPayment) -> Requirements:
         """Make the requirements that a payment of this transfer answers, with the fee payer that it names."""
         return self._asking_for(transfer.asset.charged_to(paid.fee_payer), transfer).requirements
 
     def _asking_for(self, asset: Asset, transfer: TransferRequest) -> Challenge:
         resource = self.public_url + operations.TRANSFER.path
-        return transfer_challenge(asset, transfer.pay_to, transfer.tender.value, resource, API_VERSION)
+        return transfer_challenge(asset, transfer.pay_to, transfer.offered.value, resource, API_VERSION)
 
-    def payment(self, transfer: TransferRequest, shown: Mapping[bytes, Sequence[str]]) -> tuple[Payment, Tender]:
+    def payment(
+        self, transfer: TransferRequest, shown: Mapping[bytes, Sequence[str]]
+    ) -> tuple[Payment, OfferedPayment]:
         """Read the payment of this transfer: good in form; its EVM signature is the facilitator's to judge.
 
         `shown`: the payment headers that are there, at least one. Raises: the refusal, of type payment;
@@ -159,20 +161,20 @@ class TransferRequests:
             raise two_payments()
         return first
 
-    def _shown(self, transfer: TransferRequest, name: str, values: Sequence[str]) -> tuple[Payment, Tender]:
+    def _shown(self, transfer: TransferRequest, name: str, values: Sequence[str]) -> tuple[Payment, OfferedPayment]:
         if len(values) != 1:
             raise payment_error(Code.PAYMENT_INVALID, f"{name} is there more than once")
         payment = decode_payment_header(values[0].encode("latin-1"), name)
         # Compared before the payment is read as one of ours: it may name a network that is not enabled.
         _require_same("network", transfer.asset.network.name, ALIASES.get(payment.network, payment.network))
-        paid = self._tender(payment)
+        paid = self._offered(payment)
         if payment.accepted is not None:
             taken = TakenOffer(offer_of(self.terms(transfer, paid)), payment.accepted)
-            if not taken.is_at(transfer.tender.value):
+            if not taken.is_at(transfer.offered.value):
                 raise taken.refusal()
-        _require_same("from", transfer.tender.key.payer, paid.key.payer)
-        _require_same("to", transfer.tender.recipient, paid.recipient)
-        _require_same("value", str(transfer.tender.value), str(paid.value))
+        _require_same("from", transfer.offered.key.payer, paid.key.payer)
+        _require_same("to", transfer.offered.recipient, paid.recipient)
+        _require_same("value", str(transfer.offered.value), str(paid.value))
         return payment, paid
 
 

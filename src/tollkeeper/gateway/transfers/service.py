@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
     from tollkeeper.core.json_types import JsonObject
-    from tollkeeper.core.payment_offers import Tender
+    from tollkeeper.core.payment_offers import OfferedPayment
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.facilitator.client import HubClient
     from tollkeeper.gateway.transfers.foreign import ForeignTransfers
@@ -63,7 +63,7 @@ class DirectTransfers:
     profile: Profile
     foreign: ForeignTransfers
 
-    async def make(self, transfer: TransferRequest, payment: Payment, paid: Tender) -> JsonObject:
+    async def make(self, transfer: TransferRequest, payment: Payment, paid: OfferedPayment) -> JsonObject:
         """Carry out what this payment pays, and return the hub's transfer body.
 
         Raises: the refusal; SETTLEMENT_PENDING, UNAVAILABLE.
@@ -75,7 +75,7 @@ class DirectTransfers:
             raise self._pending(paid.key, named)
         return body
 
-    async def _make_at_hub(self, transfer: TransferRequest, payment: Payment, paid: Tender) -> JsonObject:
+    async def _make_at_hub(self, transfer: TransferRequest, payment: Payment, paid: OfferedPayment) -> JsonObject:
         await self._require_good(paid, self.hub.asked_of(payment, self.requests.terms(transfer, paid)))
         body = _asked_of_hub(payment, transfer, paid.value)
         key = f"transfer-{hashlib.sha256(body).hexdigest()}"
@@ -87,7 +87,7 @@ class DirectTransfers:
             return said
         raise _refusal_of(status, said) or self._pending(paid.key, "")
 
-    async def _require_good(self, paid: Tender, asked: bytes) -> None:
+    async def _require_good(self, paid: OfferedPayment, asked: bytes) -> None:
         """Refuse a payment that the hub calls invalid and has no record of.
 
         One on record may have been made for this very request, which its key shows. Raises: the refusal;
@@ -155,7 +155,7 @@ def _asked_of_hub(payment: Payment, transfer: TransferRequest, amount: int) -> b
     )
 
 
-def _receipt(payment: Payment, paid: Tender, transaction: str, reason: str) -> dict[str, str]:
+def _receipt(payment: Payment, paid: OfferedPayment, transaction: str, reason: str) -> dict[str, str]:
     """Write the receipt of a payment of version 2: `reason` why it is none of a success, or "" (contract 10.1)."""
     if payment.accepted is None:
         return {}

@@ -29,7 +29,7 @@ from tollkeeper.storage.hub.transactions import next_nonce_of, open_lane
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tollkeeper.chains.evm.chain import EvmChain
     from tollkeeper.chains.sightings import Sighting, Submission
@@ -37,11 +37,9 @@ if TYPE_CHECKING:
     from tollkeeper.core.x402.version1 import Payment
     from tollkeeper.hub.evm.account import EvmAccount
     from tollkeeper.hub.evm.signing import EvmOrder
-    from tollkeeper.hub.membership import Membership
-    from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.settlement.family import Claimed, Outgoing
+    from tollkeeper.hub.settlement.parts import SettlementParts
     from tollkeeper.hub.settlement.transitions import ProvenTransition
-    from tollkeeper.storage.engine.database import Database
     from tollkeeper.storage.hub.payers import Overdrawn
     from tollkeeper.storage.hub.settlements import Settlement
 
@@ -61,23 +59,20 @@ EvmTerms: TypeAlias = "FeeTerms | Adoption"
 class EvmFamily:
     """The family's verbs, for all its networks of one process."""
 
-    def __init__(
-        self, database: Database, clock_ms: Callable[[], int], membership: Membership, metrics: HubMetrics
-    ) -> None:
-        self._database = database
-        self._clock_ms = clock_ms
-        self._sender = Sender(membership)
-        self._signing = EvmSigning(database, clock_ms, membership, self._sender)
-        self._findings = EvmFindings(database, clock_ms, metrics, SecondTry(self._signing))
+    def __init__(self, parts: SettlementParts) -> None:
+        self._parts = parts
+        self._sender = Sender(parts.membership)
+        self._signing = EvmSigning(parts, self._sender)
+        self._findings = EvmFindings(parts, SecondTry(self._signing))
 
     async def open(self, account: EvmAccount) -> None:
         """Let the signers' nonces start where chain and database agree, and find whom a payment may have called."""
         chain, network = account.chain, account.chain.network.name
         for address in account.signers.addresses:
             pending = await chain.pending_nonce(address)
-            if pending > await next_nonce_of(self._database, network, address):
+            if pending > await next_nonce_of(self._parts.database, network, address):
                 pending = await _agreed_nonce(chain, address)
-            next_nonce = await self._database.run(open_lane(network, address, pending))
+            next_nonce = await self._parts.database.run(open_lane(network, address, pending))
             if next_nonce > pending:
                 _LOG.info("nonces_ahead_of_chain", network=network, next_nonce=next_nonce, chain_nonce=pending)
         await account.look_around()
@@ -86,11 +81,11 @@ class EvmFamily:
         """Simulate the payment as it is carried out now; say by the chain's state why it would revert."""
         account = order.account
         payload = await account.chain.ready(order.payload)
-        if payload.authorization.valid_before <= self._clock_ms() // 1000:
+        if payload.authorization.valid_before <= self._parts.clock_ms() // 1000:
             return Reason.VALID_BEFORE
         simulated = await account.chain.simulate(payload, account.caller, with_balance=is_in_crowd)
         block = simulated.block
-        now_seconds = max(block.timestamp_seconds, self._clock_ms() // 1000)
+        now_seconds = max(block.timestamp_seconds, self._parts.clock_ms() // 1000)
         for check in time_checks(payload, now_seconds):
             if not check.ok:
                 return check.reason

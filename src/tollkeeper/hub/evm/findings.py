@@ -32,7 +32,7 @@ from tollkeeper.storage.hub.settlements import Move, Settlement, name_transactio
 from tollkeeper.storage.hub.transactions import RawTransaction, adopt_transaction, transactions_before, transactions_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tollkeeper.chains.evm.authorizations import AuthorizationUse, Standing
     from tollkeeper.chains.evm.blocks import Block
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from tollkeeper.core.evm.signed_transactions import SignedTransaction
     from tollkeeper.hub.evm.account import EvmAccount
     from tollkeeper.hub.evm.retry_alone import SecondTry
-    from tollkeeper.hub.metrics import HubMetrics
-    from tollkeeper.storage.engine.database import Database, Steps
+    from tollkeeper.hub.settlement.parts import SettlementParts
+    from tollkeeper.storage.engine.database import Steps
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 # An authorization is not used long before its payment is claimed: the claim was simulated first. The clock that showed
@@ -75,13 +75,9 @@ def valid_before(row: Settlement) -> int:
 class EvmFindings:
     """Findings about one hub's settlements."""
 
-    def __init__(
-        self, database: Database, clock_ms: Callable[[], int], metrics: HubMetrics, second_try: SecondTry
-    ) -> None:
-        self._database = database
-        self._clock_ms = clock_ms
+    def __init__(self, parts: SettlementParts, second_try: SecondTry) -> None:
+        self._parts = parts
         self._second_try = second_try
-        self._metrics = metrics
 
     async def find_out(self, account: EvmAccount, row: Settlement) -> ProvenTransition:
         """Return what the chain shows of the row, by all of its transactions.
@@ -90,16 +86,16 @@ class EvmFindings:
         """
         chain = account.chain
         depths = chain.config.depths
-        raws = await transactions_of(self._database, row)
+        raws = await transactions_of(self._parts.database, row)
         sightings = await chain.look([expected_transfer(row, depths, raw.hash) for raw in raws])
         for raw, sighting in zip(raws, sightings, strict=True):
             if sighting.verdict is Verdict.TRANSFERRED:
                 return await self._found(row, raw.hash, sighting)
         if any(sighting.verdict is Verdict.DOUBTED for sighting in sightings):
             return ProvenTransition(row)
-        earlier = await transactions_before(self._database, row)
+        earlier = await transactions_before(self._parts.database, row)
         every = [*raws, *earlier]
-        is_over = valid_before(row) + OVERDUE_SECONDS <= self._clock_ms() // 1000
+        is_over = valid_before(row) + OVERDUE_SECONDS <= self._parts.clock_ms() // 1000
         judged = await chain.quorum.agreed(
             partial(_judge, account, row, every), lambda found: _needs_no_second_word(found, is_over=is_over)
         )
@@ -107,7 +103,8 @@ class EvmFindings:
             _LOG.warning("failure_doubted", settlement=row.id)
         if judged is None or judged.conclusion is Conclusion.WAIT:
             await self._send_of_former_signers(account, every)
-            again = await self._second_try.for_former_signers(account, row, raws, self._clock_ms()) if judged else None
+            now_ms = self._parts.clock_ms()
+            again = await self._second_try.for_former_signers(account, row, raws, now_ms) if judged else None
             return ProvenTransition(again or row)
         if judged.conclusion is Conclusion.REVERTED:
             again = await self._second_try.alone(account, row, raws)
@@ -137,10 +134,10 @@ class EvmFindings:
             return ProvenTransition(row)
         if sighting.verdict is not Verdict.TRANSFERRED:
             raise Contradiction(signed.hash)
-        nonce, now_ms = signed.transaction.nonce, self._clock_ms()
+        nonce, now_ms = signed.transaction.nonce, self._parts.clock_ms()
         raw = RawTransaction(signed.raw, signed.hash, row.key.network, signed.sender, nonce, now_ms)
         _LOG.warning("transaction_adopted", settlement=row.id, transaction=signed.hash)
-        self._metrics.adopted.labels(row.key.network).inc()
+        self._parts.metrics.adopted.labels(row.key.network).inc()
         return await self._found(row, signed.hash, sighting, forgotten=raw)
 
     async def _found(
@@ -148,11 +145,11 @@ class EvmFindings:
     ) -> ProvenTransition:
         """Let the row name the transaction that made the transfer; store a forgotten one."""
         if transaction_hash != row.transaction_hash:
-            named = await self._database.run(_name(row, transaction_hash, forgotten, self._clock_ms()))
+            named = await self._parts.database.run(_name(row, transaction_hash, forgotten, self._parts.clock_ms()))
             if named is None:
                 return ProvenTransition(row)
             row = named
-        return transferred(row, sighting, self._clock_ms())
+        return transferred(row, sighting, self._parts.clock_ms())
 
     def _failure(
         self, conclusion: Conclusion, sightings: list[Sighting], use: AuthorizationUse | None, read: Block
@@ -171,7 +168,7 @@ class EvmFindings:
             where = (use.block_number, use.block_hash)
         return Move(
             State.FAILED,
-            self._clock_ms(),
+            self._parts.clock_ms(),
             block_number=where[0],
             block_hash=where[1],
             proof=proof,

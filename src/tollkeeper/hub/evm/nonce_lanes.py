@@ -40,10 +40,8 @@ if TYPE_CHECKING:
     from tollkeeper.chains.evm.chain import Fees
     from tollkeeper.hub.evm.account import EvmAccount
     from tollkeeper.hub.evm.signer import NetworkSigner
-    from tollkeeper.hub.membership import Membership
-    from tollkeeper.hub.metrics import HubMetrics
+    from tollkeeper.hub.settlement.parts import SettlementParts
     from tollkeeper.hub.signer_pool import Relayer
-    from tollkeeper.storage.engine.database import Database
     from tollkeeper.storage.hub.leases import Lease
 
 _LOG = structlog.get_logger("tollkeeper.hub")
@@ -68,10 +66,7 @@ class LaneKeeper:
     enough.
     """
 
-    database: Database
-    clock_ms: Callable[[], int]
-    membership: Membership
-    metrics: HubMetrics
+    parts: SettlementParts
     is_carried: Callable[[str], bool]  # does a request of this process carry that settlement?
     stuck_seconds: float = STUCK_SECONDS
     unmined_seconds: float = UNMINED_SECONDS
@@ -86,13 +81,13 @@ class LaneKeeper:
         view, stored = PoolView(), await self._stored(network, signer, mined)
         view.waiting = {one.transaction.hash for one in stored}
         newest = _newest(stored)
-        lease = await self.membership.lease(f"lane:{network}:{signer}")
-        if lease is None or not self.membership.is_current():
+        lease = await self.parts.membership.lease(f"lane:{network}:{signer}")
+        if lease is None or not self.parts.membership.is_current():
             self._mined.pop((network, signer), None)
-            own = {nonce: one for nonce, one in newest.items() if one.holder == self.membership.id}
+            own = {nonce: one for nonce, one in newest.items() if one.holder == self.parts.membership.id}
             await self._send(account, own, view)
             return view
-        next_nonce = await next_nonce_of(self.database, network, signer)
+        next_nonce = await next_nonce_of(self.parts.database, network, signer)
         if mined > next_nonce:
             agreed = await chain.agreed_nonce(signer)
             if agreed is None or agreed < mined:
@@ -100,7 +95,7 @@ class LaneKeeper:
                 return view
             mined = agreed
             _LOG.error("nonces_used_elsewhere", network=network, signer=signer, stored=next_nonce, mined=mined)
-            next_nonce = await self.database.run(open_lane(network, signer, mined))
+            next_nonce = await self.parts.database.run(open_lane(network, signer, mined))
         first = next((one.transaction for one in stored if one.transaction.signer_nonce == mined), None)
         stood_still = self._mined.get((network, signer)) == mined
         self._mined[network, signer] = mined
@@ -113,7 +108,7 @@ class LaneKeeper:
             return view
         view.waiting |= {one.transaction.hash for one in newest.values()}
         await self._send(account, newest, view)
-        if stood_still and first is not None and not self._is_new(first) and self.membership.is_current():
+        if stood_still and first is not None and not self._is_new(first) and self.parts.membership.is_current():
             await chain.spread([newest[nonce].transaction.raw for nonce in front if nonce in newest])
         return view
 
@@ -121,7 +116,7 @@ class LaneKeeper:
         """Return everything stored from that nonce on, in the order of nonce and age."""
         found: list[Stored] = []
         after: tuple[int, int, str] = (mined, -1, "")
-        while page := await stored_from(self.database, network, signer, after, _PAGE):
+        while page := await stored_from(self.parts.database, network, signer, after, _PAGE):
             found += page
             last = page[-1].transaction
             after = (last.signer_nonce, last.created_ms, last.hash)
@@ -138,7 +133,7 @@ class LaneKeeper:
             view.taken |= known
             missing = [(one.raw, one.hash) for one in part if one.hash not in known]
             for first in range(0, len(missing), _SENT_TOGETHER):
-                if not self.membership.is_current():
+                if not self.parts.membership.is_current():
                     return
                 view.taken |= await account.chain.submit_all(missing[first : first + _SENT_TOGETHER])
 
@@ -146,20 +141,20 @@ class LaneKeeper:
         """Say whether a request carries it, of this process or of another one that is alive."""
         if one.settlement_id is None:
             return False
-        if one.holder == self.membership.id:
+        if one.holder == self.parts.membership.id:
             return self.is_carried(one.settlement_id)
         return self._is_new(one.transaction)
 
     def _is_new(self, raw: RawTransaction) -> bool:
         """Say whether it was signed just now. What is of much later than now is of a clock that was put back."""
-        return abs(self.clock_ms() - raw.created_ms) < self.stuck_seconds * 1000
+        return abs(self.parts.clock_ms() - raw.created_ms) < self.stuck_seconds * 1000
 
     def _is_unmined(self, newest: RawTransaction, first: RawTransaction) -> bool:
         """Has the front of a lane, first signed as `first`, stood still for as long again as when it was signed last?
 
         A node may have a transaction that it will never mine, and calls the same one known for ever.
         """
-        waited_ms = self.clock_ms() - newest.created_ms
+        waited_ms = self.parts.clock_ms() - newest.created_ms
         return waited_ms >= max(self.unmined_seconds * 1000, newest.created_ms - first.created_ms)
 
     async def _repair(
@@ -247,10 +242,11 @@ class LaneKeeper:
         if frees_nonce:
             new = replace(new, to=relayer.signer.address, data=b"", gas=_EMPTY_GAS)
         data, transaction_hash = relayer.signer.sign(new)
-        signed = RawTransaction(data, transaction_hash, raw.network, raw.signer, raw.signer_nonce, self.clock_ms())
+        now_ms = self.parts.clock_ms()
+        signed = RawTransaction(data, transaction_hash, raw.network, raw.signer, raw.signer_nonce, now_ms)
         budget = account.gas_budget.budget()
         unit = replace_transaction(lease, raw, signed, budget, gas=new.gas, frees_nonce=frees_nonce)
-        if not await self.database.run(unit):
+        if not await self.parts.database.run(unit):
             return raw
         _LOG.warning(
             "transaction_replaced",
@@ -264,11 +260,11 @@ class LaneKeeper:
 
     async def _is_pointless(self, raw: RawTransaction) -> bool:
         """Say whether everything that it was to settle failed by proof, so that it could only burn gas."""
-        rows = await settlements_of(self.database, raw.slot)
+        rows = await settlements_of(self.parts.database, raw.slot)
         return all(row.state is State.FAILED for row in rows)
 
     def _keeps_nonce_too_long(self, raw: RawTransaction) -> bool:
-        return raw.created_ms <= self.clock_ms() - self.free_after_seconds * 1000
+        return raw.created_ms <= self.parts.clock_ms() - self.free_after_seconds * 1000
 
     async def _fill(
         self, account: EvmAccount, relayer: Relayer[NetworkSigner], lease: Lease, nonce: int, fees: Fees
@@ -288,11 +284,11 @@ class LaneKeeper:
             data=b"",
         )
         data, transaction_hash = relayer.signer.sign(nothing)
-        filler = RawTransaction(data, transaction_hash, chain.network.name, signer, nonce, self.clock_ms())
-        if not await self.database.run(store_filler(lease, filler, account.gas_budget.budget(), gas=_EMPTY_GAS)):
+        filler = RawTransaction(data, transaction_hash, chain.network.name, signer, nonce, self.parts.clock_ms())
+        if not await self.parts.database.run(store_filler(lease, filler, account.gas_budget.budget(), gas=_EMPTY_GAS)):
             return None
         _LOG.error("nonce_gap_filled", network=chain.network.name, nonce=nonce, transaction=transaction_hash)
-        self.metrics.gaps_filled.labels(chain.network.name, signer).inc()
+        self.parts.metrics.gaps_filled.labels(chain.network.name, signer).inc()
         return filler
 
 

@@ -1,7 +1,7 @@
 """Watches the blocks that outcomes rest on, after they were told (security F8, 5; contract 5.2).
 
 An outcome is told at the configured depth; a reorganisation may still take its block away. Then the row is pending
-again until its transfer is seen anew, or until something else is proven. A block that is canonical vouches for all
+again until its transfer is seen anew, or until something else is proven. A block that is canonical confirms all
 below it, so that mostly one is asked for; from time to time all are.
 """
 
@@ -12,15 +12,11 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.storage import StorageError
-from tollkeeper.storage.hub.settlements import list_blocks, list_in_block, reopen_all
+from tollkeeper.storage.hub.settlements import list_blocks, list_in_block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tollkeeper.hub.evm.account import EvmAccount
-    from tollkeeper.hub.membership import Membership
-    from tollkeeper.hub.metrics import HubMetrics
-    from tollkeeper.storage.engine.database import Database
+    from tollkeeper.hub.settlement.parts import SettlementParts
     from tollkeeper.storage.hub.settlements import Settlement
 
 _LOG = structlog.get_logger("tollkeeper.hub")
@@ -31,21 +27,16 @@ _BLOCKS_ASKED: Final = 50
 class ReorganisationWatch:
     """Watch of all networks of one hub process; one process at a time watches a network."""
 
-    def __init__(
-        self, database: Database, clock_ms: Callable[[], int], membership: Membership, metrics: HubMetrics
-    ) -> None:
-        self._database = database
-        self._clock_ms = clock_ms
-        self._membership = membership
-        self._metrics = metrics
+    def __init__(self, parts: SettlementParts) -> None:
+        self._parts = parts
 
     async def look(self, account: EvmAccount, head: int, *, thoroughly: bool) -> None:
         """Look at one network whose latest block has that number. Raises: RpcUnavailable, StorageError."""
         chain = account.chain
         network = chain.network.name
-        if await self._membership.lease(f"reorganisations:{network}") is None:
+        if await self._parts.membership.lease(f"reorganisations:{network}") is None:
             return
-        watched = await list_blocks(self._database, network, head - chain.config.watch_blocks)
+        watched = await list_blocks(self._parts.database, network, head - chain.config.watch_blocks)
         if not watched:
             return
         if not thoroughly:
@@ -65,19 +56,19 @@ class ReorganisationWatch:
         """Make everything pending again that rests on a block that is gone."""
         detail = f"block {number} is no longer on the chain"
         while True:
-            page = await list_in_block(self._database, network, number, block_hash, _PAGE)
+            page = await list_in_block(self._parts.database, network, number, block_hash, _PAGE)
             for settlement_id in page.unreadable:
                 _LOG.error("settlement_not_understood", settlement=settlement_id)
             count = await self._reopened(page.settlements, detail)
             if not count:
                 return
             _LOG.error("settlements_reorganised", network=network, block=number, settlements=count)
-            self._metrics.reorganised.labels(network).inc(count)
+            self._parts.metrics.reorganised.labels(network).inc(count)
 
     async def _reopened(self, rows: list[Settlement], detail: str) -> int:
         """Return how many were opened again, in one commit; where that cannot be, row by row. Raises: StorageError."""
         try:
-            return await self._database.run(reopen_all(rows, self._membership.id, self._clock_ms(), detail))
+            return await self._parts.reopen(rows, detail)
         except StorageError:
             raise
         except Exception:  # noqa: BLE001 - one of them: the others are opened all the same

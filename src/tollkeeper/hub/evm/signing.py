@@ -26,7 +26,7 @@ from tollkeeper.storage.hub.claims import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from tollkeeper.chains.evm.batcher import Carrier
     from tollkeeper.chains.evm.chain import Fees
@@ -34,11 +34,10 @@ if TYPE_CHECKING:
     from tollkeeper.core.x402.version1 import EvmPayload
     from tollkeeper.hub.evm.account import EvmAccount
     from tollkeeper.hub.evm.signer import NetworkSigner
-    from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.settlement.orders import Order
+    from tollkeeper.hub.settlement.parts import SettlementParts
     from tollkeeper.hub.settlement.sender import Sender
     from tollkeeper.hub.signer_pool import NamedSigner, Relayer
-    from tollkeeper.storage.engine.database import Database
     from tollkeeper.storage.hub.claims import SettlementClaim
     from tollkeeper.storage.hub.settlements import Settlement
 
@@ -71,10 +70,8 @@ class _Ready:
 class EvmSigning:
     """Signing of one process."""
 
-    def __init__(self, database: Database, clock_ms: Callable[[], int], membership: Membership, sender: Sender) -> None:
-        self._database = database
-        self._clock_ms = clock_ms
-        self._membership = membership
+    def __init__(self, parts: SettlementParts, sender: Sender) -> None:
+        self._parts = parts
         self._sender = sender
         self._windows: dict[str, BatchWindow[_Ready, Claimed]] = {}
 
@@ -186,7 +183,7 @@ class EvmSigning:
         by_row = {ready.row_id: ready for ready in party}
 
         def sign(nonce: int, won: Sequence[NewSettlement]) -> tuple[bytes, str]:
-            require_awaited({new.id: by_row[new.id].order for new in won}, self._clock_ms())
+            require_awaited({new.id: by_row[new.id].order for new in won}, self._parts.clock_ms())
             payloads = [by_row[new.id].terms.payload for new in won]
             called = account.planner.call(carrier, won[0].key.asset, payloads)
             return relayer.signer.sign(called.transaction(relayer.signer.policy.chain_id, nonce, fees))
@@ -203,7 +200,7 @@ class EvmSigning:
         config = account.chain.config
         bounds = account.admission.bounds(relayer.balance.funds(config.gas_of(deploys=bool(config.wallet_factories))))
         unit = claim_and_sign(requests, sign, account.gas_budget.budget(), bounds)
-        return await self._database.run(unit, is_short=len(requests) == 1)
+        return await self._parts.database.run(unit, is_short=len(requests) == 1)
 
     async def sign_alone(
         self, account: EvmAccount, row: Settlement, payload: EvmPayload, fees: Fees
@@ -220,7 +217,7 @@ class EvmSigning:
 
         unit = sign_again(row, relayer.signer.address, sign, account.gas_budget.budget(), gas=called.gas)
         try:
-            again = await self._database.run(unit)
+            again = await self._parts.database.run(unit)
         except Overtaken:
             return None
         if again is None:
@@ -235,7 +232,7 @@ class EvmSigning:
         """
         relayer = order.account.signers.of(found.sender)
         request = self._request(order, known, row_id, found.sender, gas=0)
-        claim = await self._database.run(adopt_and_sign(request, found.raw, found.hash, found.transaction.nonce))
+        claim = await self._parts.database.run(adopt_and_sign(request, found.raw, found.hash, found.transaction.nonce))
         if claim.outcome is not ClaimedSettlement.WON or claim.raw is None:
             return Claimed(claim, relayer)
         relayer.in_flight += 1
@@ -254,7 +251,7 @@ class EvmSigning:
             value=authorization.value,
             payment=payment_text(order.payment),
             signer=signer,
-            holder=self._membership.id,
-            now_ms=self._clock_ms(),
+            holder=self._parts.membership.id,
+            now_ms=self._parts.clock_ms(),
         )
         return SettlementRequest(new, known, order.options.idempotency, is_trusted=order.asker.is_trusted, gas=gas)

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.hub.evm.account import EvmAccount
-    from tollkeeper.hub.membership import Membership
-    from tollkeeper.hub.metrics import HubMetrics
-    from tollkeeper.storage.engine.database import Database
+    from tollkeeper.hub.settlement.parts import SettlementParts
     from tollkeeper.storage.hub.settlements import Settlement
 
 _LOG = structlog.get_logger("tollkeeper.hub")
@@ -29,18 +27,11 @@ _LOG = structlog.get_logger("tollkeeper.hub")
 class EvmWatch:
     """Watch of all EVM networks of one process."""
 
-    def __init__(
-        self,
-        database: Database,
-        clock_ms: Callable[[], int],
-        membership: Membership,
-        metrics: HubMetrics,
-        is_active: Callable[[str], bool],
-    ) -> None:
+    def __init__(self, parts: SettlementParts, is_active: Callable[[str], bool]) -> None:
         """`is_active`: does a request of this process carry that settlement?"""
-        self._clock_ms = clock_ms
-        self._reorganisations = ReorganisationWatch(database, clock_ms, membership, metrics)
-        self.lanes = LaneKeeper(database, clock_ms, membership, metrics, is_active)
+        self._parts = parts
+        self._reorganisations = ReorganisationWatch(parts)
+        self.lanes = LaneKeeper(parts, is_active)
 
     async def look(self, account: EvmAccount, *, thoroughly: bool) -> PoolView:
         """Watch blocks and keep lanes. Raises: RpcUnavailable, StorageError."""
@@ -72,5 +63,5 @@ class EvmWatch:
         if row.transaction_hash not in view.waiting:
             return True
         end_seconds = valid_before(row)
-        is_over = end_seconds + OVERDUE_SECONDS <= self._clock_ms() // 1000
+        is_over = end_seconds + OVERDUE_SECONDS <= self._parts.clock_ms() // 1000
         return is_over or end_seconds + EXPIRY_MARGIN_SECONDS <= view.chain_seconds

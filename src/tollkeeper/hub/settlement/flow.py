@@ -38,14 +38,13 @@ from tollkeeper.storage.hub.payers import Overdrawn, Suspended
 from tollkeeper.storage.hub.settlements import Settlement, find_settlement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tollkeeper.core.x402.version1 import PaymentKey
-    from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.settlement.family import ChainFamily, Claimed
     from tollkeeper.hub.settlement.orders import Order
     from tollkeeper.hub.settlement.outcomes import SettlementRecords
-    from tollkeeper.storage.engine.database import Database
+    from tollkeeper.hub.settlement.parts import SettlementParts
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 # The hash of no requirements: nobody is given a success for them.
@@ -66,17 +65,13 @@ class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
     def __init__(
         self,
         family: ChainFamily[AccountT, PayloadT, TermsT],
-        database: Database,
-        clock_ms: Callable[[], int],
+        parts: SettlementParts,
         records: SettlementRecords,
-        metrics: HubMetrics,
     ) -> None:
         self.family = family
-        self.pipeline = Pipeline(database, clock_ms, metrics, family)
-        self._database = database
-        self._clock_ms = clock_ms
+        self.pipeline = Pipeline(parts, family)
+        self._parts = parts
         self._records = records
-        self._metrics = metrics
         self._leading: dict[PaymentKey, asyncio.Future[Shared]] = {}
         self._active: set[str] = set()  # rows that requests of this process carry forward
         self._payers = ConcurrentPayers()
@@ -100,13 +95,13 @@ class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
             known = await self._records.of_key(order.options, order.deadline)
             if known is not None:
                 return known
-            row = await find_settlement(self._database, order.key)
+            row = await find_settlement(self._parts.database, order.key)
             if row is not None and not self._may_be_tried(order, row):
                 return await self._known_payment(order, row)
             if order.key in self._leading:
                 continue
             order.caller.look()
-            late = order.given_up(self._clock_ms())
+            late = order.given_up(self._parts.clock_ms())
             if late is not None:
                 raise late
             try:
@@ -123,7 +118,7 @@ class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
             async with asyncio.timeout_at(order.deadline):
                 shared = await asyncio.shield(leading)
         except TimeoutError:
-            row = await find_settlement(self._database, order.key)
+            row = await find_settlement(self._parts.database, order.key)
             raise self._records.pending(order.key, "" if row is None else row.transaction_hash) from None
         if isinstance(shared, ApiError):
             raise shared
@@ -170,7 +165,7 @@ class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
                 return await self._not_won(order, known, claimed)
             if is_adopted:
                 _LOG.warning("transaction_adopted", settlement=row.id, transaction=row.transaction_hash)
-                self._metrics.adopted.labels(row.key.network).inc()
+                self._parts.metrics.adopted.labels(row.key.network).inc()
             try:
                 advance = await self.pipeline.advance(order, row, self.family.send(order.account, outgoing))
             except StorageError as error:  # sent, and not recorded
@@ -246,7 +241,7 @@ class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
         But for one that was carried out by us, and that the database, restored from a backup, does not remember: that
         is adopted. Raises: RpcUnavailable; as `settle`.
         """
-        row = await find_settlement(self._database, order.key)
+        row = await find_settlement(self._parts.database, order.key)
         # Another process was faster, or this one just before: what is on its way is refused for no reason.
         if row is not None and not self._may_be_tried(order, row):
             return await self._known_payment(order, row)

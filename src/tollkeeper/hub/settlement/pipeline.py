@@ -24,13 +24,12 @@ from tollkeeper.hub.settlement.transitions import Contradiction, ProvenTransitio
 from tollkeeper.storage.hub.settlements import Move, Moved, Settlement, move_all, read_settlement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.settlement.family import ChainFamily
     from tollkeeper.hub.settlement.orders import Order
+    from tollkeeper.hub.settlement.parts import SettlementParts
     from tollkeeper.hub.settlement.requests import CallerPresence
-    from tollkeeper.storage.engine.database import Database
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 SEND_SECONDS: Final = 5
@@ -47,16 +46,8 @@ class Advance:
 class Pipeline(Generic[AccountT, PayloadT, TermsT]):
     """Carries settlements forward. Holds no row: the database does."""
 
-    def __init__(
-        self,
-        database: Database,
-        clock_ms: Callable[[], int],
-        metrics: HubMetrics,
-        family: ChainFamily[AccountT, PayloadT, TermsT],
-    ) -> None:
-        self._database = database
-        self._clock_ms = clock_ms
-        self._metrics = metrics
+    def __init__(self, parts: SettlementParts, family: ChainFamily[AccountT, PayloadT, TermsT]) -> None:
+        self._parts = parts
         self._family = family
 
     async def advance(
@@ -117,37 +108,37 @@ class Pipeline(Generic[AccountT, PayloadT, TermsT]):
     ) -> ProvenTransition:
         """Return the transition that was learned, if any. Raises: RpcUnavailable, StorageError, Contradiction."""
         if sighting.verdict is Verdict.TRANSFERRED:
-            return transferred(row, sighting, self._clock_ms())
+            return transferred(row, sighting, self._parts.clock_ms())
         if sighting.verdict in FAILURES:
             # Not deep, or not proven: nobody may be told that it succeeded.
             return await self._family.find_out(account, row) if sighting.deep else ProvenTransition(row)
         if sighting.shows_failure:
             return ProvenTransition(row)
         if submission is Submission.TAKEN and row.state is State.SIGNED:
-            return ProvenTransition(row, Move(State.BROADCAST, self._clock_ms()))
+            return ProvenTransition(row, Move(State.BROADCAST, self._parts.clock_ms()))
         return ProvenTransition(row)
 
     def given_up(self, row: Settlement) -> ProvenTransition:
         """FAILED, because nothing was ever signed for this claim: the payer may present the payment again."""
-        move = Move(State.FAILED, self._clock_ms(), proof=Proof.NEVER_SENT, error=Reason.STATE.value)
+        move = Move(State.FAILED, self._parts.clock_ms(), proof=Proof.NEVER_SENT, error=Reason.STATE.value)
         return ProvenTransition(row, move)
 
     async def apply(self, findings: Sequence[ProvenTransition]) -> list[Advance]:
         """Record transitions in one commit; where somebody else moved a row, theirs stands. Raises: StorageError."""
         moves = [(finding.settlement, finding.move) for finding in findings if finding.move is not None]
-        taken = iter(await self._database.run(move_all(moves), is_short=len(moves) == 1) if moves else ())
+        taken = iter(await self._parts.database.run(move_all(moves), is_short=len(moves) == 1) if moves else ())
         advances: list[Advance] = []
         for finding in findings:
             moved: Moved | None = next(taken) if finding.move is not None else None
             if finding.move is None:
                 advances.append(Advance(finding.settlement))
             elif moved is None:
-                current = await read_settlement(self._database, finding.settlement.id)
+                current = await read_settlement(self._parts.database, finding.settlement.id)
                 advances.append(Advance(current or finding.settlement))
             else:
                 advances.append(Advance(moved.settlement, moved.handed_out))
                 row = moved.settlement
-                self._metrics.moved.labels(row.key.network, row.state.value).inc()
+                self._parts.metrics.moved.labels(row.key.network, row.state.value).inc()
                 _tell(row)
         return advances
 

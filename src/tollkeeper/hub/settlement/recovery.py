@@ -35,15 +35,13 @@ from tollkeeper.storage.hub.settlements import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Mapping
 
     from tollkeeper.chains.sightings import Sighting
-    from tollkeeper.hub.membership import Membership
-    from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.settlement.account import SettlingAccount
     from tollkeeper.hub.settlement.family import NetworkWatch
     from tollkeeper.hub.settlement.flow import SettlementFlow
-    from tollkeeper.storage.engine.database import Database
+    from tollkeeper.hub.settlement.parts import SettlementParts
 
 T = TypeVar("T")
 
@@ -59,25 +57,19 @@ FAILURES_ALERT: Final = 5
 class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
     """Recovery of one family's networks, in the background. `start` it once, `close` it before the database."""
 
-    def __init__(  # noqa: PLR0917 - the parts that it sets to work
+    def __init__(
         self,
         flow: SettlementFlow[AccountT, PayloadT, TermsT],
         watch: NetworkWatch[AccountT],
         accounts: Mapping[str, AccountT],
-        database: Database,
-        clock_ms: Callable[[], int],
-        membership: Membership,
-        metrics: HubMetrics,
+        parts: SettlementParts,
         interval_seconds: float,
     ) -> None:
         self.accounts = accounts
         self.watch = watch
         self._flow = flow
         self._family = flow.family
-        self._database = database
-        self._clock_ms = clock_ms
-        self._membership = membership
-        self._metrics = metrics
+        self._parts = parts
         self._interval_seconds = interval_seconds
         self._task: asyncio.Task[None] | None = None
         self.check_interval_seconds = CHECK_INTERVAL_SECONDS
@@ -100,19 +92,20 @@ class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
         idle_ms = 0
         while True:
             try:
-                await self.complete(self._clock_ms() - idle_ms)
+                await self.complete(self._parts.clock_ms() - idle_ms)
             except (StorageError, RpcUnavailable) as error:
-                _LOG.warning("completer_waits", reason=str(error))
+                _LOG.warning("recovery_waits", reason=str(error))
             except Exception:  # noqa: BLE001 - no fault of ours may end the only task that finishes payments
-                _LOG.exception("completer_failed")
+                _LOG.exception("recovery_failed")
             idle_ms = int(self._interval_seconds * 1000)
             await asyncio.sleep(self._interval_seconds)
 
     async def complete(self, before_ms: int) -> None:
         """Make one pass over everything unfinished and untouched since `before_ms`. Raises: StorageError."""
         is_due = await self._check_networks()
-        if await has_orphans(self._database, self._membership.id, self._membership.now_ms()):
-            taken = await self._database.run(take_over(self._membership.id, self._membership.now_ms()))
+        database, membership = self._parts.database, self._parts.membership
+        if await has_orphans(database, membership.id, membership.now_ms()):
+            taken = await database.run(take_over(membership.id, membership.now_ms()))
             _LOG.info("settlements_taken_over", settlements=taken)
         views: dict[str, PoolView] = {}
         for account in self.accounts.values():
@@ -122,10 +115,10 @@ class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
         after: tuple[int, str] | None = None
         while True:
             page = await list_unfinished(
-                self._database,
-                self._membership.id,
+                self._parts.database,
+                self._parts.membership.id,
                 before_ms=before_ms,
-                now_ms=self._clock_ms(),
+                now_ms=self._parts.clock_ms(),
                 limit=_PAGE_ROWS,
                 after=after,
             )
@@ -149,7 +142,7 @@ class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
         if now < self._last_forgetting + self.forget_interval_seconds:
             return
         try:
-            forgotten = await forget_old_refusals(self._database, self._clock_ms())
+            forgotten = await forget_old_refusals(self._parts.database, self._parts.clock_ms())
         except StorageError as error:
             _LOG.warning("refusals_not_forgotten", reason=str(error))
             return
@@ -282,7 +275,8 @@ class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
         moment is not judged: its own next step is.
         """
         free = [row for row in rows if not self._flow.is_active(row.id)]
-        broken = await list_broken(self._database, self._membership.id, free, self._clock_ms()) if free else {}
+        parts = self._parts
+        broken = await list_broken(parts.database, parts.membership.id, free, parts.clock_ms()) if free else {}
         for settlement_id, rule in broken.items():
             _LOG.error("settlement_breaks_an_invariant", settlement=settlement_id, rule=rule)
             await self._set_aside(settlement_id, FAILURES_ALERT)
@@ -290,14 +284,14 @@ class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
 
     async def _set_aside(self, settlement_id: str, times: int = 1) -> None:
         """Leave a row alone for twice as long as the last time, and say so."""
-        unit = set_aside(settlement_id, self._membership.id, self._clock_ms(), times)
-        failures, seconds = await self._database.run(unit)
+        unit = set_aside(settlement_id, self._parts.membership.id, self._parts.clock_ms(), times)
+        failures, seconds = await self._parts.database.run(unit)
         _LOG.error("settlement_set_aside", settlement=settlement_id, failures=failures, seconds=seconds)
 
     async def _count_set_aside(self) -> None:
-        self.set_aside = await count_set_aside(self._database, FAILURES_ALERT)
+        self.set_aside = await count_set_aside(self._parts.database, FAILURES_ALERT)
         for name in self.accounts:
-            self._metrics.set_aside.labels(name).set(self.set_aside.get(name, 0))
+            self._parts.metrics.set_aside.labels(name).set(self.set_aside.get(name, 0))
 
 
 def _is_seen(sighting: Sighting) -> bool:

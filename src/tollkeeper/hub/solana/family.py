@@ -31,17 +31,16 @@ from tollkeeper.storage.hub.transactions import open_lane
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tollkeeper.chains.sightings import Sighting, Submission
     from tollkeeper.core.solana import SolanaTransfer
     from tollkeeper.core.x402.version1 import Payment
-    from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.settlement.family import Claimed, Outgoing
+    from tollkeeper.hub.settlement.parts import SettlementParts
     from tollkeeper.hub.settlement.transitions import ProvenTransition
     from tollkeeper.hub.solana.account import SolanaAccount
     from tollkeeper.hub.solana.signing import SolanaOrder
-    from tollkeeper.storage.engine.database import Database
     from tollkeeper.storage.hub.payers import Overdrawn
     from tollkeeper.storage.hub.settlements import Settlement
 
@@ -54,18 +53,17 @@ _FORGOTTEN_MS: Final = 3_600_000
 class SolanaFamily:
     """The family's verbs, for all its networks of one process."""
 
-    def __init__(self, database: Database, clock_ms: Callable[[], int], membership: Membership) -> None:
-        self._database = database
-        self._clock_ms = clock_ms
-        self._began_ms = clock_ms()
-        self._sender = Sender(membership)
-        self._signing = SolanaSigning(database, clock_ms, membership)
-        self._findings = SolanaFindings(database, clock_ms)
+    def __init__(self, parts: SettlementParts) -> None:
+        self._parts = parts
+        self._began_ms = parts.clock_ms()
+        self._sender = Sender(parts.membership)
+        self._signing = SolanaSigning(parts)
+        self._findings = SolanaFindings(parts)
 
     async def open(self, account: SolanaAccount) -> None:
         """Number the fee payers' transactions, only to tell them apart: the chain knows no such number."""
         for address in account.signers.addresses:
-            await self._database.run(open_lane(account.chain.network.name, address, 0))
+            await self._parts.database.run(open_lane(account.chain.network.name, address, 0))
 
     async def simulate(self, order: SolanaOrder, *, is_in_crowd: bool) -> SolanaTerms | Reason:  # noqa: ARG002 - always read
         """Simulate the message, and learn until which block it can be executed."""
@@ -114,7 +112,7 @@ class SolanaFamily:
         if reason is Reason.SVM_FEE_PAYER and not _is_signed(account, payment):
             return None
         key, transfer = account.identified(payment)
-        row = await find_settlement(self._database, key)
+        row = await find_settlement(self._parts.database, key)
         if row is not None and row.state is not State.FAILED:
             return PriorOutcome(Reason.DUPLICATE, row.told_hash)
         if row is not None and row.error == Reason.SVM_TRANSACTION_FAILED:
@@ -158,7 +156,7 @@ class SolanaFamily:
         transfer = order.payload
 
         async def held(hashes: Sequence[str]) -> tuple[int, list[bool]]:
-            rows = [await find_settlement(self._database, replace(order.key, nonce=one)) for one in hashes]
+            rows = [await find_settlement(self._parts.database, replace(order.key, nonce=one)) for one in hashes]
             paying = {row.transaction_hash: row for row in rows if row and _is_paid_from(transfer.source, row)}
             found = await holding(order.account.chain.reader, transfer.source, transfer.payer, list(paying))
             open_yet = {
@@ -185,7 +183,7 @@ class SolanaFamily:
         """
         fee_payer = account.signers.of(transfer.fee_payer).signer
         _, signature = fee_payer.co_sign(transfer.payload, account.asset, account.policy)
-        is_young = self._clock_ms() - self._began_ms < _FORGOTTEN_MS
+        is_young = self._parts.clock_ms() - self._began_ms < _FORGOTTEN_MS
         if not await is_named(account.chain.quorum, transfer.payer, signature, by_whole=is_young):
             return signature, None
         (sighting,) = await account.chain.see([signature])

@@ -19,18 +19,16 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.sightings import Verdict
 from tollkeeper.chains.solana import STATUSES_MAX
 from tollkeeper.chains.solana.history import has_every_block, no_status_of
-from tollkeeper.storage.hub.settlements import list_confirmed, newest_confirmed_ms, reopen_all
+from tollkeeper.storage.hub.settlements import list_confirmed, newest_confirmed_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from tollkeeper.chains.sightings import Sighting
     from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.chains.solana.reader import SolanaReader
-    from tollkeeper.hub.membership import Membership
-    from tollkeeper.hub.metrics import HubMetrics
+    from tollkeeper.hub.settlement.parts import SettlementParts
     from tollkeeper.hub.solana.account import SolanaAccount
-    from tollkeeper.storage.engine.database import Database
     from tollkeeper.storage.hub.settlements import Settlement
 
 _LOG = structlog.get_logger("tollkeeper.hub")
@@ -87,16 +85,11 @@ class _Watched:
 class FinalityWatch:
     """Watch of all networks of one hub process; one process at a time watches a network."""
 
-    def __init__(
-        self, database: Database, clock_ms: Callable[[], int], membership: Membership, metrics: HubMetrics
-    ) -> None:
-        self._database = database
-        self._clock_ms = clock_ms
-        self._membership = membership
-        self._metrics = metrics
+    def __init__(self, parts: SettlementParts) -> None:
+        self._parts = parts
         self._watched: dict[str, _Watched] = {}
         # Until then others watched, or nobody: what is told later is this process's to look at anyway.
-        self._began_ms = clock_ms()
+        self._began_ms = parts.clock_ms()
         self._others_ms: dict[str, int] = {}
 
     async def look(self, account: SolanaAccount) -> None:
@@ -104,15 +97,15 @@ class FinalityWatch:
         network = account.chain.network.name
         if account.chain.config.is_final_needed:
             return
-        if await self._membership.lease(f"finality:{network}") is None:
-            self._others_ms[network] = self._clock_ms()
+        if await self._parts.membership.lease(f"finality:{network}") is None:
+            self._others_ms[network] = self._parts.clock_ms()
             return
         if network not in self._watched:
             self._watched.setdefault(network, _Watched(await self._since_ms(network)))
         watched = self._watched[network]
         after = (watched.since_ms - _LATE_MS, "")
         while True:
-            page = await list_confirmed(self._database, network, after, _PAGE)
+            page = await list_confirmed(self._parts.database, network, after, _PAGE)
             if page.after is None:
                 break
             after = page.after
@@ -133,7 +126,7 @@ class FinalityWatch:
         Since it is up again it may have told others before its first look.
         """
         until_ms = self._others_ms.get(network, self._began_ms)
-        newest_ms = await newest_confirmed_ms(self._database, network, until_ms)
+        newest_ms = await newest_confirmed_ms(self._parts.database, network, until_ms)
         return (until_ms if newest_ms is None else newest_ms) - _LOOKED_BACK_MS
 
     async def _judge(self, account: SolanaAccount, watched: _Watched) -> None:
@@ -161,9 +154,9 @@ class FinalityWatch:
         if not rows:
             return
         detail = "no longer on the chain"
-        count = await self._database.run(reopen_all(rows, self._membership.id, self._clock_ms(), detail))
+        count = await self._parts.reopen(rows, detail)
         _LOG.error("settlements_reorganised", network=network, settlements=count)
-        self._metrics.reorganised.labels(network).inc(count)
+        self._parts.metrics.reorganised.labels(network).inc(count)
 
 
 async def _fates(chain: SolanaChain, rows: Sequence[Settlement]) -> Sequence[_RowFate | None]:

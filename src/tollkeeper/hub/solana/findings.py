@@ -22,10 +22,8 @@ from tollkeeper.storage.hub.settlements import Move
 from tollkeeper.storage.hub.transactions import transactions_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from tollkeeper.hub.settlement.parts import SettlementParts
     from tollkeeper.hub.solana.account import SolanaAccount
-    from tollkeeper.storage.engine.database import Database
     from tollkeeper.storage.hub.settlements import Settlement
     from tollkeeper.storage.hub.transactions import RawTransaction
 
@@ -33,9 +31,8 @@ if TYPE_CHECKING:
 class SolanaFindings:
     """Findings about one hub's settlements."""
 
-    def __init__(self, database: Database, clock_ms: Callable[[], int]) -> None:
-        self._database = database
-        self._clock_ms = clock_ms
+    def __init__(self, parts: SettlementParts) -> None:
+        self._parts = parts
 
     async def find_out(self, account: SolanaAccount, row: Settlement) -> ProvenTransition:
         """Return what the chain shows of the row; if it shows nothing, send again what can still be executed.
@@ -43,7 +40,7 @@ class SolanaFindings:
         Raises: RpcUnavailable, StorageError.
         """
         chain = account.chain
-        raws = await transactions_of(self._database, row)
+        raws = await transactions_of(self._parts.database, row)
         if not raws:
             return ProvenTransition(row)
         raw = raws[0]
@@ -51,12 +48,12 @@ class SolanaFindings:
         if sighting.verdict is Verdict.DOUBTED:
             return ProvenTransition(row)
         if sighting.verdict is Verdict.TRANSFERRED:
-            return transferred(row, sighting, self._clock_ms())
+            return transferred(row, sighting, self._parts.clock_ms())
         if sighting.verdict is Verdict.REVERTED:
             failed = self._failed(Proof.SPENT, Reason.SVM_TRANSACTION_FAILED, sighting.block_number)
             return ProvenTransition(row, failed if sighting.deep else None)
         blockhash = encode_key(read_transaction(raw.raw).message.recent_blockhash)
-        is_long_ago = self._clock_ms() - raw.created_ms >= LIFETIME_DOUBTED_SECONDS * 1000
+        is_long_ago = self._parts.clock_ms() - raw.created_ms >= LIFETIME_DOUBTED_SECONDS * 1000
         doubted_since = raw.created_ms // 1000 if is_long_ago else None
         if await has_expired(chain.quorum, raw.hash, blockhash, lifetime_of(row), doubted_since):
             return ProvenTransition(row, self._failed(Proof.EXPIRED, Reason.SVM_EXPIRED))
@@ -65,7 +62,7 @@ class SolanaFindings:
     def _failed(self, proof: Proof, reason: Reason, block_number: int | None = None) -> Move:
         return Move(
             State.FAILED,
-            self._clock_ms(),
+            self._parts.clock_ms(),
             block_number=block_number,
             proof=proof,
             error=reason.value,
@@ -77,7 +74,7 @@ class SolanaFindings:
     async def _sent_again(self, account: SolanaAccount, row: Settlement, raw: RawTransaction) -> ProvenTransition:
         submission = await account.chain.submit_to_all(raw.raw, raw.hash)
         if row.state is State.MINED:
-            return ProvenTransition(row, Move(State.BROADCAST, self._clock_ms(), detail="no longer on the chain"))
+            return ProvenTransition(row, Move(State.BROADCAST, self._parts.clock_ms(), detail="no longer on the chain"))
         if submission is Submission.TAKEN and row.state is State.SIGNED:
-            return ProvenTransition(row, Move(State.BROADCAST, self._clock_ms()))
+            return ProvenTransition(row, Move(State.BROADCAST, self._parts.clock_ms()))
         return ProvenTransition(row)

@@ -20,13 +20,12 @@ from tollkeeper.storage.hub.claim_bounds import Funds
 from tollkeeper.storage.hub.claims import ClaimedSettlement, NewSettlement, SettlementRequest, claim_and_sign
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tollkeeper.core.solana import SolanaTransfer
-    from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.settlement.orders import Order
+    from tollkeeper.hub.settlement.parts import SettlementParts
     from tollkeeper.hub.solana.account import SolanaAccount
-    from tollkeeper.storage.engine.database import Database
     from tollkeeper.storage.hub.settlements import Settlement
 
 SolanaOrder: TypeAlias = "Order[SolanaAccount, SolanaTransfer]"
@@ -61,10 +60,8 @@ def lifetime_of(row: Settlement) -> Lifetime:
 class SolanaSigning:
     """Signing of one process."""
 
-    def __init__(self, database: Database, clock_ms: Callable[[], int], membership: Membership) -> None:
-        self._database = database
-        self._clock_ms = clock_ms
-        self._membership = membership
+    def __init__(self, parts: SettlementParts) -> None:
+        self._parts = parts
 
     async def claim(self, order: SolanaOrder, known: Settlement | None, row_id: str, terms: SolanaTerms) -> Claimed:
         """Claim and co-sign for an order. Raises: UNAVAILABLE, StorageError; GivenUpError."""
@@ -73,14 +70,14 @@ class SolanaSigning:
         order.caller.look()
 
         def sign(_number: int, _won: Sequence[NewSettlement]) -> tuple[bytes, str]:
-            require_awaited({row_id: order}, self._clock_ms())
+            require_awaited({row_id: order}, self._parts.clock_ms())
             return relayer.signer.co_sign(transfer.payload, account.asset, account.policy)
 
         request = self._request(order, known, row_id, terms)
         bounds = account.admission.bounds(self._funds(account, transfer, terms))
         relayer.in_flight += 1
         try:
-            (claim,) = await self._database.run(
+            (claim,) = await self._parts.database.run(
                 claim_and_sign([request], sign, account.gas_budget.budget(), bounds), is_short=True
             )
         except BaseException:
@@ -94,7 +91,7 @@ class SolanaSigning:
     def _funds(self, account: SolanaAccount, transfer: SolanaTransfer, terms: SolanaTerms) -> Funds | None:
         if terms.fee_money is None:
             return None
-        since_ms = self._clock_ms() - LIFETIME_DOUBTED_SECONDS * 1000
+        since_ms = self._parts.clock_ms() - LIFETIME_DOUBTED_SECONDS * 1000
         return Funds(transfer.fee_payer, terms.fee_money, account.chain.config.fee_max_lamports, since_ms)
 
     def _request(
@@ -109,8 +106,8 @@ class SolanaSigning:
             value=transfer.value,
             payment=json.dumps({**payment_body(order.payment), **kept}, separators=(",", ":")),
             signer=transfer.fee_payer,
-            holder=self._membership.id,
-            now_ms=self._clock_ms(),
+            holder=self._parts.membership.id,
+            now_ms=self._parts.clock_ms(),
             alias=encode(transfer.transaction.signatures[1]),
         )
         gas, trusted = fee_lamports(transfer), order.asker.is_trusted

@@ -12,12 +12,8 @@ from tollkeeper.hub.solana.finality import FinalityWatch
 from tollkeeper.storage import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tollkeeper.hub.membership import Membership
-    from tollkeeper.hub.metrics import HubMetrics
+    from tollkeeper.hub.settlement.parts import SettlementParts
     from tollkeeper.hub.solana.account import SolanaAccount
-    from tollkeeper.storage.engine.database import Database
     from tollkeeper.storage.hub.settlements import Settlement
 
 _LOG = structlog.get_logger("tollkeeper.hub")
@@ -26,10 +22,8 @@ _LOG = structlog.get_logger("tollkeeper.hub")
 class SolanaWatch:
     """Watch of all Solana networks of one process."""
 
-    def __init__(
-        self, database: Database, clock_ms: Callable[[], int], membership: Membership, metrics: HubMetrics
-    ) -> None:
-        self._finality = FinalityWatch(database, clock_ms, membership, metrics)
+    def __init__(self, parts: SettlementParts) -> None:
+        self._finality = FinalityWatch(parts)
 
     async def look(self, account: SolanaAccount, *, thoroughly: bool) -> PoolView:  # noqa: ARG002 - each row is asked about once
         """Watch finality. Raises: RpcUnavailable, StorageError."""

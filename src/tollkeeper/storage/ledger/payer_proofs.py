@@ -22,7 +22,7 @@ from tollkeeper.storage.ledger.spends import HeldSpend, spend_one
 
 if TYPE_CHECKING:
     from tollkeeper.core.payer_proof import AuthorizationStanding
-    from tollkeeper.core.payment_offers import Tender
+    from tollkeeper.core.payment_offers import OfferedPayment
     from tollkeeper.core.purchases import Terms
     from tollkeeper.storage.engine.database import Database, Statement, Steps
     from tollkeeper.storage.engine.seals import Sealing
@@ -120,7 +120,7 @@ class ShownPayments:
 
     async def spend(
         self,
-        tender: Tender,
+        offered: OfferedPayment,
         terms: Terms,
         standing: AuthorizationStanding,
         spend_request: SpendRequest,
@@ -137,19 +137,19 @@ class ShownPayments:
             price_micro=terms.price_micro,
             credits=terms.credits,
             credits_expire_after_seconds=terms.credits_expire_after_seconds,
-            value_micro=str(tender.value),
-            valid_before_seconds=tender.valid_before,
+            value_micro=str(offered.value),
+            valid_before_seconds=offered.valid_before,
             header_hash=NO_HEADER,
             now_ms=now_ms,
         )
         sealed = self._sealing.seal(terms.pay_to.encode(), sealed_place("purchases", purchase_id, "pay_to"))
         shown = ShowPayment(
-            key=tender.key,
+            key=offered.key,
             spend_request=spend_request,
             purchase_id=purchase_id,
             row=row,
             pay_to=sealed,
-            kept_until=standing.kept_until(tender),
+            kept_until=standing.kept_until(offered),
             moment=standing.moment,
         )
         return await self._database.run(shown.unit(), is_short=True)

@@ -107,14 +107,6 @@ class Purchases:
         self._sealing = sealing
         self.ledger = Ledger(database)
 
-    async def spend(self, key: PaymentKey, spend_request: SpendRequest, now_ms: int) -> SpendResult:
-        """Spends one credit that this payment holds at the gate, if there is one and the proof counts.
-
-        This, and each verb below that spends, raises StorageError where the outcome is unknown: a call that is refused
-        for it is told to `ledger.refused`.
-        """
-        return await self._spend(HeldSpend(key, None, spend_request), now_ms)
-
     def spend_soon(
         self,
         key: PaymentKey,
@@ -122,17 +114,18 @@ class Purchases:
         now_ms: int,
         callback: Callable[[SpendResult | ApiError], None],
     ) -> None:
-        """Spend as `spend` does, in a batch with every other spend that waits.
+        """Spend one credit that this payment holds at the gate, if it holds one and the proof counts.
 
-        `callback` gets the outcome, never before this returns. It is given StorageError (503) if the outcome is unknown
-        or the database takes nothing.
+        It is one of a batch, with every other spend that waits. `callback` gets the outcome, never before this returns.
+        It is given StorageError (503) if the outcome is unknown or the database takes nothing.
         """
         self.ledger.spend(HeldSpend(key, None, spend_request), now_ms, callback)
 
     async def spend_token(self, purchase_id: str, spend_request: SpendRequest, now_ms: int) -> SpendResult:
         """Spends one credit of a purchase by another proof than its header, which does not count from then on.
 
-        The proof is the credit token, or that the caller is the payer.
+        The proof is the credit token, or that the caller is the payer. This, and each verb below that spends, raises
+        StorageError where the outcome is unknown: a call that is refused for it is told to `ledger.refused`.
         """
         return await self._spend(HeldSpend(None, purchase_id, spend_request), now_ms)
 

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from tollkeeper.storage.engine.database import JobOutcome, StorageError
-from tollkeeper.storage.sqlite.gil_yield import Lending
+from tollkeeper.storage.sqlite.gil_yield import GilYield
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,7 @@ class BatchThread(Generic[J]):
         tidy: Callable[[], None] = lambda: None,
         batch_max: int = BATCH_MAX,
     ) -> None:
-        self.lending = Lending(lent_seconds)
+        self.gil_yield = GilYield(lent_seconds)
         self._work = work
         self._finish = finish
         self._tidy = tidy
@@ -90,7 +90,7 @@ class BatchThread(Generic[J]):
                 raise StorageError("too many requests are waiting for the database")
             self._queue.put(_Waiting(job, loop, answer))
             self._unfinished += 1
-        self.lending.expect(loop)
+        self.gil_yield.expect(loop)
 
     def take_turn(self) -> bool:
         """Return True if the thread has nothing to do and will do nothing until `end_turn`."""
@@ -132,9 +132,9 @@ class BatchThread(Generic[J]):
     def _next_batch(self) -> tuple[list[_Waiting[J]], bool]:
         """Whatever is waiting, at least one job; and whether more may come."""
         if self._queue.empty():
-            self.lending.rest()
+            self.gil_yield.rest()
         first = self._queue.get()
-        self.lending.work()
+        self.gil_yield.work()
         batch: list[_Waiting[J]] = []
         while first is not None:
             batch.append(first)
@@ -163,7 +163,7 @@ class BatchThread(Generic[J]):
                 continue
 
     def _resolve(self, loop: asyncio.AbstractEventLoop, answers: _Answers) -> None:
-        self.lending.answered(loop, len(answers))
+        self.gil_yield.answered(loop, len(answers))
         for answer, outcome in answers:
             answer(outcome)
 

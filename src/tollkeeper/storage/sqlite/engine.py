@@ -47,7 +47,7 @@ from tollkeeper.storage.sqlite.connections import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tollkeeper.storage.sqlite.gil_yield import Lending
+    from tollkeeper.storage.sqlite.gil_yield import GilYield
     from tollkeeper.storage.sqlite.watch import FileWatch
 
 T = TypeVar("T")
@@ -265,7 +265,7 @@ class SqliteDatabase:
         if self._failure is None and not self._has_begun_in_time():
             logger.warning("another program holds the database")
             raise StorageError("the database is held by another program")
-        return self._commit(units, lending=self._writing.lending)
+        return self._commit(units, gil_yield=self._writing.gil_yield)
 
     def _has_begun_in_time(self) -> bool:
         """Begin as `_has_begun` does, by the thread, which waits for another program. Raises: StorageError."""
@@ -273,9 +273,9 @@ class SqliteDatabase:
         while not self._has_begun():
             if time.monotonic() >= patient_until:
                 return False
-            self._writing.lending.rest()
+            self._writing.gil_yield.rest()
             time.sleep(_BUSY_PAUSE_SECONDS)
-            self._writing.lending.work()
+            self._writing.gil_yield.work()
         return True
 
     def _mend(self) -> None:
@@ -287,14 +287,14 @@ class SqliteDatabase:
         """
         if self._lost or self._mend_at is None or time.monotonic() < self._mend_at:
             return
-        self._writing.lending.rest()
+        self._writing.gil_yield.rest()
         try:
             ((is_busy, _, _),) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.Error as error:
             logger.warning("the disk still takes no writes: %s", error)
             is_busy = True
         finally:
-            self._writing.lending.work()
+            self._writing.gil_yield.work()
         if is_busy:  # or somebody reads just now
             self._mend_at = time.monotonic() + _MEND_EVERY_SECONDS
             return
@@ -312,17 +312,17 @@ class SqliteDatabase:
             raise self._give_up(error) from error
         return True
 
-    def _commit(self, units: list[Unit[Any]], lending: Lending | None = None) -> list[JobOutcome]:
+    def _commit(self, units: list[Unit[Any]], gil_yield: GilYield | None = None) -> list[JobOutcome]:
         """Run the units in the transaction that has begun. Raises: StorageError, the answer to every one of them."""
         if self._failure is not None:
             raise StorageError(self._failure)
         try:
             outcomes = [self._drive(unit) for unit in units]
-            if lending is not None:
-                lending.rest()
+            if gil_yield is not None:
+                gil_yield.rest()
             self._end_transaction()
-            if lending is not None:
-                lending.work()
+            if gil_yield is not None:
+                gil_yield.work()
         except sqlite3.Error as error:
             raise self._give_up(error) from error
         self.commits += 1
@@ -400,11 +400,11 @@ class SqliteDatabase:
 
     def _copied_pages(self) -> int:
         """How many pages the log has, copied by the other connection. Raises: sqlite3.Error."""
-        self._writing.lending.rest()
+        self._writing.gil_yield.rest()
         try:
             ((_, pages, copied),) = self._folder.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         finally:
-            self._writing.lending.work()
+            self._writing.gil_yield.work()
         self._is_held_up = copied < pages
         return int(pages)
 
@@ -452,10 +452,10 @@ class SqliteDatabase:
         """
         self._folded.clear()
         self._is_wanted_short = True
-        self._listing.lending.rest()
+        self._listing.gil_yield.rest()
         if self._is_held_up:  # else it was folded just now
             self._folded.wait(_FOLDED_SECONDS)
-        self._listing.lending.work()
+        self._listing.gil_yield.work()
         self._is_wanted_short = self._is_held_up = False
 
     def _read_all(self, connection: sqlite3.Connection, statements: list[Statement]) -> list[JobOutcome]:

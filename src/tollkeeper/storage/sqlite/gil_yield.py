@@ -20,7 +20,7 @@ _EVERY_SECONDS: Final = 0.001
 _OPENING_SECONDS: Final = 0.00005  # what a sleeping thread needs to wake and take the interpreter
 
 
-class Lending:
+class GilYield:
     """State shared by one thread and the loops that wait for it."""
 
     def __init__(self, longest_seconds: float) -> None:

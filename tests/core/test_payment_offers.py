@@ -29,10 +29,10 @@ from tests.core.solana_payments import PAYER as SOLANA_PAYER
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.payment_offers import (
     Asset,
+    offered_payment,
     price_check,
     recipient_check,
     require_valid_now,
-    tender_of,
     with_advice,
 )
 from tollkeeper.core.presented_payment import PresentedPayment
@@ -43,52 +43,52 @@ from tollkeeper.core.x402.version1 import EvmPayload, Payment, SolanaPayload
 PAYER_ADDRESS = str(SOLANA_PAYER.pubkey())
 
 
-def refused(offered: Payment, asset: Asset) -> ApiError:
+def refused(payment: Payment, asset: Asset) -> ApiError:
     """The refusal of this payment."""
     with pytest.raises(ApiError) as caught:
-        tender_of(offered, asset)
+        offered_payment(payment, asset)
     assert caught.value.type == "payment"
     return caught.value
 
 
 def test_an_evm_payment_offers_what_its_authorization_says() -> None:
-    tender = tender_of(signed_payment(), BASE_SEPOLIA)
-    assert (tender.key.payer, tender.key.network, tender.key.asset) == (PAYER, "base-sepolia", BASE_SEPOLIA.address)
-    assert (tender.value, tender.recipient) == (AUTHORIZATION.value, AUTHORIZATION.pay_to)
-    assert (tender.valid_before, tender.fee_payer) == (AUTHORIZATION.valid_before, "")
-    assert tender.is_signed_by_key
+    offered = offered_payment(signed_payment(), BASE_SEPOLIA)
+    assert (offered.key.payer, offered.key.network, offered.key.asset) == (PAYER, "base-sepolia", BASE_SEPOLIA.address)
+    assert (offered.value, offered.recipient) == (AUTHORIZATION.value, AUTHORIZATION.pay_to)
+    assert (offered.valid_before, offered.fee_payer) == (AUTHORIZATION.valid_before, "")
+    assert offered.is_signed_by_key
 
 
 def test_a_signature_of_another_key_may_still_be_a_contract_wallets() -> None:
-    assert not tender_of(signed_payment(key=OTHER_KEY), BASE_SEPOLIA).is_signed_by_key
+    assert not offered_payment(signed_payment(key=OTHER_KEY), BASE_SEPOLIA).is_signed_by_key
 
 
 def test_a_signature_that_would_deploy_its_wallet_is_the_facilitators_to_judge() -> None:
     counterfactual = EvmPayload(AUTHORIZATION, bytes(64) + b"\x64\x92" * 16)
-    assert not tender_of(replace(signed_payment(), payload=counterfactual), BASE_SEPOLIA).is_signed_by_key
+    assert not offered_payment(replace(signed_payment(), payload=counterfactual), BASE_SEPOLIA).is_signed_by_key
 
 
 def test_a_solana_payment_offers_what_its_transaction_does() -> None:
     payload = Draft().payload()
-    tender = tender_of(payment(payload), DEVNET)
-    assert (tender.key.payer, tender.key.asset) == (str(SOLANA_PAYER.pubkey()), DEVNET.address)
-    assert (tender.value, tender.recipient) == (AMOUNT, str(account_of(PAY_TO)))
-    assert (tender.valid_before, tender.fee_payer) == (None, str(FEE_PAYER.pubkey()))
-    assert tender.is_signed_by_key
+    offered = offered_payment(payment(payload), DEVNET)
+    assert (offered.key.payer, offered.key.asset) == (str(SOLANA_PAYER.pubkey()), DEVNET.address)
+    assert (offered.value, offered.recipient) == (AMOUNT, str(account_of(PAY_TO)))
+    assert (offered.valid_before, offered.fee_payer) == (None, str(FEE_PAYER.pubkey()))
+    assert offered.is_signed_by_key
 
 
 def test_a_solana_payment_without_a_memo_can_be_made_twice_in_the_same_bytes() -> None:
     bare = (compute_limit(), compute_price(), transfer())
     drafts = [Draft(bare), Draft((*bare, memo()))]
-    assert [tender_of(payment(draft.payload()), DEVNET).is_repeatable for draft in drafts] == [True, False]
-    assert not tender_of(signed_payment(), BASE_SEPOLIA).is_repeatable
+    assert [offered_payment(payment(draft.payload()), DEVNET).is_repeatable for draft in drafts] == [True, False]
+    assert not offered_payment(signed_payment(), BASE_SEPOLIA).is_repeatable
 
 
 def test_the_facilitator_alone_judges_what_the_fee_payer_risks() -> None:
     dear = (compute_limit(1_400_000), compute_price(5_000_000), transfer())
-    assert tender_of(payment(Draft(dear).payload()), DEVNET).value == AMOUNT
+    assert offered_payment(payment(Draft(dear).payload()), DEVNET).value == AMOUNT
     others = Draft(fee_payer=OTHER.pubkey())
-    assert tender_of(payment(others.payload()), DEVNET).fee_payer == str(OTHER.pubkey())
+    assert offered_payment(payment(others.payload()), DEVNET).fee_payer == str(OTHER.pubkey())
 
 
 @pytest.mark.parametrize(
@@ -118,12 +118,12 @@ def test_what_begins_by_advancing_a_nonce_is_refused_because_it_could_be_carried
 
 
 def test_a_gate_s_own_terms_are_refused_like_the_rules() -> None:
-    tender = tender_of(signed_payment(), BASE_SEPOLIA)
-    wrong = recipient_check(tender, BASE_SEPOLIA, PAYER)
+    offered = offered_payment(signed_payment(), BASE_SEPOLIA)
+    wrong = recipient_check(offered, BASE_SEPOLIA, PAYER)
     assert (wrong.ok, wrong.reason) == (False, Reason.RECIPIENT)
     assert (wrong.name, wrong.expected, wrong.actual) == ("recipient", PAYER, AUTHORIZATION.pay_to)
     for price_micro, is_paid in ((9_999, True), (10_000, True), (10_001, False)):
-        check = price_check(tender, BASE_SEPOLIA, price_micro)
+        check = price_check(offered, BASE_SEPOLIA, price_micro)
         assert (check.ok, check.reason) == (is_paid, Reason.VALUE)
 
 
@@ -141,8 +141,8 @@ def test_whose_solana_payment_was_used_before_is_told_to_sign_again() -> None:
 
 
 def test_a_presented_payment_is_known_by_its_identity_and_by_what_it_accepts() -> None:
-    offered = signed_payment()
-    tender = tender_of(offered, BASE_SEPOLIA)
-    presented = PresentedPayment(offered, tender, b"header", b"hash")
-    assert (presented.key, presented.accepted) == (tender.key, None)
+    payment = signed_payment()
+    offered = offered_payment(payment, BASE_SEPOLIA)
+    presented = PresentedPayment(payment, offered, b"header", b"hash")
+    assert (presented.key, presented.accepted) == (offered.key, None)
     assert "header" not in repr(presented).replace("header_hash", "")

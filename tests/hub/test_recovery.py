@@ -1,4 +1,4 @@
-"""What the completer does with rows and nodes that are not as they should be (security F1, F23)."""
+"""What recovery does with rows and nodes that are not as they should be (security F1, F23)."""
 
 from __future__ import annotations
 
