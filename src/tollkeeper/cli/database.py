@@ -99,10 +99,9 @@ def backup_command(
 
     Example: tollkeeper backup /backup/tollkeeper-2026-11-28.db
     """
-    from tollkeeper.storage.sqlite.copy import back_up
-    from tollkeeper.storage.urls import sqlite_path
+    from tollkeeper.storage.urls import back_up
 
-    size_bytes = back_up(sqlite_path(load_settings(role, config).database_url), to)
+    size_bytes = back_up(load_settings(role, config).database_url, to)
     tell(f"{to} holds the database, {size_bytes:,} bytes. Keep it apart from the keys, and both")
 
 
@@ -114,14 +113,35 @@ def restore_command(
 ) -> None:
     """Make a backup the database. What was there before is kept aside; a server that runs is a refusal.
 
+    PostgreSQL's database must be an empty one.
+
     Example: tollkeeper restore /backup/tollkeeper-2026-11-28.db
     """
-    from tollkeeper.storage.sqlite.copy import put_back
-    from tollkeeper.storage.urls import sqlite_path
+    from tollkeeper.storage.urls import put_back
 
     settings = load_settings(role, config)
-    aside = put_back(sqlite_path(settings.database_url), copy)
+    aside = put_back(settings.database_url, copy)
     tell(f"{copy} is the database now" + ("" if aside is None else f", and what was there is in {aside}"))
     named = "" if role is Role.SERVE else f" --for {role.value}"
     where = "" if settings.config_path is None else f" --config {settings.config_path}"
     tell(f"It forgets what happened since. Before you start: {typed_command()} db check --chain{named}{where}")
+
+
+@database_app.command("copy")
+def copy_command(
+    to: Annotated[
+        str, typer.Argument(help="URL of an empty database: postgresql://... The password may be PGPASSWORD.")
+    ],
+    config: Config = None,
+    role: ForRole = Role.SERVE,
+) -> None:
+    """Copy SQLite's database to PostgreSQL, each table compared by a digest. Stop the program first.
+
+    What is cut off leaves nothing there, and is begun again. The file stays as it is.
+
+    Example: tollkeeper db copy postgresql://tollkeeper@db.internal/tollkeeper
+    """
+    from tollkeeper.storage.urls import move, shown_url
+
+    count = move(load_settings(role, config).database_url, to)
+    tell(f"{shown_url(to)} holds all {count:,} rows, each table compared. Now set database_url to it, and start")

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.engine.migrations import Migration, load_migrations, missing_migrations
+from tollkeeper.storage.sqlite import copy
 from tollkeeper.storage.sqlite.file import applied_migrations, open_sqlite
 from tollkeeper.storage.sqlite.snapshot import sqlite_snapshot
 
@@ -62,6 +63,32 @@ def open_snapshot(url: str, is_over: Callable[[], bool] | None = None) -> Iterat
         yield snapshot
 
 
+def back_up(url: str, to: Path) -> int:
+    """Copy the last committed state into an SQLite file; return its size in bytes. Raises: StorageError."""
+    server = server_of(url)
+    return copy.back_up(sqlite_path(url), to) if server is None else int(_postgresql("copy").back_up(server, to))
+
+
+def put_back(url: str, backup: Path) -> Path | None:
+    """Make a backup the database; return the directory with what was there, None for nothing. Raises: StorageError.
+
+    What a server's database holds is not put aside: it must be empty.
+    """
+    server = server_of(url)
+    if server is None:
+        return copy.put_back(sqlite_path(url), backup)
+    _postgresql("copy").put_back(server, backup)
+    return None
+
+
+def move(url: str, to: str) -> int:
+    """Copy a file's database, which no program has, to a server's empty one; return the rows. Raises: StorageError."""
+    server = server_of(to)
+    if server is None:
+        raise StorageError(f"{shown_url(to)!r} is no URL of PostgreSQL: write postgresql://user@host/database")
+    return int(_postgresql("copy").move(sqlite_path(url), server))
+
+
 def server_of(url: str) -> str | None:
     """The URL where it is a PostgreSQL server's; None for a file of SQLite's."""
     return url if url.startswith(_SERVER) else None
@@ -80,15 +107,15 @@ def sqlite_path(url: str) -> Path:
     """
     path = url.removeprefix(_SQLITE)
     if server_of(url) is not None:
-        raise StorageError("this is for SQLite's file: PostgreSQL has tools of its own for it (pg_dump, pg_basebackup)")
+        raise StorageError(f"{shown_url(url)} is PostgreSQL's, and this is for SQLite's file")
     if "://" in path or not path or "\0" in path:
         raise StorageError(f"not a database URL: write sqlite:///{{path}}, not {url.rpartition('@')[2]!r}")
     return Path(os.path.realpath(path) if os.path.islink(path) else path)  # noqa: PTH114 - for it raises nothing
 
 
-def _postgresql() -> Any:  # noqa: ANN401 - a module, which is there only where it is wanted
-    """Raises: StorageError where the extra is not installed."""
+def _postgresql(module: str = "schema") -> Any:  # noqa: ANN401 - it is there only where it is wanted
+    """Return a module of the engine. Raises: StorageError where the extra is not installed."""
     try:
-        return import_module("tollkeeper.storage.postgresql.schema")
+        return import_module(f"tollkeeper.storage.postgresql.{module}")
     except ModuleNotFoundError as error:
         raise StorageError("PostgreSQL needs an extra: pip install 'tollkeeper[postgresql]'") from error

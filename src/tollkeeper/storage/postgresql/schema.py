@@ -31,12 +31,12 @@ T = TypeVar("T")
 _OLDEST: Final = 150_000
 _NAME: Final = "postgresql"
 _LOOK_SECONDS: Final = 0.2
-_ONE_AT_A_TIME: Final = "SELECT pg_advisory_xact_lock(hashtextextended('tollkeeper:migrations', 0))"
+ONE_AT_A_TIME: Final = "SELECT pg_advisory_xact_lock(hashtextextended('tollkeeper:migrations', 0))"
 _HAS_TABLES: Final = "SELECT count(*) FROM information_schema.tables WHERE table_schema = current_schema()"
 _HISTORY: Final = "SELECT version, name, checksum FROM schema_migrations ORDER BY version"
 
 
-class _Loop:
+class LoopThread:
     """An event loop in a thread, and a connection that is spoken to there."""
 
     def __init__(self) -> None:
@@ -49,6 +49,7 @@ class _Loop:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def end(self) -> None:
+        """End the loop and its thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -61,21 +62,21 @@ def postgresql_migrations() -> tuple[Migration, ...]:
 
 def open_postgresql(url: str, *, migrate: bool) -> PostgresqlDatabase:
     """Open the database at `url`; with `migrate` false one is refused that is not up to date. Raises: StorageError."""
-    with _connected(url) as (loop, connection):
-        loop.wait(_bring_up_to_date(connection, shown_url(url), migrate=migrate))
+    with connected(url) as (loop, connection):
+        loop.wait(bring_up_to_date(connection, shown_url(url), migrate=migrate))
     return PostgresqlDatabase(url)
 
 
 def applied_to(url: str) -> list[Applied]:
     """The history of the schema, oldest first; empty where there is none. Raises: StorageError."""
-    with _connected(url) as (loop, connection):
+    with connected(url) as (loop, connection):
         return loop.wait(_applied(connection, shown_url(url)))
 
 
 class PostgresqlSnapshot:
     """One consistent state. Carries out `Snapshot`."""
 
-    def __init__(self, loop: _Loop, connection: asyncpg.Connection, is_over: Callable[[], bool] | None) -> None:
+    def __init__(self, loop: LoopThread, connection: asyncpg.Connection, is_over: Callable[[], bool] | None) -> None:
         self._loop, self._connection, self._is_over = loop, connection, is_over
 
     def read(self, statement: Statement) -> list[Row]:
@@ -100,17 +101,23 @@ class PostgresqlSnapshot:
 @contextmanager
 def postgresql_snapshot(url: str, is_over: Callable[[], bool] | None = None) -> Iterator[PostgresqlSnapshot]:
     """The last committed state. Raises: StorageError (see `open_snapshot`)."""
-    with _connected(url) as (loop, connection):
-        loop.wait(connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-        applied = [one.version for one in loop.wait(_applied(connection, shown_url(url)))]
-        if applied != [migration.version for migration in postgresql_migrations()]:
-            raise StorageError(f"{shown_url(url)}: the schema is another version's: run `tollkeeper db migrate`")
+    with connected(url) as (loop, connection):
+        loop.wait(begin_snapshot(connection, shown_url(url)))
         yield PostgresqlSnapshot(loop, connection, is_over)
 
 
+async def begin_snapshot(connection: asyncpg.Connection, shown: str) -> None:
+    """Have the connection read one state from now on. Raises: StorageError for a schema of another version."""
+    await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    applied = [one.version for one in await _applied(connection, shown)]
+    if applied != [migration.version for migration in postgresql_migrations()]:
+        raise StorageError(f"{shown}: the schema is another version's: run `tollkeeper db migrate`")
+
+
 @contextmanager
-def _connected(url: str) -> Iterator[tuple[_Loop, asyncpg.Connection]]:
-    loop = _Loop()
+def connected(url: str) -> Iterator[tuple[LoopThread, asyncpg.Connection]]:
+    """A connection without limits of time, in a thread of its own. Raises: StorageError."""
+    loop = LoopThread()
     try:
         try:
             connection = loop.wait(asyncpg.connect(**options_of(url, seconds=None)))
@@ -138,7 +145,7 @@ def _reason(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-async def _bring_up_to_date(connection: asyncpg.Connection, shown: str, *, migrate: bool) -> None:
+async def bring_up_to_date(connection: asyncpg.Connection, shown: str, *, migrate: bool) -> None:
     """Apply what is missing in one transaction, one program at a time. Raises: StorageError, nothing changed."""
     version = await connection.fetchval("SELECT current_setting('server_version_num')::int")
     if version < _OLDEST:
@@ -146,7 +153,7 @@ async def _bring_up_to_date(connection: asyncpg.Connection, shown: str, *, migra
     if await connection.fetchval("SHOW server_encoding") != "UTF8":
         raise StorageError(f"{shown} does not hold UTF-8: make it with ENCODING 'UTF8'")
     async with connection.transaction():
-        await connection.execute(_ONE_AT_A_TIME)
+        await connection.execute(ONE_AT_A_TIME)
         missing = missing_migrations(postgresql_migrations(), await _applied(connection, shown))
         if missing and not migrate:
             names = ", ".join(f"{migration.version:04}_{migration.name}" for migration in missing)

@@ -10,7 +10,7 @@ import os
 import secrets
 import sqlite3
 import time
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -92,19 +92,30 @@ def _files(target: Path) -> Iterator[Path]:
 
 
 def _copy(source: Path, to: Path) -> None:
-    """Copy one state of a database, under another name until it is whole. Raises: StorageError."""
+    """Copy one state of a database. Raises: StorageError."""
+    try:
+        with whole_or_not_there(to) as part:
+            with looking(source) as connection, closing(sqlite3.connect(part)) as made:
+                connection.backup(made)
+            if not applied_migrations(part):
+                raise StorageError(f"{source} is no database of this program")
+    except sqlite3.Error as error:
+        raise StorageError(f"{source} cannot be copied ({error})") from error
+
+
+@contextmanager
+def whole_or_not_there(to: Path) -> Iterator[Path]:
+    """Another name, of mode 0600, to write a database under; at the end it is synced and gets its own.
+
+    Raises: StorageError for a disk that does not take it; whatever ends the block, and nothing is there then.
+    """
     part = to.with_name(f"{to.name}.{secrets.token_hex(4)}.part")
     try:
         open_private_file(part).close()
-        with looking(source) as connection, closing(sqlite3.connect(part)) as made:
-            connection.backup(made)
-        if not applied_migrations(part):
-            raise StorageError(f"{source} is no database of this program")
+        yield part
         _sync(part)
         part.rename(to)
         _sync(to.parent)
-    except sqlite3.Error as error:
-        raise StorageError(f"{source} cannot be copied ({error})") from error
     except OSError as error:
         raise StorageError(f"{error.filename} cannot be written ({error.strerror})") from error
     finally:

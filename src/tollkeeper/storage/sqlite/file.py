@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.storage.engine.database import MovedError, StorageError
-from tollkeeper.storage.engine.migrations import SCHEMA_TABLE, Applied, Migration, missing_migrations
+from tollkeeper.storage.engine.migrations import SCHEMA_TABLE, Applied, Migration, load_migrations, missing_migrations
 from tollkeeper.storage.sqlite.connections import connect_reader, connect_writer, is_of_the_disk
 from tollkeeper.storage.sqlite.engine import SqliteDatabase
 from tollkeeper.storage.sqlite.watch import FileWatch
@@ -175,6 +175,11 @@ def _open_writer(path: Path, missing: Sequence[Migration]) -> sqlite3.Connection
         writer.close()
         raise
     return writer
+
+
+def create_file(path: Path) -> sqlite3.Connection:
+    """Make an empty database of this version, and return the connection that writes it. Raises: StorageError."""
+    return _open_writer(path, load_migrations())
 
 
 def _apply(writer: sqlite3.Connection, migration: Migration) -> None:
