@@ -30,7 +30,11 @@ async def test_a_hub_whose_clock_is_an_hour_off_takes_nothing_of_one_that_lives(
     await first.start()
     held = await first.lease("lane")
     for off_ms in (HOUR_MS, -HOUR_MS):
-        other = Membership(database, lambda off_ms=off_ms: clock_ms() + off_ms, LIFE_SECONDS)  # type: ignore[misc]
+
+        def clock_off_ms(off_ms: int = off_ms) -> int:
+            return clock_ms() + off_ms
+
+        other = Membership(database, clock_off_ms, LIFE_SECONDS)
         await other.start()
         assert await other.lease("lane") is None
         await other.close()
