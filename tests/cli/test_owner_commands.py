@@ -23,6 +23,7 @@ from tests.interop.local_server import Reply, Request, serving
 from tests.interop.stack import Stack, ask, sandbox
 from tollkeeper.cli.commands import app
 from tollkeeper.cli.owner.gate_fields import FIELDS
+from tollkeeper.core.paygates.fields import SETTABLE
 from tollkeeper.gateway.management.bodies import CreatePayGate, UpdatePayGate
 from tollkeeper.sandbox.wallets import derive_wallets
 
@@ -114,7 +115,7 @@ def test_a_kept_login_is_refreshed_when_it_is_old_and_told_when_it_has_ended(
 def test_every_field_of_the_api_is_an_option(stack: Stack, tmp_path: Path, key_file: Path) -> None:
     table = {field.wire for field in FIELDS}
     api = {*CreatePayGate.__struct_encode_fields__, *UpdatePayGate.__struct_encode_fields__}
-    assert table == api - {"resourceType"}
+    assert table == api - {"resourceType"} == {*SETTABLE, "slug"}
     here = ("--gateway", stack.gateway_url, "--key-file", key_file)
     words = (
         "--price 0.5 --credits 3 --method GET,POST --title T --description D --slug every-field --network base-sepolia "
@@ -149,6 +150,8 @@ def test_every_field_of_the_api_is_an_option(stack: Stack, tmp_path: Path, key_f
     assert now == {
         "accepts": [], "targetHeaders": [], "creditsExpireAfter": None, "stream": False, "isEnabled": True
     }  # fmt: skip
+    kept = expected.keys() - now.keys() - {"requireAuth"}
+    assert {name: changed[name] for name in kept} == {name: expected[name] for name in kept}  # as it was stored
 
 
 def test_credits_are_shown_by_the_gateway_and_as_pay_keeps_them(stack: Stack, tmp_path: Path) -> None:

@@ -1,14 +1,16 @@
-"""The fields of a PayGate that an owner sets: how each is read from JSON, and its default (contract 3.1).
+"""The fields of a PayGate that an owner sets: how each is read from JSON or a form, and its default (contract 3.1).
 
-What fields mean together, and what a gate is, is `model`.
+`SETTABLE` is the one table of them. What fields mean together, and what a gate is, is `model`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from enum import Enum, StrEnum, auto
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tollkeeper.core.api.errors import ApiError, invalid
 from tollkeeper.core.api.strict_json import NumberText
@@ -26,7 +28,7 @@ from tollkeeper.core.networks import normalise
 from tollkeeper.core.usdc import parse_usdc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from tollkeeper.core.json_types import JsonObject
 
@@ -64,10 +66,6 @@ _HEADER_VALUE: Final = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?", re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-
-
-# Fields that speak of a target, which a file PayGate does not have.
-OF_TARGETS: Final = frozenset({"targetUrl", "headerAuthMode", "allowSubpaths", "stream", "targetHeaders", "onFailure"})
 
 
 def _boolean(value: object, name: str) -> bool:
@@ -221,47 +219,75 @@ def _expire_after(value: object) -> int | None:
     return value
 
 
-_PARSERS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
-    "targetUrl": ("target_url", _target_url),
-    "price": ("price_micro", parse_price),
-    "credits": ("credits", parse_credits),
-    "method": ("methods", parse_methods),
-    "title": ("title", lambda value: _text(value, "title", TITLE_LENGTH)),
-    "description": ("description", lambda value: _text(value, "description", DESCRIPTION_LENGTH)),
-    "assumeValid": ("assume_valid", lambda value: _boolean(value, "assumeValid")),
-    "requireAuth": ("require_auth", lambda value: _boolean(value, "requireAuth")),
-    "headerAuthMode": ("header_auth_mode", lambda value: _choice(value, "headerAuthMode", HeaderAuthMode)),
-    "creditBinding": ("credit_binding", lambda value: _choice(value, "creditBinding", CreditBinding)),
-    "onFailure": ("on_failure", lambda value: _choice(value, "onFailure", OnFailure)),
-    "creditsExpireAfter": ("credits_expire_after_seconds", _expire_after),
-    "accepts": ("accepts", _accepts),
-    "allowSubpaths": ("allow_subpaths", lambda value: _boolean(value, "allowSubpaths")),
-    "targetHeaders": ("target_headers", _target_headers),
-    "stream": ("stream", lambda value: _boolean(value, "stream")),
-    "payerProof": ("payer_proof", lambda value: _boolean(value, "payerProof")),
-    "isEnabled": ("is_enabled", lambda value: _boolean(value, "isEnabled")),
-    "mimeType": ("mime_type", _mime_type),
-    "network": ("network", lambda value: normalise(value).name),
-    "paymentAddress": ("payment_address", lambda value: value),
+class FormText(Enum):
+    """Kinds of JSON values that a form's text stands for (`form`)."""
+
+    STRING = auto()
+    NUMBER = auto()
+    BOOLEAN = auto()
+    JSON = auto()
+
+
+_NO_DEFAULT: Final = object()
+
+
+class SettableField(NamedTuple):
+    """One field: its name in a PayGate, how its JSON value is read, what a form's text of it is, and its default."""
+
+    attribute: str
+    parse: Callable[[Any], Any]
+    text: FormText = FormText.STRING
+    default: object = _NO_DEFAULT
+    is_of_targets: bool = False  # it speaks of a target, which a file PayGate does not have
+
+
+def _flag(name: str, attribute: str, *, default: bool = False, is_of_targets: bool = False) -> SettableField:
+    return SettableField(attribute, partial(_boolean, name=name), FormText.BOOLEAN, default, is_of_targets)
+
+
+# By their names on the wire, in the order in which they are read. docs/architecture.md 8 has the way of a new one.
+SETTABLE: Final[dict[str, SettableField]] = {
+    "targetUrl": SettableField("target_url", _target_url, is_of_targets=True),
+    "price": SettableField("price_micro", parse_price),
+    "credits": SettableField("credits", parse_credits, FormText.NUMBER, default=1),
+    "method": SettableField("methods", parse_methods, default=("GET",)),
+    "title": SettableField("title", partial(_text, name="title", length=TITLE_LENGTH), default=""),
+    "description": SettableField(
+        "description", partial(_text, name="description", length=DESCRIPTION_LENGTH), default=""
+    ),
+    "assumeValid": _flag("assumeValid", "assume_valid"),
+    "requireAuth": _flag("requireAuth", "require_auth"),
+    "headerAuthMode": SettableField(
+        "header_auth_mode",
+        partial(_choice, name="headerAuthMode", choices=HeaderAuthMode),
+        default=HeaderAuthMode.NONE,
+        is_of_targets=True,
+    ),
+    "creditBinding": SettableField(
+        "credit_binding",
+        partial(_choice, name="creditBinding", choices=CreditBinding),
+        default=CreditBinding.PAYMENT,
+    ),
+    "onFailure": SettableField(
+        "on_failure",
+        partial(_choice, name="onFailure", choices=OnFailure),
+        default=OnFailure.CONSUME,
+        is_of_targets=True,
+    ),
+    "creditsExpireAfter": SettableField("credits_expire_after_seconds", _expire_after, FormText.NUMBER, default=None),
+    "accepts": SettableField("accepts", _accepts, FormText.JSON, default=()),
+    "allowSubpaths": _flag("allowSubpaths", "allow_subpaths", is_of_targets=True),
+    "targetHeaders": SettableField("target_headers", _target_headers, FormText.JSON, default=(), is_of_targets=True),
+    "stream": _flag("stream", "stream", is_of_targets=True),
+    "payerProof": _flag("payerProof", "payer_proof"),
+    "isEnabled": _flag("isEnabled", "is_enabled", default=True),
+    "mimeType": SettableField("mime_type", _mime_type, default="application/json"),
+    "network": SettableField("network", lambda value: normalise(value).name),
+    "paymentAddress": SettableField("payment_address", lambda value: value),
 }
+OF_TARGETS: Final = frozenset(name for name, field in SETTABLE.items() if field.is_of_targets)
 CREATE_DEFAULTS: Final[JsonObject] = {
-    "credits": 1,
-    "methods": ("GET",),
-    "title": "",
-    "description": "",
-    "assume_valid": False,
-    "require_auth": False,
-    "is_enabled": True,
-    "mime_type": "application/json",
-    "header_auth_mode": HeaderAuthMode.NONE,
-    "credit_binding": CreditBinding.PAYMENT,
-    "on_failure": OnFailure.CONSUME,
-    "credits_expire_after_seconds": None,
-    "accepts": (),
-    "allow_subpaths": False,
-    "stream": False,
-    "payer_proof": False,
-    "target_headers": (),
+    field.attribute: field.default for field in SETTABLE.values() if field.default is not _NO_DEFAULT
 }
 
 
@@ -275,9 +301,9 @@ def refuse_file_in_json(body: JsonObject) -> None:
 
 def parse_fields(body: JsonObject, also_known: Iterable[str] = ()) -> JsonObject:
     """The fields that are there, by their names in a PayGate. Raises: INVALID_PARAMETER and what each field raises."""
-    known = {*_PARSERS, "resourceType", *also_known}
+    known = {*SETTABLE, "resourceType", *also_known}
     refuse_file_in_json(body)
     for name in body:
         if name not in known:
             raise invalid(name, f"{name} is not a field that can be set")
-    return {attribute: parse(body[name]) for name, (attribute, parse) in _PARSERS.items() if name in body}
+    return {field.attribute: field.parse(body[name]) for name, field in SETTABLE.items() if name in body}

@@ -6,19 +6,16 @@ the field's name. The file itself is not among them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from tollkeeper.core.api.errors import invalid
 from tollkeeper.core.api.strict_json import parse_json
+from tollkeeper.core.paygates.fields import SETTABLE, FormText
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tollkeeper.core.json_types import JsonObject
-
-_JSON: Final = frozenset({"accepts", "targetHeaders"})
-_NUMBERS: Final = frozenset({"credits", "creditsExpireAfter"})
-_BOOLEANS: Final = frozenset({"assumeValid", "requireAuth", "isEnabled", "allowSubpaths", "stream", "payerProof"})
 
 
 def form_fields(pairs: Iterable[tuple[str, str]]) -> JsonObject:
@@ -32,15 +29,16 @@ def form_fields(pairs: Iterable[tuple[str, str]]) -> JsonObject:
 
 
 def _value(name: str, text: str) -> Any:  # noqa: ANN401 - JSON
-    if name in _BOOLEANS:
+    kind = SETTABLE[name].text if name in SETTABLE else FormText.STRING
+    if kind is FormText.BOOLEAN:
         if text not in {"true", "false"}:
             raise invalid(name, f"{name} must be true or false")
         return text == "true"
-    if name in _NUMBERS:
+    if kind is FormText.NUMBER:
         if not (text.isascii() and text.isdigit() and len(text) <= 16):
             raise invalid(name, f"{name} must be a whole number")
         return int(text)
-    if name in _JSON:
+    if kind is FormText.JSON:
         try:
             return parse_json(text.encode())
         except ValueError:
