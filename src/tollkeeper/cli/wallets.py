@@ -12,6 +12,7 @@ import typer
 from tollkeeper.cli.options import KeyFile, check_url, read_wallet_key
 from tollkeeper.cli.output import EXIT_FAILED, refuse, tell
 from tollkeeper.cli.owner.at_gateway import AsJson, show_json, show_values
+from tollkeeper.core.networks import NETWORKS
 
 if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonObject
@@ -76,7 +77,7 @@ def balance_command(
     address: Annotated[str | None, typer.Argument(help="A wallet's address, unless --key-file is given.")] = None,
     *,
     rpc_url: Annotated[str, typer.Option("--rpc-url", help="A node of the network.")],
-    network: Annotated[str, typer.Option(help="base, base-sepolia, solana-mainnet or solana-devnet.")] = "base-sepolia",
+    network: Annotated[str, typer.Option(help=f"One of {', '.join(NETWORKS)}.")] = "base-sepolia",
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:

@@ -35,7 +35,10 @@ class Asset:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """One row of specification 2.4. `chain_id` is None on Solana; `is_test` tells play money from real."""
+    """One row of specification 2.4. `chain_id` is None on Solana; `is_test` tells play money from real.
+
+    `explorer` is the page of a transaction there; `public_node` is for wallets that do not know the network.
+    """
 
     name: str
     family: Family
@@ -43,6 +46,9 @@ class Network:
     v1_name: str
     is_test: bool
     usdc: Asset
+    label: str  # its name for people
+    explorer: str
+    public_node: str | None = None
     genesis_hash: str = ""  # by which Solana's clusters are told apart
     cluster: str = ""  # what wallets there call it
     depth_steps: tuple[tuple[int, int], ...] = ()  # from so many base units on, so many confirmations, unless set
@@ -65,6 +71,9 @@ NETWORKS: Final[dict[str, Network]] = {
             "base",
             is_test=False,
             usdc=Asset("0x833589fcd6edb6e08f4c7c32d4f71b54bda02913", "USD Coin"),
+            label="Base",
+            explorer="https://basescan.org/tx/{}",
+            public_node="https://mainnet.base.org",
             depth_steps=((100_000_000, 3), (1_000_000_000, 10)),
         ),
         Network(
@@ -74,6 +83,9 @@ NETWORKS: Final[dict[str, Network]] = {
             "base-sepolia",
             is_test=True,
             usdc=Asset("0x036cbd53842c5426634e7929541ec2318f3dcf7e", "USDC"),
+            label="Base Sepolia (test money)",
+            explorer="https://sepolia.basescan.org/tx/{}",
+            public_node="https://sepolia.base.org",
         ),
         Network(
             "solana-mainnet",
@@ -82,6 +94,8 @@ NETWORKS: Final[dict[str, Network]] = {
             "solana",
             is_test=False,
             usdc=Asset("EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v"),
+            label="Solana",
+            explorer="https://explorer.solana.com/tx/{}",
             genesis_hash="5eykt4UsFv8P8NJdTREpY1vzqKqZKvdpKuc147dw2N9d",
             cluster="mainnet",
             depth_steps=((100_000_000, 2),),
@@ -93,6 +107,8 @@ NETWORKS: Final[dict[str, Network]] = {
             "solana-devnet",
             is_test=True,
             usdc=Asset("4zMMC9srt5Ri5X14GAgXhaHii3GnPAEERYPJgZJDncDU"),
+            label="Solana devnet (test money)",
+            explorer="https://explorer.solana.com/tx/{}?cluster=devnet",
             genesis_hash="EtWTRABZaYq6iMfeYKouRu166VU2xqa1wcaWoxPkrZBG",
             cluster="devnet",
         ),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tollkeeper.core.api.errors import Code
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygates.fields import CreditBinding, OnFailure
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
@@ -39,20 +40,6 @@ _LINES: Final = (
     b"vary: Accept, Accept-Encoding, User-Agent\r\n"
 )
 _PACKED_LINES: Final = _LINES + b"content-encoding: gzip\r\n"
-LABELS: Final = {
-    "base": "Base",
-    "base-sepolia": "Base Sepolia (test money)",
-    "solana-mainnet": "Solana",
-    "solana-devnet": "Solana devnet (test money)",
-}
-EXPLORERS: Final = {
-    "base": "https://basescan.org/tx/{}",
-    "base-sepolia": "https://sepolia.basescan.org/tx/{}",
-    "solana-mainnet": "https://explorer.solana.com/tx/{}",
-    "solana-devnet": "https://explorer.solana.com/tx/{}?cluster=devnet",
-}
-# What a wallet that does not know the network is told, because it needs a public node: Base's own.
-_PUBLIC_NODES: Final = {"base": "https://mainnet.base.org", "base-sepolia": "https://sepolia.base.org"}
 _HEADINGS: Final = {
     Code.NOT_FOUND: "Nothing is sold here",
     Code.RATE_LIMITED: "Too many requests",
@@ -136,12 +123,12 @@ def _offer(network: Network, opened: OpenGate) -> JsonObject:
     asked = opened.offers[network.name].requirements
     return {
         "network": network.name,
-        "label": LABELS[network.name],
+        "label": network.label,
         "family": network.family.value,
         "chainId": network.chain_id,
         "cluster": network.cluster,
-        "explorer": EXPLORERS[network.name],
-        "node": _PUBLIC_NODES.get(network.name),
+        "explorer": network.explorer,
+        "node": network.public_node,
         "requirements": {
             "scheme": asked.scheme,
             "network": asked.network,
@@ -165,7 +152,7 @@ def bought(gate: PayGate) -> str:
 def _notes(opened: OpenGate) -> list[str]:
     gate = opened.gate
     notes = [
-        f"Paid in USDC on {LABELS[one.network]} to {shown_address(one.payment_address)}"
+        f"Paid in USDC on {NETWORKS[one.network].label} to {shown_address(one.payment_address)}"
         for one in gate.recipients
         if one.network in opened.offers
     ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.api.errors import ApiError, Code, missing
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.gateway.management.idempotency import key_among
 from tollkeeper.web.gate_form import (
     METHOD_NAMES,
@@ -17,7 +18,6 @@ from tollkeeper.web.gate_form import (
     values_of,
     values_sent,
 )
-from tollkeeper.web.paywall import LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -187,7 +187,7 @@ class GateEditing:
 def _networks(visit: Visit, current: str) -> list[tuple[str, str]]:
     """Return the networks that can be chosen: those that are enabled, and the one that the PayGate has."""
     names = {one.name for one in visit.place.networks} | ({current} if current else set())
-    return [(name, LABELS.get(name, name)) for name in sorted(names)]
+    return [(name, NETWORKS[name].label) for name in sorted(names)]
 
 
 def _kind(visit: Visit) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.gateway.management.owner_lists import STATES
 from tollkeeper.web.dashboard.listing import Paging, as_csv, as_json
 from tollkeeper.web.explanations import STATUSES
-from tollkeeper.web.paywall import EXPLORERS
 
 if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonMapping, JsonObject
@@ -51,5 +51,5 @@ class PaymentPages:
 
 def linked(payment: JsonMapping) -> JsonObject:
     """Add where the transaction is seen."""
-    explorer = EXPLORERS.get(payment["network"], "")
+    explorer = NETWORKS[payment["network"]].explorer
     return {**payment, "explorer": explorer.format(payment["transaction"]) if payment["transaction"] else ""}
