@@ -28,6 +28,7 @@ Shape = Callable[[Json, Wallet], Headers]  # of a payment that takes this offer
 MISMATCH: Final = "invalid_exact_evm_payload_authorization_value_mismatch"
 TOO_LATE: Final = "invalid_exact_evm_payload_authorization_valid_before"
 NO_MATCH: Final = "No matching payment requirements"
+ECHO_MISMATCH: Final = "extension_echo_mismatch"
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +137,26 @@ async def test_an_odd_payment_is_answered_as_the_official_server_answers_it(
 async def test_a_payer_without_funds_is_refused_alike(server: str, gate: str) -> None:
     answers = [(await tried(url, paid(), Wallet()))[0] for url in (server, gate)]
     assert answers == [(402, "insufficient_funds")] * 2
+
+
+# What is echoed of the extension that the 402 of `/extended` offers, and whether the official server takes it.
+ECHOES: Final[dict[str, tuple[Json, tuple[int, str | None]]]] = {
+    "as offered": ({"info": {"of": "data", "unit": "C"}}, SERVED),
+    "with more": ({"info": {"of": "data", "unit": "C", "mine": "too"}}, SERVED),
+    "without a field": ({"info": {"of": "data"}}, (402, ECHO_MISMATCH)),
+    "altered": ({"info": {"of": "other", "unit": "C"}}, (402, ECHO_MISMATCH)),
+}
+
+
+@pytest.mark.parametrize("row", ECHOES)
+async def test_a_gate_offers_no_extension_and_takes_every_echo_of_one(
+    row: str, stack: Stack, server: str, gate: str
+) -> None:
+    """Whoever echoes one there confuses two servers, and pays all the same."""
+    echo, expected = ECHOES[row]
+    shape, wallet = with_members(extensions={"offered": echo}), Wallet(stack.buyer_key)
+    answers = [(await tried(url, shape, wallet))[0] for url in (server.replace("/data", "/extended"), gate)]
+    assert answers == [expected, SERVED]
 
 
 @pytest.mark.parametrize("shape", [in_x_payment, former_in_x_payment])

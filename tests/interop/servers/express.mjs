@@ -6,5 +6,5 @@ const { paymentMiddleware, x402ResourceServer } = official("@x402/express");
 
 const app = express();
 app.use(paymentMiddleware(routes, resourceServer(x402ResourceServer)));
-app.get(["/data", "/upfront"], (_request, response) => response.json(goods));
+app.get(["/data", "/upfront", "/extended"], (_request, response) => response.json(goods));
 const listening = app.listen(0, "127.0.0.1", () => ready(listening.address().port));

@@ -2,7 +2,8 @@
 //
 // Run by Node.js in the npm-servers environment, with the JSON object SERVER in the environment: {facilitatorUrl, payTo,
 // network (CAIP-2), price ("$0.01", or what an asset that is in no table of the package needs)}.
-// GET /data is settled once it was served (the package's default), GET /upfront before. Each listens on a free port of
+// GET /data is settled once it was served (the package's default), GET /upfront before; the 402 of GET /extended, which
+// only Express has, offers an extension. Each listens on a free port of
 // the loopback address and prints {"url": ...} as one line when it is ready.
 import { createRequire } from "node:module";
 import { join } from "node:path";
@@ -28,6 +29,7 @@ const sold = (extra) => ({
 
 export const data = sold();
 export const upfront = sold({ paymentFlow: "upfront" });
-export const routes = { "GET /data": data, "GET /upfront": upfront };
+export const extended = { ...sold(), extensions: { offered: { info: { of: "data", unit: "C" } } } };
+export const routes = { "GET /data": data, "GET /upfront": upfront, "GET /extended": extended };
 
 export const ready = (port) => process.stdout.write(JSON.stringify({ url: `http://127.0.0.1:${port}` }) + "\n");
