@@ -112,7 +112,13 @@ class Scene:
 
 @asynccontextmanager
 async def scene(home: Path, chain: ChainUnderTest) -> AsyncIterator[Scene]:
-    site = await asyncio.to_thread(Site, home, chain)
+    async with opened(await asyncio.to_thread(Site, home, chain), chain) as town:
+        yield town
+
+
+@asynccontextmanager
+async def opened(site: Site, chain: ChainUnderTest) -> AsyncIterator[Scene]:
+    """A program of this configuration, and what surrounds it."""
     async with recording_target() as target, Buyer(derive_wallets().buyer) as buyer:
         with site.serving() as program:
             yield Scene(site, program, target, buyer, chain)
