@@ -89,6 +89,10 @@ class FaultyDatabase:
             outcome = JobOutcome(error=error)
         answer(outcome)
 
+    def write_as(self, node: str) -> None:
+        """As the real one."""
+        self.real.write_as(node)
+
     async def close(self) -> None:
         """As the real one."""
         await self.real.close()

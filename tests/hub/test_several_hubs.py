@@ -59,6 +59,9 @@ class Way:
     def post(self, *_: object) -> None:
         raise NotImplementedError("a hub posts nothing")
 
+    def write_as(self, node: str) -> None:
+        raise NotImplementedError(f"a hub is no node: {node}")
+
     async def close(self) -> None:
         """Whoever opened the database closes it."""
 

@@ -158,7 +158,7 @@ class Gateway:
         self._forwarder = Forwarder(self.resolver, places=places_for_targets())
         self.traffic = Traffic(self.purchases, statistics, clock_ms, config.kept)
         self.gates = Gates(self.paygates, self.assets, config.public_url)
-        self.nodes = LivingNodes(database, PROCESS_MARK, forget=self._forget_gates, leave_behind=_left_behind)
+        self.nodes = self._sharing()
         self.buying = self._buying()
         self._settled = SettledAssets(database)
         self.payments = PaymentReader(lambda: self._settled.known)
@@ -194,6 +194,15 @@ class Gateway:
         """Limit requests so from now on."""
         self.unpaid_limit.allow(limits.unpaid)
         self.api_limits.allow(limits)
+
+    def _sharing(self) -> LivingNodes:
+        return LivingNodes(
+            self._database,
+            PROCESS_MARK,
+            forget=self._forget_gates,
+            leave_behind=_left_behind,
+            begin_anew=self._begin_anew,
+        )
 
     def _buying(self) -> PurchaseService:
         parts = PurchaseParts(
@@ -252,6 +261,11 @@ class Gateway:
     def _forget_gates(self, slugs: Iterable[str]) -> None:
         for slug in slugs:
             self.gates.forget(slug)
+
+    def _begin_anew(self) -> None:
+        """Go on after another program took this one for dead: nothing that it knew of gates and open calls counts."""
+        self.gates.forget_all()
+        self.purchases.ledger.begin_anew()
 
     def supported(self) -> Supported:
         """Return what the facilitator said last that it settles."""

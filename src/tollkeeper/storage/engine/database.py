@@ -8,7 +8,7 @@ it with a list. This module speaks to no database.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
@@ -28,7 +28,8 @@ class Statement:
     """One SQL statement with `:name` parameters, and the values bound to them.
 
     `instead`: a unit that returns the same rows, played in its place by an engine that has one writer and so needs no
-    lock, or that has no functions on a server. `is_whole`: its unit consists of this statement.
+    lock, or that has no functions on a server. `is_whole`: its unit consists of this statement, which says itself
+    whose it is by `:node` (`Database.write_as`) if that matters.
     """
 
     sql: str
@@ -77,7 +78,7 @@ def unit_of_work(function: Callable[P, Steps[T]]) -> Callable[P, Unit[T]]:
 @unit_of_work
 def rows_of(statement: Statement) -> Steps[list[Row]]:
     """The unit of one statement: its rows."""
-    return (yield replace(statement, is_whole=True))
+    return (yield statement)
 
 
 class StorageError(ApiError):
@@ -146,6 +147,13 @@ class Database(Protocol):
         It may be called before this returns, and the loop may be blocked for the commit: an engine whose commit takes
         less than the way to another thread and back does it here.
         Raises: StorageError where the unit is not taken.
+        """
+
+    def write_as(self, node: str) -> None:
+        """Bind each unit that is handed over from now on to the node of this name (`engine.nodes`).
+
+        Once another program has ended that node, none of them is committed: NotTakenError. Units that were handed over
+        before are the former node's.
         """
 
     async def close(self) -> None:

@@ -2,8 +2,9 @@
 
 Each says every two seconds that it lives, by the database's clock, and looks four times a second which gates changed. A
 copy of a gate counts for a second after the look that confirmed it began, so that an update is answered once every
-living program has seen it, or after 1.25 s. What a program left that has said nothing for twenty seconds, another one
-ends. A program that has its database alone (SQLite's) plays none of this.
+living program has seen it, or after 1.25 s. What a program left that has said nothing for eight seconds, another one
+ends. If it lives, it commits nothing any more (`Database.write_as`) until it has joined anew, under another name. A
+program that has its database alone (SQLite's) plays none of this.
 """
 
 from __future__ import annotations
@@ -11,23 +12,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.storage.engine.database import Statement, StorageError, rows_of, unit_of_work
+from tollkeeper.storage.engine.database import Statement, StorageError, unit_of_work
 from tollkeeper.storage.engine.locks import counted_together, nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from tollkeeper.storage.engine.database import Database, Steps, Unit
+    from tollkeeper.storage.engine.database import Database, Row, Steps, Unit
 
 BEAT_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 0.25
 COUNTED_SECONDS: Final = 1.0  # that a copy of a gate counts, from when the look began that found it unchanged
 TOLD_SECONDS: Final = 1.25  # that an update waits at most for those who have not looked
 _LOOK_OF_THE_TOLD_SECONDS: Final = 0.05
-_SILENT_MS: Final = 10_000  # then nobody waits for a program
-_DEAD_MS: Final = 20_000  # then nothing that it had sent can be under way: the server ends a silent transaction before
+_DEAD_SECONDS: Final = 8.0  # of silence: then nobody waits for a program, and others end what it left
+_STEADY_SECONDS: Final = 4.0  # between two beats: after a longer pause a program cannot tell who else was silent
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +42,8 @@ def note_change(gate_id: int) -> Statement:
 class LivingNodes:
     """This program among those that share its database.
 
-    `forget` is given the slugs of gates that changed; `leave_behind` makes the unit that ends what a dead program left.
+    `forget` is given the slugs of gates that changed; `leave_behind` makes the unit that ends what the program with a
+    mark left; `begin_anew` is called before this one goes on after it was ended so.
     """
 
     def __init__(
@@ -50,24 +53,34 @@ class LivingNodes:
         *,
         forget: Callable[[Collection[str]], None],
         leave_behind: Callable[[str], Unit[int]],
+        begin_anew: Callable[[], None],
     ) -> None:
         self._database = database
         self._mark = mark
+        self._joined = 1
+        self._is_ended = False
         self._forget = forget
         self._leave_behind = leave_behind
+        self._begin_anew = begin_anew
         self._seen = 0
-        self._beaten = 0.0
+        self._beaten = self._steady_since = 0.0
         self._counted_until = 0.0
         self._wake = asyncio.Event()
         self.is_alone = True
 
     async def open(self) -> None:
         """Say that this program lives. Raises: StorageError."""
-        rows = await self._database.run(join_nodes(self._mark))
+        rows = await self._database.run(join_nodes(self._name))
         self.is_alone = not rows
         if rows:
             self._seen = rows[0]["seen"]
-            await self._end_the_dead()
+            self._beaten = self._steady_since = time.monotonic()
+            self._database.write_as(self._name)
+
+    @property
+    def _name(self) -> str:
+        """Another one each time that it joins."""
+        return f"{self._mark}.{self._joined}"
 
     def counts(self) -> bool:
         """Tell whether a copy of a gate that is here is as it was a second ago, at most."""
@@ -96,7 +109,7 @@ class LivingNodes:
         self._wake.set()
         try:
             newest = (await self._database.read(Statement(_NEWEST)))[0]["number"]
-            behind = Statement(_BEHIND, {"number": newest, "silent_ms": _SILENT_MS})
+            behind = Statement(_BEHIND, {"number": newest, "dead_ms": _DEAD_MS})
             while time.monotonic() < until and (await self._database.read(behind))[0]["nodes"]:  # noqa: ASYNC110 - set elsewhere
                 await asyncio.sleep(_LOOK_OF_THE_TOLD_SECONDS)
         except StorageError:  # it is committed, and by then every copy is over
@@ -105,9 +118,11 @@ class LivingNodes:
     async def close(self) -> None:
         """Say that it has ended. Raises: StorageError."""
         if not self.is_alone:
-            await self._database.run(rows_of(Statement(_LEAVE, {"mark": self._mark})))
+            await self._database.run(_own(Statement(_LEAVE, {"mark": self._name})))
 
     async def _look(self) -> None:
+        if self._is_ended:
+            await self._join_anew()
         began = time.monotonic()
         changes = await self._database.read(Statement(_CHANGES, {"seen": self._seen}))
         if changes:
@@ -116,34 +131,57 @@ class LivingNodes:
         self._counted_until = began + COUNTED_SECONDS
         if not changes and began < self._beaten + BEAT_SECONDS:
             return
-        beat = Statement(_BEAT, {"mark": self._mark, "seen": self._seen})
-        if not await self._database.run(rows_of(beat)):
-            logger.info("this program was taken for dead, and goes on")
-            await self._database.run(join_nodes(self._mark))
-        if began >= self._beaten + BEAT_SECONDS:
-            self._beaten = began
+        if not await self._database.run(_own(Statement(_BEAT, {"mark": self._name, "seen": self._seen}))):
+            logger.warning("this program was cut off from the database and begins anew")
+            self._joined += 1
+            self._is_ended = True
+            await self._join_anew()
+            return
+        now = time.monotonic()
+        if now > self._beaten + _STEADY_SECONDS:
+            self._steady_since = now
+        self._beaten = now
+        if now >= self._steady_since + _DEAD_SECONDS:
             await self._end_the_dead()
 
+    async def _join_anew(self) -> None:
+        """Join under the next name; until that is answered, nothing is written."""
+        await self._database.run(join_nodes(self._name))
+        self._begin_anew()
+        self._database.write_as(self._name)
+        self._is_ended = False
+
     async def _end_the_dead(self) -> None:
-        for row in await self._database.read(Statement(_DEAD, {"dead_ms": _DEAD_MS, "mark": self._mark})):
+        for row in await self._database.read(Statement(_DEAD, {"dead_ms": _DEAD_MS, "mark": self._name})):
             count = await self._database.run(self._end(row["mark"]))
             logger.info("a program has ended without a word: %s, calls_interrupted=%s", row["mark"], count)
 
     @unit_of_work
-    def _end(self, mark: str) -> Steps[int]:
-        """End what it left, if nobody else has, and forget it."""
-        yield counted_together(f"node:{mark}")
+    def _end(self, name: str) -> Steps[int]:
+        """End what it left, if it is silent still and nobody else has, and forget it.
+
+        It waits for the units that the program has under way, by the lock that they have taken (`require_node`).
+        """
+        yield counted_together(f"node:{name}")
         count = 0
-        if (yield Statement("DELETE FROM nodes WHERE mark = :mark RETURNING mark", {"mark": mark})):
-            count = yield from self._leave_behind(mark)
+        if (yield Statement(_FORGET, {"mark": name, "dead_ms": _DEAD_MS})):
+            count = yield from self._leave_behind(name.partition(".")[0])
         return count
 
 
 @unit_of_work
-def join_nodes(mark: str) -> Steps[list[dict[str, int]]]:
-    """Say that the program with this mark lives; nothing comes back where it is alone."""
-    rows = yield Statement(_JOIN, {"mark": mark}, instead=nothing)
-    return [{"seen": row["seen"]} for row in rows]
+def join_nodes(name: str) -> Steps[list[Row]]:
+    """Say that the program of this name lives; nothing comes back where it is alone."""
+    return (yield Statement(_JOIN, {"mark": name}, instead=nothing, is_whole=True))
+
+
+@unit_of_work
+def _own(statement: Statement) -> Steps[list[Row]]:
+    """Change the program's own row, whether it is there or not."""
+    return (yield replace(statement, is_whole=True))
+
+
+_DEAD_MS: Final = int(_DEAD_SECONDS * 1000)
 
 
 _JOIN: Final = """
@@ -156,5 +194,6 @@ _BEAT: Final = "UPDATE nodes SET seen = :seen, beat_ms = database_ms() WHERE mar
 _LEAVE: Final = "UPDATE nodes SET beat_ms = 0 WHERE mark = :mark"  # what it left all the same, another one ends
 _CHANGES: Final = "SELECT number, slug FROM gate_changes WHERE number > :seen ORDER BY number"
 _NEWEST: Final = "SELECT coalesce(max(number), 0) AS number FROM gate_changes"
-_BEHIND: Final = "SELECT count(*) AS nodes FROM nodes WHERE seen < :number AND beat_ms > database_ms() - :silent_ms"
+_BEHIND: Final = "SELECT count(*) AS nodes FROM nodes WHERE seen < :number AND beat_ms > database_ms() - :dead_ms"
 _DEAD: Final = "SELECT mark FROM nodes WHERE beat_ms < database_ms() - :dead_ms AND mark <> :mark"
+_FORGET: Final = "DELETE FROM nodes WHERE mark = :mark AND beat_ms < database_ms() - :dead_ms RETURNING mark"

@@ -122,6 +122,10 @@ class Ledger:
         self._now_ms = now_ms
         self._begin()
 
+    def begin_anew(self) -> None:
+        """Note soon which calls are open: another program has ended this one's, and what was noted of them."""
+        self._open.note_anew()
+
     async def idle(self) -> None:
         """Returns once no spend waits for its commit and none for the answer to it."""
         while self._is_under_way or self._alone_count:

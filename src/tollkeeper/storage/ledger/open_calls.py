@@ -99,6 +99,10 @@ class OpenCalls:
             for status, calls in back.items():
                 its.setdefault(status, []).extend(calls)
 
+    def note_anew(self) -> None:
+        """Note with the next spends what is open, since what was noted is gone."""
+        self._noted = None
+
     def to_note(self) -> dict[str, Open]:
         """Return what to note beside `take_ended`'s calls, by this ledger's name; nothing if it was done of late."""
         every = max(_NOTED_EVERY, len(self._row_of) // _OPEN_PER_ROW)

@@ -36,7 +36,7 @@ _BATCH: Final = load_queries("spending.sql")
 _ENCODE: Final = msgspec.json.Encoder().encode
 _LINE: Final = 0  # no purchase's number: the row of the journal
 _SPEND_KNOWN: Final = """
-SELECT number, remaining FROM spend_known(:gate_ids, :gate_versions, :numbers, :counts, :now_ms, :calls, :ended)
+SELECT number, remaining FROM spend_known(:node, :gate_ids, :gate_versions, :numbers, :counts, :now_ms, :calls, :ended)
 """
 UNAVAILABLE: Final = 503
 _UNKNOWN: Final = SpendResult(Spend.UNKNOWN)

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
-from tollkeeper.storage.engine.database import ConstraintError, StatementError, StorageError
+from tollkeeper.storage.engine.database import ConstraintError, NotTakenError, StatementError, StorageError
 
 if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonObject
@@ -24,6 +24,7 @@ _IDLE_SECONDS: Final = 10.0
 _POOLED: Final = ("pgbouncer", "transaction")
 # Such a code is the statement's own fault: bad data, bad SQL, a limit of the program. Every other is the server's.
 _STATEMENT_CLASSES: Final = frozenset({"0A", "21", "22", "23", "26", "2F", "38", "39", "42", "54", "P0"})
+_ENDED_NODE: Final = "TK001"  # see the function `require_node`
 AGAIN: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
@@ -55,12 +56,12 @@ def fault_of(error: Exception, statement: Statement | None) -> Exception:
     sql = " ".join(statement.sql.split())[:200] if statement is not None else "COMMIT"
     if isinstance(error, asyncpg.IntegrityConstraintViolationError):
         return ConstraintError(f"{type(error).__name__} of {error.constraint_name}: {sql}")  # its detail has values
+    if getattr(error, "sqlstate", None) == _ENDED_NODE:
+        return NotTakenError("this program was cut off from its database and begins anew: nothing was charged")
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
         return StatementError(f"read may not write: {sql}")
     if isinstance(error, asyncpg.QueryCanceledError):
         return StorageError("this takes too long: ask for less of it, or later")
     if isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "")[:2] in _STATEMENT_CLASSES:
         return StatementError(f"{type(error).__name__} {error.sqlstate}: {sql}")
-    if isinstance(error, asyncpg.DataError):  # a value that the client could not send
-        return StatementError(f"a value has not its column's type: {sql}")
     return StorageError("the database cannot be reached, or did not answer")

@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 _CONNECTIONS_MAX: Final = 8  # that write, and as many that read
 _WAITING_SECONDS: Final = 4.0  # for a connection
 _AGAIN_SECONDS: Final = 4.0  # that a unit is begun anew for
+_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _PAUSE_SECONDS: Final = 0.02
 _LISTS_AT_ONCE: Final = 4
 
@@ -70,6 +71,7 @@ class PostgresqlDatabase:
         self._pools: dict[asyncio.AbstractEventLoop, _Pools] = {}
         self._running: set[asyncio.Task[Any]] = set()
         self._is_closed = False
+        self._node: str | None = None
         self.commits = 0
         self.units = 0
 
@@ -93,20 +95,24 @@ class PostgresqlDatabase:
         """Run the unit in a task of its own, which outlives its caller."""
         del is_short
         self._here()
-        return await asyncio.shield(self._begin(self._run(unit)))
+        return await asyncio.shield(self._begin(self._run(unit, self._node)))
 
     def post(self, unit: Unit[Any], answer: Callable[[JobOutcome], None]) -> None:
         """Run the unit in a task, which calls `answer`."""
         self._here()
 
-        async def told() -> None:
+        async def told(node: str | None) -> None:
             try:
-                outcome = JobOutcome(await self._run(unit))
+                outcome = JobOutcome(await self._run(unit, node))
             except Exception as error:  # noqa: BLE001 - it is the answer
                 outcome = JobOutcome(error=error)
             answer(outcome)
 
-        self._begin(told())
+        self._begin(told(self._node))
+
+    def write_as(self, node: str) -> None:
+        """Every unit from now on is this node's, by a lock that whoever ends the node waits for."""
+        self._node = node
 
     async def close(self) -> None:
         """Refuse new work, wait for what was begun, let the connections go."""
@@ -137,12 +143,12 @@ class PostgresqlDatabase:
         if not task.cancelled():
             task.exception()  # its caller may be gone
 
-    async def _run(self, unit: Unit[T]) -> T:
+    async def _run(self, unit: Unit[T], node: str | None) -> T:
         """Carry the unit out, anew where the server broke it off. Raises: StorageError; what the unit raises."""
         until = time.monotonic() + _AGAIN_SECONDS
         while True:
             try:
-                result = await self._run_once(unit)
+                result = await self._run_once(unit, node)
             except AGAIN as error:
                 if time.monotonic() >= until:
                     raise NotTakenError("too many change the same at once; try again") from error
@@ -153,16 +159,16 @@ class PostgresqlDatabase:
                 self.units += 1
                 return result
 
-    async def _run_once(self, unit: Unit[T]) -> T:
+    async def _run_once(self, unit: Unit[T], node: str | None) -> T:
         pools = self._pools[asyncio.get_running_loop()]
         async with _lent(pools.writing) as connection:
             steps = iter(unit)
             try:
                 asked = next(steps)
                 if not asked.is_whole:  # else it is a transaction of its own: one way to the server, not three
-                    await _say(connection, "BEGIN ISOLATION LEVEL READ COMMITTED")
+                    await _say(connection, _BEGIN if node is None else f"{_BEGIN}; SELECT require_node('{node}')")
                 while True:
-                    asked = steps.send(await _rows(connection, asked))
+                    asked = steps.send(await _rows(connection, asked, node))
                     _require_transaction(connection, unit)
             except StopIteration as stop:
                 if connection.is_in_transaction():
@@ -200,10 +206,10 @@ async def _lent(pool: asyncpg.Pool) -> AsyncIterator[_Connection]:
             await pool.release(connection, timeout=CONNECT_SECONDS)
 
 
-async def _rows(connection: _Connection, statement: Statement) -> list[Row]:
+async def _rows(connection: _Connection, statement: Statement, node: str | None = None) -> list[Row]:
     """The rows of a statement. Raises: as `fault_of` says; AGAIN."""
     try:
-        sql, values = said(statement)
+        sql, values = said(statement, node)
     except KeyError as error:
         raise StatementError(f"no value for {error}") from error
     try:
@@ -212,7 +218,7 @@ async def _rows(connection: _Connection, statement: Statement) -> list[Row]:
         raise
     except Exception as error:
         fault = fault_of(error, statement)
-        if not isinstance(fault, StatementError):
+        if not isinstance(fault, (StatementError, NotTakenError)):
             logger.warning("the database cannot be reached: %s", type(error).__name__)
         raise fault from error
 

@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from tollkeeper.storage.engine.database import Statement, Value
 
 
-def said(statement: Statement) -> tuple[str, list[Value]]:
-    """The text for the server, and the values in the order of their numbers. Raises: KeyError for one that lacks."""
+def said(statement: Statement, node: str | None = None) -> tuple[str, list[Value]]:
+    """The text for the server, and the values in the order of their numbers; `:node` is the engine's own to say.
+
+    Raises: KeyError for a value that lacks.
+    """
     sql, names = in_its_words(statement.sql)
     params = statement.params
-    return sql, [params[name] for name in names]
+    return sql, [node if name == "node" else params[name] for name in names]
 
 
 @cache

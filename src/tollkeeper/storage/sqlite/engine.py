@@ -229,6 +229,9 @@ class SqliteDatabase:
                 self._writing.post(_nothing(), lambda _: None)  # wakes the thread, which then folds the log
         return outcomes
 
+    def write_as(self, node: str) -> None:
+        """Nothing is bound to a name: one program has the file."""
+
     async def close(self) -> None:
         """Close all connections once begun work has ended. Lists are broken off: they may take too long."""
         if not self._is_closed:

@@ -449,8 +449,8 @@ CREATE TABLE leases (
     token BIGINT NOT NULL
 );
 
--- Programs that share this database: which of them live, up to which change of a gate each has looked. Numbers of changes
--- are in the order of their commits.
+-- Nodes: programs that share this database, each by its mark and how often it joined; up to which change of a gate each has
+-- looked. Numbers of changes are in the order of their commits.
 CREATE TABLE nodes (
     mark TEXT PRIMARY KEY,
     seen BIGINT NOT NULL,
@@ -486,10 +486,20 @@ BEGIN
     RETURN 1;
 END $$;
 
+-- A program that is a node writes only while it is one: who ends a node waits for this lock, and what comes later fails.
+CREATE FUNCTION require_node(node text) RETURNS void STRICT LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('node:' || node, 0));
+    IF NOT EXISTS (SELECT FROM nodes n WHERE n.mark = node) THEN
+        RAISE EXCEPTION 'the node % was ended', node USING ERRCODE = 'TK001';
+    END IF;
+END $$;
+
 -- What one commit takes of known purchases, and its row of the journal: the purchases whose credits were there, with what
 -- is left, and 0 with the number of the row. Nothing is taken where a gate is not of this version any more.
 CREATE FUNCTION spend_known(
-    gate_ids bigint[], gate_versions bigint[], numbers bigint[], counts bigint[], now_ms bigint, calls text, ended text
+    node text, gate_ids bigint[], gate_versions bigint[], numbers bigint[], counts bigint[], now_ms bigint, calls text,
+    ended text
 ) RETURNS TABLE (number bigint, remaining bigint) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -497,6 +507,7 @@ DECLARE
     lefts bigint[] := '{}';
     line bigint := 0;
 BEGIN
+    PERFORM require_node(node);
     PERFORM pg_advisory_xact_lock_shared(g.id) FROM unnest(gate_ids) AS g (id);
     IF (
         SELECT count(*) FROM unnest(gate_ids, gate_versions) AS g (id, version)
