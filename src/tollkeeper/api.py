@@ -297,7 +297,7 @@ async def send_answer(send: Send, status: int, body: bytes, headers: Iterable[tu
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def send_unless_known(send: Send, scope: HTTPScope, body: JsonMapping) -> None:
+async def send_unless_known(send: Send, scope: HTTPScope, body: Struct) -> None:
     """`unless_known` on bare ASGI."""
     tag = etag_of(_ENCODE(body))
     headers = [(b"cache-control", b"no-cache"), (b"etag", tag.encode())]

@@ -15,12 +15,14 @@ from litestar import Response
 from tollkeeper.api import Shell, clock_ms, ok, refused
 from tollkeeper.auth import auth_routes
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.core.api.bodies import StatusBody
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.client_addresses import ClientAddresses
 from tollkeeper.core.http.signatures import Algorithm, VerifyingKey
 from tollkeeper.core.limits import READINESS_WAIT_SECONDS
 from tollkeeper.describing import Handlers, description_routes, route
 from tollkeeper.hub.api import operations
+from tollkeeper.hub.api.bodies import HubReady
 from tollkeeper.hub.api.facilitator import Facilitator
 from tollkeeper.hub.api.gateway_signature import TrustedKeys, local_path
 from tollkeeper.hub.api.history import AnyRequest, history_routes, status_routes
@@ -183,7 +185,7 @@ def _litestar(hub: Hub) -> ASGIApp:
     @route(operations.HEALTH)
     async def healthz() -> Response[bytes]:
         """Say that the process serves requests."""
-        return ok({"status": "ok"})
+        return ok(StatusBody("ok"))
 
     @route(operations.READY)
     async def readyz() -> Response[bytes]:
@@ -191,7 +193,7 @@ def _litestar(hub: Hub) -> ASGIApp:
         problems = await hub.unreadiness()
         if problems:
             raise ApiError(Code.UNAVAILABLE, "the hub is not ready", details={"problems": problems})
-        return ok({"status": "ready", "problems": hub.shortages()})
+        return ok(HubReady("ready", hub.shortages()))
 
     def unhandled(request: AnyRequest, error: Exception) -> Response[bytes]:
         return refused(request, error)

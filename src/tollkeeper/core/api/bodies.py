@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from tollkeeper.core.api.errors import Code, ErrorType
 from tollkeeper.core.json_types import JsonObject
@@ -36,7 +36,7 @@ WalletAddress: TypeAlias = Annotated[
 ShownAddress: TypeAlias = Annotated[str, Meta(description="EIP-55 or base58")]
 HeaderText: TypeAlias = Annotated[str, Meta(pattern="^[!-~]+$")]
 NumberText: TypeAlias = Annotated[str, Meta(pattern="^[0-9]+$")]
-AnyObject: TypeAlias = dict[str, Raw]
+AnyObject: TypeAlias = JsonObject
 
 
 class Body(Struct, rename="camel"):

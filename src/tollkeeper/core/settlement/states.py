@@ -6,12 +6,8 @@ proof; an outcome that nobody knows stays where it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
-
-from tollkeeper.core.json_types import JsonObject
-from tollkeeper.core.networks import NETWORKS
 
 
 class State(StrEnum):
@@ -75,43 +71,3 @@ class SettlementKind(StrEnum):
 
     TRANSFER = "transfer"
     PURCHASE = "purchase"
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryRow:
-    """Row that one history item is made of; `created` and `updated` are ISO 8601 texts, `amount` base units."""
-
-    id: str
-    created: str
-    updated: str
-    signer: str
-    amount: int
-    network: str
-    transaction_hash: str | None
-    state: State
-    error: str | None
-    kind: SettlementKind
-    x402_data: JsonObject
-    purchase_data: JsonObject | None
-
-
-def history_item(row: HistoryRow) -> JsonObject:
-    """The item of specification 2.5. The hash is shown once the status is no longer pending (specification 3)."""
-    status = public_status(row.state)
-    item: JsonObject = {
-        "id": row.id,
-        "createdAt": row.created,
-        "updatedAt": row.updated,
-        "signerAddress": row.signer,
-        "amount": str(row.amount),
-        "network": row.network,
-        "chainId": NETWORKS[row.network].chain_id,
-        "transactionHash": None if status is Status.PENDING else row.transaction_hash,
-        "status": status.value,
-        "error": row.error,
-        "type": row.kind.value,
-        "x402Data": row.x402_data,
-    }
-    if row.purchase_data is not None:
-        item["purchaseData"] = row.purchase_data
-    return item

@@ -20,10 +20,12 @@ from tollkeeper.core.api.bodies import (
     Time,
     WalletAddress,
 )
+from tollkeeper.core.json_types import JsonValue
 from tollkeeper.core.network_names import Caip2Network, Network, NetworkAsked
+from tollkeeper.core.settlement.states import SettlementKind, Status
+from tollkeeper.hub.settlement.account import SupportedAsset
 
 _Short: TypeAlias = Annotated[str, Meta(max_length=2048)]
-_State: TypeAlias = Literal["pending", "success", "failed"]
 _PROOF: Final[Schema] = {"anyOf": [EvmProof, SolanaProof]}
 _WITH_PROOF: Final[Schema] = {"properties": {"payload": _PROOF}, "required": ["payload"]}
 
@@ -100,16 +102,6 @@ class PaymentRequirementsV2(Body):
     extra: Raw | UnsetType = UNSET
 
 
-class SupportedAsset(Body):
-    """A token that is settled."""
-
-    address: str
-    name: str
-    symbol: str
-    decimals: Count
-    token_program: str | UnsetType = UNSET
-
-
 class SupportedKind(Body):
     """A kind of payment."""
 
@@ -133,8 +125,8 @@ class ShownCheck(Body):
 
     name: str
     ok: bool
-    expected: Raw
-    actual: Raw
+    expected: JsonValue
+    actual: JsonValue
 
 
 class ShownVerdict(AnswerBody):
@@ -156,7 +148,7 @@ class PendingSettlement(AnswerBody):
     transaction: str
     network: Caip2Network
     amount: BaseUnits
-    payer: ShownAddress
+    payer: ShownAddress | None
     error_reason: Literal["settlement_pending"]
 
 
@@ -203,9 +195,9 @@ class ShownTransaction(Body):
     network: Network
     chain_id: Count | None
     transaction_hash: str | None
-    status: _State
+    status: Status
     error: str | None
-    type: Literal["transfer", "purchase"]
+    type: SettlementKind
     x402_data: AnyObject
     purchase_data: AnyObject | UnsetType = UNSET
 
@@ -227,7 +219,7 @@ class HistoryPage(AnswerBody):
 class PaymentStatusBody(AnswerBody):
     """The public status of a payment."""
 
-    status: _State
+    status: Status
     transaction: str
     network: Network
     amount: BaseUnits

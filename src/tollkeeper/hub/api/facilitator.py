@@ -22,6 +22,7 @@ from tollkeeper.api import (
     send_answer,
     send_unless_known,
 )
+from tollkeeper.core.api.bodies import Settled
 from tollkeeper.core.api.errors import ApiError, invalid
 from tollkeeper.core.api.strict_json import parse_json_around
 from tollkeeper.core.families import row_of
@@ -32,6 +33,7 @@ from tollkeeper.core.x402.verification import Check, Reason, form_checks
 from tollkeeper.core.x402.version1 import SCHEME, X402_VERSION, Payment
 from tollkeeper.hub.accounts import AnyAccount, enabled_assets, require_answers_for, require_reachable
 from tollkeeper.hub.api.answers import pending_body, refused_unread, settled_body, verdict_body
+from tollkeeper.hub.api.bodies import PendingSettlement, SupportedKind, SupportedKinds
 from tollkeeper.hub.api.gateway_signature import GatewaySignature
 from tollkeeper.hub.api.presence import caller_of
 from tollkeeper.hub.api.requests import (
@@ -109,7 +111,7 @@ class Facilitator:
                 checks.append(failed)
         verdict = verdict_body(failed, row_of(asked.payment).payer_of(asked.payment), checks if explain else None)
         if before is not None:
-            verdict["transaction"] = before.transaction
+            verdict.transaction = before.transaction
         await send_answer(send, 200, envelope(verdict))
 
     async def settle(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
@@ -160,10 +162,10 @@ class Facilitator:
                 )
                 outcome = await self._settled(order, arrived + options.patience_seconds)
         except ApiError as error:
-            body = pending_body(asked, error)
+            answer: PendingSettlement | Settled = pending_body(asked, error)
         else:
-            body = settled_body(asked.payment, asked.requirements.amount, outcome, use_db_id=options.use_db_id)
-        await send_answer(send, 200, envelope(body))
+            answer = settled_body(asked.payment, asked.requirements.amount, outcome, use_db_id=options.use_db_id)
+        await send_answer(send, 200, envelope(answer))
 
     async def _settled(self, order: AnyOrder, until: float) -> SettleOutcome:
         """Settle an order for a caller who waits until then (event loop time). Raises: as `FamilyDispatch.settle`."""
@@ -201,22 +203,22 @@ class Facilitator:
         """Return the account for a payment whose form was checked."""
         return self._accounts[ALIASES.get(payment.network, payment.network)]
 
-    def supported_body(self) -> dict[str, object]:
+    def supported_body(self) -> SupportedKinds:
         """`kinds` of version 2, then those of version 1, once per name that its clients may send; what else is here."""
-        kinds: list[dict[str, object]] = []
-        former: list[dict[str, object]] = []
+        kinds: list[SupportedKind] = []
+        former: list[SupportedKind] = []
         signers: dict[str, list[str]] = {}
         now_seconds = self._clock_ms() // 1000
         for name, asset in self._assets().items():
             account = self._accounts[name]
-            kind = account.kind(now_seconds)
-            kinds.append({"x402Version": version2.VERSION, "scheme": SCHEME, "network": asset.network.caip2, **kind})
+            shown, extra = account.kind(now_seconds)
+            kinds.append(SupportedKind(2, "exact", asset.network.caip2, [shown], extra))
             names = dict.fromkeys((asset.network.v1_name, name))
-            former.extend({"x402Version": X402_VERSION, "scheme": SCHEME, "network": one, **kind} for one in names)
+            former.extend(SupportedKind(1, "exact", one, [shown], extra) for one in names)
             pattern, addresses = account.caip_signers
             known = signers.setdefault(pattern, [])
             known.extend(address for address in addresses if address not in known)
-        return {"kinds": kinds + former, "extensions": ["confirm"], "signers": signers}
+        return SupportedKinds(kinds + former, ["confirm"], signers)
 
     def _assets(self) -> dict[str, EvmAsset | SolanaAsset]:
         return enabled_assets(self._accounts)

@@ -5,11 +5,13 @@ History is JSON, and CSV where `Accept` prefers it.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from litestar import Response
 from litestar.params import FromPath
+from msgspec import UNSET, to_builtins
 
 from tollkeeper.api import (
     HttpRequest,
@@ -23,13 +25,15 @@ from tollkeeper.api import (
     unless_known,
 )
 from tollkeeper.core.api.errors import ApiError, Code, invalid
-from tollkeeper.core.networks import normalise
+from tollkeeper.core.families import FAMILIES
+from tollkeeper.core.networks import NETWORKS, normalise
 from tollkeeper.core.settlement.history_csv import MEDIA_TYPE, history_csv, prefers_csv
-from tollkeeper.core.settlement.states import UNKNOWN_PAYMENT, history_item, public_status
-from tollkeeper.core.wallets import shown_address
+from tollkeeper.core.settlement.states import UNKNOWN_PAYMENT, Status, public_status
+from tollkeeper.core.wallets import family_of, shown_address
 from tollkeeper.describing import route
 from tollkeeper.hub.api import operations
-from tollkeeper.storage.hub.history import HistoryQuery, history_row, list_history
+from tollkeeper.hub.api.bodies import HistoryPage, OneTransaction, PaymentStatusBody, ShownTransaction
+from tollkeeper.storage.hub.history import HistoryQuery, list_history
 from tollkeeper.storage.hub.settlements import Settlement, find_named, find_payment, read_settlement
 
 if TYPE_CHECKING:
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
     from tollkeeper.auth import Auth
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.storage.engine.database import Database
 
 AnyRequest: TypeAlias = HttpRequest
@@ -64,11 +69,11 @@ def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
         limit, offset = page_parameters(asked, limit_required=True)
         query = _query(session.wallet, asked)
         rows, total = await list_history(database, query, limit, offset)
-        items = [history_item(history_row(row, iso)) for row in rows]
+        items = [ShownTransaction(**history_terms(row)) for row in rows]
         if prefers_csv(request.headers.get("accept", "")):
             return _table(request, items, total)
-        page = pagination(total, limit, offset)
-        return unless_known(request, {"success": True, "history": items, "pagination": page}, _NEGOTIATED)
+        page = HistoryPage(success=True, history=items, pagination=pagination(total, limit, offset))
+        return unless_known(request, page, _NEGOTIATED)
 
     @route(operations.TRANSACTION)
     async def one(request: AnyRequest, settlement_id: FromPath[str]) -> Response[bytes]:
@@ -77,17 +82,16 @@ def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
         row = await read_settlement(database, settlement_id)
         if row is None or session.wallet not in {row.key.payer, row.pay_to}:
             raise ApiError(Code.NOT_FOUND, "there is no such transaction in your history")
-        item = history_item(history_row(row, iso))
         if prefers_csv(request.headers.get("accept", "")):
-            return _table(request, [item], 1)
-        return unless_known(request, item, _NEGOTIATED)
+            return _table(request, [ShownTransaction(**history_terms(row))], 1)
+        return unless_known(request, OneTransaction(**history_terms(row)), _NEGOTIATED)
 
     return [history, one]
 
 
-def _table(request: AnyRequest, items: list[dict[str, object]], total: int) -> Response[bytes]:
+def _table(request: AnyRequest, items: list[ShownTransaction], total: int) -> Response[bytes]:
     """CSV; how many items there are in all is told beside it."""
-    content = history_csv(items).encode()
+    content = history_csv(map(to_builtins, items)).encode()
     tag = etag_of(content + str(total).encode())
     if is_known(tag, request.headers.get("if-none-match", "")):
         return Response(b"", status_code=304, headers={**_NEGOTIATED, "ETag": tag})
@@ -129,18 +133,54 @@ def _in_lower_case(name: str) -> str:
     return name.lower() if _HEX.fullmatch(name) else name
 
 
-def status_body(row: Settlement) -> dict[str, object]:
+def status_body(row: Settlement) -> PaymentStatusBody:
     """Return the public status: the hash is that of the transaction in question, "" before there is one."""
+    return PaymentStatusBody(
+        status=public_status(row.state),
+        transaction=row.told_hash,
+        network=row.key.network,
+        amount=str(row.value),
+        payer=shown_address(row.key.payer),
+        pay_to=shown_address(row.pay_to),
+        updated_at=iso(row.updated_ms),
+        id=row.id,
+        error=row.error,
+    )
+
+
+def history_terms(row: Settlement) -> JsonObject:
+    """Return the fields of a history item (specification 2.5; contract 7).
+
+    The hash is shown once the status is no longer pending (specification 3).
+    """
+    payment, requirements = json.loads(row.payment), json.loads(row.requirements)
+    status, payer = public_status(row.state), shown_address(row.key.payer)
     return {
-        "status": public_status(row.state).value,
-        "transaction": row.told_hash,
-        "network": row.key.network,
-        "amount": str(row.value),
-        "payer": shown_address(row.key.payer),
-        "payTo": shown_address(row.pay_to),
-        "updatedAt": iso(row.updated_ms),
         "id": row.id,
+        "created_at": iso(row.created_ms),
+        "updated_at": iso(row.updated_ms),
+        "signer_address": payer,
+        "amount": str(row.value),
+        "network": row.key.network,
+        "chain_id": NETWORKS[row.key.network].chain_id,
+        "transaction_hash": None if status is Status.PENDING else row.told_hash or None,
+        "status": status,
         "error": row.error,
+        "type": row.kind,
+        "x402_data": {
+            "x402Version": payment["x402Version"],
+            "scheme": payment["scheme"],
+            "network": row.key.network,
+            "asset": shown_address(row.key.asset),
+            "payer": payer,
+            "payTo": shown_address(row.pay_to),
+            "value": str(row.value),
+            **FAMILIES[family_of(row.key.payer)].history_terms(payment["payload"], row.key.nonce),
+            "resource": requirements["resource"],
+            "maxAmountRequired": requirements["maxAmountRequired"],
+            "confirm": row.confirm,
+        },
+        "purchase_data": UNSET if row.purchase_data is None else json.loads(row.purchase_data),
     }
 
 

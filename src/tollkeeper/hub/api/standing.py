@@ -17,6 +17,7 @@ from tollkeeper.core.solana.base58 import decode_key
 from tollkeeper.core.wallets import parse_address_of
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.hub.accounts import require_answers_for, require_reachable
+from tollkeeper.hub.api.bodies import PaymentStanding
 from tollkeeper.hub.api.facilitator import read_headers, read_object
 from tollkeeper.hub.api.gateway_signature import GatewaySignature
 from tollkeeper.hub.refusals import unavailable
@@ -62,8 +63,7 @@ class Standings:
         except RpcUnavailable as error:
             raise unavailable(str(error)) from error
         is_unused = standing.is_unused and not await self._records.has(key)
-        told = {"isUnused": is_unused, "moment": standing.moment, "last": standing.last}
-        await send_answer(send, 200, envelope(told))
+        await send_answer(send, 200, envelope(PaymentStanding(is_unused, standing.moment, standing.last)))
 
 
 def _identity(account: AnyAccount, body: Mapping[str, object]) -> tuple[PaymentKey, str]:

@@ -143,7 +143,7 @@ class Transfers:
             outcome = await self._settlements.settle(order)
         answer = settled_body(asked.payment, asked.amount or 0, outcome, use_db_id=options.use_db_id)
         if not outcome.success and outcome.reason not in _SENT_AND_FAILED:
-            raise _refused(outcome, str(answer["transaction"]))
+            raise _refused(outcome, answer.transaction)
         await send_answer(send, 200, envelope(answer))
 
     async def _instead_of(

@@ -27,12 +27,14 @@ from tollkeeper.core.x402.verification import (
 )
 from tollkeeper.core.x402.version1 import SCHEME, EvmPayload, Requirements
 from tollkeeper.hub.refusals import nothing_moved, unavailable, without_gas_money
+from tollkeeper.hub.settlement.account import SupportedAsset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tollkeeper.chains.evm.chain import EvmChain, Fees
     from tollkeeper.core.api.errors import ApiError
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.payer_proof import AuthorizationStanding
     from tollkeeper.core.x402.verification import EvmAsset
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
@@ -64,17 +66,12 @@ class EvmAccount:
         """The pattern of networks that these signers are for, and who they are, as `/supported` shows them."""
         return "eip155:*", [checksum_address(address) for address in self.signers.addresses]
 
-    def kind(self, now_seconds: int) -> dict[str, object]:  # noqa: ARG002 - the same at any time
+    def kind(self, now_seconds: int) -> tuple[SupportedAsset, JsonObject]:  # noqa: ARG002 - the same at any time
         """Return what `/supported` says of this network beside its name. The network must be open."""
         asset = self._asset
         usdc = asset.network.usdc
-        shown = {
-            "address": checksum_address(asset.address),
-            "name": asset.name,
-            "symbol": usdc.symbol,
-            "decimals": usdc.decimals,
-        }
-        return {"assets": [shown], "extra": {"name": asset.name, "version": asset.version}}
+        shown = SupportedAsset(checksum_address(asset.address), asset.name, usdc.symbol, usdc.decimals)
+        return shown, {"name": asset.name, "version": asset.version}
 
     @property
     def _asset(self) -> EvmAsset:

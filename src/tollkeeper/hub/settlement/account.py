@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from msgspec import UNSET, UnsetType
+
+from tollkeeper.core.api.bodies import Body, Count
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -12,6 +16,16 @@ if TYPE_CHECKING:
     from tollkeeper.core.networks import Network
     from tollkeeper.hub.admission import Admission
     from tollkeeper.hub.gas_budget import FeeBudget
+
+
+class SupportedAsset(Body):
+    """A token that is settled."""
+
+    address: str
+    name: str
+    symbol: str
+    decimals: Count
+    token_program: str | UnsetType = UNSET
 
 
 class SettlingChain(Protocol):

@@ -25,6 +25,7 @@ from tollkeeper.core.solana import (
 from tollkeeper.core.x402.verification import Check, Reason, minimum_checks
 from tollkeeper.core.x402.version1 import SCHEME, Requirements
 from tollkeeper.hub.refusals import nothing_moved, unavailable
+from tollkeeper.hub.settlement.account import SupportedAsset
 from tollkeeper.hub.solana.signer import advertised
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.core.api.errors import ApiError
+    from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.networks import Network
     from tollkeeper.core.payer_proof import AuthorizationStanding
     from tollkeeper.core.solana import FeePolicy, SolanaAsset
@@ -69,17 +71,17 @@ class SolanaAccount:
         """The pattern of networks that these fee payers are for, and who they are, as `/supported` shows them."""
         return "solana:*", list(self.signers.addresses)
 
-    def kind(self, now_seconds: int) -> dict[str, object]:
+    def kind(self, now_seconds: int) -> tuple[SupportedAsset, JsonObject]:
         """Return what `/supported` says of this network beside its name. The network must be open."""
         usdc = self.asset.network.usdc
         relayers = self.signers.relayers
         # What is left of one that runs low is for the 402s that name it.
         able = [one for one in relayers if not one.balance.is_low] or [one for one in relayers if one.can_pay()]
         with_money = [relayer.signer.address for relayer in able]
-        shown = {"address": self.asset.address, "name": NAME, "symbol": usdc.symbol, "decimals": usdc.decimals}
+        shown = SupportedAsset(self.asset.address, NAME, usdc.symbol, usdc.decimals)
         if self.chain.config.is_token_2022:  # a payer's account is derived from it
-            shown["tokenProgram"] = self.asset.token_program
-        return {"assets": [shown], "extra": {"feePayer": advertised(self.signers.addresses, now_seconds, with_money)}}
+            shown.token_program = self.asset.token_program
+        return shown, {"feePayer": advertised(self.signers.addresses, now_seconds, with_money)}
 
     def static_checks(self, asked: RequestedPayment, now_seconds: int | None) -> Iterator[Check]:  # noqa: ARG002 - no clock here
         """Return every rule that needs no node, in order, the signature last of those about the transaction."""
