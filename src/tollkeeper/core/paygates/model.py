@@ -13,6 +13,7 @@ from tollkeeper.core.api.errors import ApiError, Code, invalid, missing
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.limits import FORMER_PRICE_SECONDS
 from tollkeeper.core.networks import NETWORKS
+from tollkeeper.core.paygates.downloads import StoredFile
 from tollkeeper.core.paygates.fields import (
     CREATE_DEFAULTS,
     OF_TARGETS,
@@ -25,6 +26,7 @@ from tollkeeper.core.paygates.fields import (
     refuse_file_in_json,
     within,
 )
+from tollkeeper.core.paygates.target_signing import HmacSecret
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import family_of, parse_address_of, parse_wallet, shown_address
 
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tollkeeper.core.json_types import JsonObject
-    from tollkeeper.core.paygates.downloads import StoredFile
-    from tollkeeper.core.paygates.target_signing import HmacSecret
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ another address. Purchases and credits are in `storage.ledger.purchases`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.keys.sealing import place
 from tollkeeper.core.limits import FORMER_PRICE_SECONDS, SLUG_LENGTH
-from tollkeeper.core.paygates.fields import CreditBinding, HeaderAuthMode, OnFailure, Recipient, random_slug
+from tollkeeper.core.paygates.fields import HeaderAuthMode, Recipient, random_slug
 from tollkeeper.core.paygates.model import Counters, FormerVersion, NewPayGate, PayGate, Trust, with_former_prices
 from tollkeeper.storage.engine.database import OURSELVES, unit_of_work
 from tollkeeper.storage.engine.locks import gate_to_change
@@ -40,6 +41,9 @@ _Q = load_queries("gateway.sql")
 _ENCODE: Final = msgspec.json.Encoder().encode
 _DECODE_ACCEPTS: Final = msgspec.json.Decoder(tuple[Recipient, ...]).decode
 _DECODE_HEADERS: Final = msgspec.json.Decoder(tuple[tuple[str, str], ...]).decode
+_NOT_PLAIN: Final = {"slug", "methods", "payment_address", "accepts", "target_headers", "file", "former", "secrets"}
+_NEVER_CHANGED: Final = {"owner_wallet", "created_ms", "updated_ms"}
+_PLAIN_COLUMNS: Final = [one.name for one in fields(PayGate) if one.name not in _NOT_PLAIN | _NEVER_CHANGED]
 # An owner who changes the price more often than this within two minutes gives up the oldest of them.
 _FORMER_VERSIONS_MAX: Final = 100
 VOIDED_AT_ONCE: Final = 500  # purchases of a gate that is deleted: some milliseconds of the writer
@@ -411,63 +415,31 @@ class PayGates:
 
     def _columns(self, gate: PayGate) -> JsonObject:
         return {
-            "id": gate.id,
-            "version": gate.version,
-            "target_url": gate.target_url,
-            "price_micro": gate.price_micro,
-            "credits": gate.credits,
+            **{name: _plain(getattr(gate, name)) for name in _PLAIN_COLUMNS},
             "methods": ",".join(gate.methods),
-            "title": gate.title,
-            "description": gate.description,
-            "assume_valid": int(gate.assume_valid),
-            "require_auth": int(gate.require_auth),
-            "network": gate.network,
             "payment_address": self._seal(gate.payment_address, "paygates", gate.id, "payment_address"),
             "accepts": self._sealed_accepts(gate.accepts, "paygates", gate.id),
-            "allow_subpaths": int(gate.allow_subpaths),
-            "stream": int(gate.stream),
-            "payer_proof": int(gate.payer_proof),
             "target_headers": self._sealed_headers(gate),
-            "mime_type": gate.mime_type,
-            "is_enabled": int(gate.is_enabled),
-            "header_auth_mode": gate.header_auth_mode.value,
-            "credit_binding": gate.credit_binding.value,
-            "on_failure": gate.on_failure.value,
-            "credits_expire_after_seconds": gate.credits_expire_after_seconds,
             "file_id": None if gate.file is None else gate.file.id,
         }
 
     def _gate(self, row: Row) -> PayGate:
-        return PayGate(
-            id=row["id"],
-            slug=row["slug"],
-            version=row["version"],
-            target_url=row["target_url"],
-            price_micro=row["price_micro"],
-            credits=row["credits"],
-            methods=tuple(row["methods"].split(",")),
-            title=row["title"],
-            description=row["description"],
-            assume_valid=bool(row["assume_valid"]),
-            require_auth=bool(row["require_auth"]),
-            network=row["network"],
-            payment_address=self._unseal(row["payment_address"], "paygates", row["id"], "payment_address"),
-            accepts=self._accepts(row["accepts"], "paygates", row["id"]),
-            allow_subpaths=bool(row["allow_subpaths"]),
-            stream=bool(row["stream"]),
-            payer_proof=bool(row["payer_proof"]),
-            target_headers=self._headers(row),
-            mime_type=row["mime_type"],
-            is_enabled=bool(row["is_enabled"]),
-            header_auth_mode=HeaderAuthMode(row["header_auth_mode"]),
-            credit_binding=CreditBinding(row["credit_binding"]),
-            on_failure=OnFailure(row["on_failure"]),
-            credits_expire_after_seconds=row["credits_expire_after_seconds"],
-            file=file_of_row(row),
-            owner_wallet=row["owner_wallet"],
-            created_ms=row["created_ms"],
-            updated_ms=row["updated_ms"],
-        )
+        shown = {
+            **row,
+            "methods": row["methods"].split(","),
+            "payment_address": self._unseal(row["payment_address"], "paygates", row["id"], "payment_address"),
+            "accepts": self._accepts(row["accepts"], "paygates", row["id"]),
+            "target_headers": self._headers(row),
+            "file": file_of_row(row),
+        }
+        return msgspec.convert(shown, PayGate, strict=False)  # flags are 0 and 1
+
+
+def _plain(value: object) -> object:
+    """Return a field as a column keeps it."""
+    if isinstance(value, Enum):
+        return value.value
+    return int(value) if isinstance(value, bool) else value
 
 
 @unit_of_work

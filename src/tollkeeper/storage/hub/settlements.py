@@ -11,6 +11,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.settlement.states import Proof, SettlementKind, State, may_move
 from tollkeeper.core.x402.version1 import PaymentKey
@@ -334,7 +336,7 @@ def _page(rows: list[Row]) -> SettlementPage:
     for row in rows:
         try:
             page.settlements.append(read_row(row))
-        except (ValueError, TypeError):
+        except ValueError:
             page.unreadable.append(row["id"])
     return page
 
@@ -393,34 +395,11 @@ def _first(rows: list[Row]) -> Settlement | None:
 
 
 def read_row(row: Row) -> Settlement:
-    """A row's columns. Raises: ValueError, TypeError for what no version of this program has written."""
-    return Settlement(
-        id=row["id"],
-        key=PaymentKey(row["network"], row["asset"], row["payer"], row["nonce"]),
-        kind=SettlementKind(row["kind"]),
-        pay_to=row["pay_to"],
-        value=int(row["value"]),
-        state=State(row["state"]),
-        version=row["version"],
-        attempt=row["attempt"],
-        payment=row["payment"],
-        requirements=row["requirements"],
-        requirements_hash=row["requirements_hash"],
-        confirm=bool(row["confirm"]),
-        purchase_data=row["purchase_data"],
-        signer=row["signer"],
-        transaction_hash=row["transaction_hash"],
-        foreign_hash=row["foreign_hash"],
-        block_number=row["block_number"],
-        block_hash=row["block_hash"],
-        proof=None if row["proof"] is None else Proof(row["proof"]),
-        error=row["error"],
-        handed_out_ms=row["handed_out_ms"],
-        holder=row["holder"],
-        fence=row["fence"],
-        created_ms=row["created_ms"],
-        updated_ms=row["updated_ms"],
-    )
+    """A row's columns. Raises: ValueError for what no version of this program has written."""
+    try:  # flags are 0 and 1, a value is a text
+        return msgspec.convert({**row, "key": {**row}}, Settlement, strict=False)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
 
 
 async def count_unfinished(database: Database) -> dict[tuple[str, str], int]:

@@ -108,29 +108,4 @@ def in_whole(high: int, low: int) -> int:
 
 def purchase_from(row: Row, **changed: Any) -> Purchase:  # noqa: ANN401 - column values
     """The purchase of a row of `holdings`, some columns replaced."""
-    if changed:
-        row = {**row, **changed}
-    return Purchase(
-        id=row["id"],
-        number=row["number"],
-        network=row["network"],
-        payer=row["payer"],
-        nonce=row["nonce"],
-        asset=row["asset"],
-        gate_id=row["gate_id"],
-        state=PurchaseState(row["state"]),
-        attempt=row["attempt"],
-        credits=row["credits"],
-        granted=row["granted"],
-        remaining=row["remaining"],
-        token_used=bool(row["token_used"]),
-        assume_valid=bool(row["assume_valid"]),
-        confirmed=bool(row["confirmed"]),
-        transaction_hash=row["transaction_hash"],
-        failure=row["failure"],
-        value_micro=int(row["value_micro"]),
-        valid_before_seconds=row["valid_before_seconds"],
-        header_hash=row["header_hash"],
-        expires_ms=row["expires_ms"],
-        attempt_ms=row["attempt_ms"],
-    )
+    return msgspec.convert({**row, **changed}, Purchase, strict=False)  # flags are 0 and 1, sums may be texts
