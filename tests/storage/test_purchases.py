@@ -642,7 +642,7 @@ async def test_the_time_for_which_a_sale_was_void_is_none_of_its_credits_time(sh
         assert await spend(sold, voids[sold.number]) is Spend.EXHAUSTED
         for now_ms in (later_ms, later_ms + 5_000):  # once
             if is_honoured:
-                paid = Paid(sold.value_micro, 0, HEADER)
+                paid = Paid(sold.value_micro, None, HEADER)
                 terms = Terms(gate.id, gate.version, gate.price_micro, 9, gate.payment_address, gate.network, 9)
                 await shop.purchases.honour(
                     key(number), terms, purchase_id="unused", paid=paid, transaction_hash="0xother", now_ms=now_ms

@@ -52,6 +52,11 @@ class PaymentKey:
     nonce: str
 
     @property
+    def columns(self) -> dict[str, str]:
+        """The parts by their names, as bodies and databases have them."""
+        return {"network": self.network, "asset": self.asset, "payer": self.payer, "nonce": self.nonce}
+
+    @property
     def status_path(self) -> str:
         """Path at which a hub shows anybody how the payment stands. On Solana the nonce suffices."""
         payer = self.payer + "/" if self.payer.startswith("0x") else ""

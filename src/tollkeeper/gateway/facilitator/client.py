@@ -365,7 +365,7 @@ class HubClient:
 
         Raises: UNAVAILABLE.
         """
-        asked = {"network": key.network, "asset": key.asset, "payer": key.payer, "nonce": key.nonce}
+        asked = key.columns
         headers, body = dict(_JSON_HEADERS), _ENCODE({**asked, "blockhash": blockhash})
         if self._transport.is_apart:
             headers["idempotency-key"] = _VERIFYING

@@ -127,7 +127,7 @@ class ManualGrants:
             payment.key,
             terms,
             purchase_id=self.new_id(),
-            paid=Paid(payment.value, 0, self.random_bytes(32)),  # no header is shown by a hash of nothing
+            paid=Paid(payment.value, None, self.random_bytes(32)),  # no header is shown by a hash of nothing
             transaction_hash=payment.transaction_hash,
             now_ms=self.clock_ms(),
         )

@@ -326,10 +326,7 @@ def _claim(request: SettlementRequest) -> Steps[SettlementClaim]:
     if known is None:
         rows = yield _QUERIES.insert_settlement(
             id=new.id,
-            network=new.key.network,
-            asset=new.key.asset,
-            payer=new.key.payer,
-            nonce=new.key.nonce,
+            **new.key.columns,
             pay_to=new.pay_to,
             value=str(new.value),
             alias=new.alias,

@@ -369,7 +369,7 @@ async def newest_confirmed_ms(database: Database, network: str, until_ms: int) -
 
 def find_statement(key: PaymentKey) -> Statement:
     """Reads the row of a payment."""
-    return _QUERIES.find_settlement(network=key.network, asset=key.asset, payer=key.payer, nonce=key.nonce)
+    return _QUERIES.find_settlement(**key.columns)
 
 
 def hand_out_statement(row: Settlement, now_ms: int) -> Statement:

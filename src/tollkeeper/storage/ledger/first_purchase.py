@@ -6,6 +6,7 @@ what is claimed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -22,6 +23,7 @@ from tollkeeper.storage.ledger.purchase_rows import Purchase, SpendRequest, Spen
 from tollkeeper.storage.ledger.spends import void_with_gate
 
 if TYPE_CHECKING:
+    from tollkeeper.core.purchases import Terms
     from tollkeeper.storage.engine.database import Row, Statement, Steps
 
 _Q: Final = load_queries("gateway.sql")
@@ -50,6 +52,21 @@ _ANY: Final = Exposure(purchases=2**62, value_micro=2**62)
 WITHOUT_LIMIT: Final = TrustCaps(_ANY, _ANY)
 
 
+_FAR_OFF_SECONDS: Final = 2**53  # an authorization's end is a uint256
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """Parts of a payment kept with its claim: its value, its end (Unix seconds), the hash of its header.
+
+    The end is None on Solana, where blocks and not clocks end a payment.
+    """
+
+    value_micro: int
+    valid_before: int | None
+    header: bytes
+
+
 class ClaimRow(msgspec.Struct, frozen=True):
     """The columns of a claim that a payment and its terms decide; `value_micro` as text, for it has no bound."""
 
@@ -61,6 +78,21 @@ class ClaimRow(msgspec.Struct, frozen=True):
     valid_before_seconds: int | None
     header_hash: bytes
     now_ms: int
+
+    @classmethod
+    def of(cls, terms: Terms, paid: Paid, now_ms: int) -> ClaimRow:
+        """Return the columns of a claim by these terms."""
+        end = paid.valid_before
+        return cls(
+            gate_version=terms.gate_version,
+            price_micro=terms.price_micro,
+            credits=terms.credits,
+            credits_expire_after_seconds=terms.credits_expire_after_seconds,
+            value_micro=str(paid.value_micro),
+            valid_before_seconds=None if end is None else min(end, _FAR_OFF_SECONDS),
+            header_hash=paid.header,
+            now_ms=now_ms,
+        )
 
 
 class Unclaimed(Enum):
@@ -108,15 +140,8 @@ class ClaimPurchase(msgspec.Struct, frozen=True, kw_only=True):
         gate = standing[0]
         if gate["version"] != self.row.gate_version or gate["deleted_ms"] is not None or not gate["is_enabled"]:
             return ClaimedPurchase(Claim.STALE)
-        rows = yield self._there()
+        rows = yield _Q.purchase_by_payment(**self.key.columns)
         return self._lost(purchase_from(rows[0]))
-
-    def _identity(self) -> dict[str, str]:
-        key = self.key
-        return {"network": key.network, "asset": key.asset, "payer": key.payer, "nonce": key.nonce}
-
-    def _there(self) -> Statement:
-        return _Q.purchase_by_payment(**self._identity())
 
     def _written(self) -> Statement:
         """The one conditional statement that decides who claims."""
@@ -129,20 +154,17 @@ class ClaimPurchase(msgspec.Struct, frozen=True, kw_only=True):
         }
         if self.is_retry:
             return _Q.claim_again(next_attempt=self.attempt, attempts_max=PAYMENT_ATTEMPTS_MAX, **columns)
-        return _Q.claim_payment(gate_id=self.gate_id, is_paid=0, **self._identity(), **columns)
+        return _Q.claim_payment(gate_id=self.gate_id, is_paid=0, **self.key.columns, **columns)
 
     def _purchase(self, row: Row) -> Purchase:
         """Return what was written: of a new purchase only its number comes from the database."""
         if self.is_retry:
             return purchase_from(row, **_NO_CREDITS)
-        key, claimed = self.key, self.row
+        claimed = self.row
         return Purchase(
             id=self.purchase_id,
             number=row["number"],
-            network=key.network,
-            payer=key.payer,
-            nonce=key.nonce,
-            asset=key.asset,
+            **self.key.columns,
             gate_id=self.gate_id,
             state=PurchaseState.CLAIMED,
             attempt=self.attempt,

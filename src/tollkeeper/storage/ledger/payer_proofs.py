@@ -16,7 +16,7 @@ from tollkeeper.core.purchases import Spend
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.storage.engine.database import unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
-from tollkeeper.storage.ledger.first_purchase import ClaimRow
+from tollkeeper.storage.ledger.first_purchase import ClaimRow, Paid
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.ledger.spends import HeldSpend, spend_one
 
@@ -83,14 +83,10 @@ class ShowPayment(msgspec.Struct, frozen=True, kw_only=True):
         return result
 
     def _written(self) -> Statement:
-        key = self.key
         columns: JsonObject = msgspec.structs.asdict(self.row)
         return _Q.show_payment(
             id=self.purchase_id,
-            network=key.network,
-            asset=key.asset,
-            payer=key.payer,
-            nonce=key.nonce,
+            **self.key.columns,
             gate_id=self.spend_request.gate_id,
             pay_to=self.pay_to,
             kept_until=self.kept_until,
@@ -107,7 +103,7 @@ class ShownPayments:
 
     async def has(self, key: PaymentKey) -> bool:
         """Tell whether the payment was claimed or shown before."""
-        known = _Q.purchase_by_payment(network=key.network, asset=key.asset, payer=key.payer, nonce=key.nonce)
+        known = _Q.purchase_by_payment(**key.columns)
         return bool(await self._database.read(known, is_short=True))
 
     async def holds(self, place: Place, now_ms: int) -> bool:
@@ -132,16 +128,7 @@ class ShownPayments:
 
         Raises: StorageError where the outcome is unknown, as each verb of `Purchases` that spends.
         """
-        row = ClaimRow(
-            gate_version=terms.gate_version,
-            price_micro=terms.price_micro,
-            credits=terms.credits,
-            credits_expire_after_seconds=terms.credits_expire_after_seconds,
-            value_micro=str(offered.value),
-            valid_before_seconds=offered.valid_before,
-            header_hash=NO_HEADER,
-            now_ms=now_ms,
-        )
+        row = ClaimRow.of(terms, Paid(offered.value, offered.valid_before, NO_HEADER), now_ms)
         sealed = self._sealing.seal(terms.pay_to.encode(), sealed_place("purchases", purchase_id, "pay_to"))
         shown = ShowPayment(
             key=offered.key,

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from tollkeeper.core.keys.sealing import SealError, place
 from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
@@ -30,6 +32,7 @@ from tollkeeper.storage.ledger.first_purchase import (
     ClaimRow,
     Exposure,
     GrantPurchase,
+    Paid,
     TrustCaps,
     book_grant,
 )
@@ -82,19 +85,6 @@ class ClaimResult:
     was_honoured: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Paid:
-    """Parts of a payment kept with its claim: its value, its end (Unix seconds), the hash of its header.
-
-    The end is None on Solana, where blocks and not clocks end a payment.
-    """
-
-    value_micro: int
-    valid_before: int | None
-    header: bytes
-
-
-_FAR_OFF_SECONDS: Final = 2**53  # an authorization's end is a uint256
 _LOOKS_MAX: Final = 3
 _AS_IT_STANDS: Final = frozenset({Spend.SPENT, Spend.PARKED, Spend.IN_FLIGHT})
 
@@ -177,17 +167,7 @@ class Purchases:
         None where it may not. `request_of` gives the exact settle request of (purchase id, attempt, trusted), which is
         kept sealed with the claim, so that the same bytes can be sent again after a crash.
         """
-        end = paid.valid_before
-        row = ClaimRow(
-            gate_version=terms.gate_version,
-            price_micro=terms.price_micro,
-            credits=terms.credits,
-            credits_expire_after_seconds=terms.credits_expire_after_seconds,
-            value_micro=str(paid.value_micro),
-            valid_before_seconds=None if end is None else min(end, _FAR_OFF_SECONDS),
-            header_hash=paid.header,
-            now_ms=now_ms,
-        )
+        row = ClaimRow.of(terms, paid, now_ms)
         attempt, is_retry = 1, False
         while True:
             request = request_of(purchase_id, attempt, trust is not None)
@@ -219,24 +199,14 @@ class Purchases:
         was left of it. TAKEN where it was granted before, `was_honoured` where that was by the same order; where it is
         being settled or belongs to another gate, too. STALE where the gate changed.
         """
-        columns: JsonObject = {
-            "gate_version": terms.gate_version,
-            "price_micro": terms.price_micro,
-            "credits": terms.credits,
-            "header_hash": paid.header,
-            "credits_expire_after_seconds": terms.credits_expire_after_seconds,
-            "value_micro": str(paid.value_micro),
-            "valid_before_seconds": None,
-            "now_ms": now_ms,
-        }
-        return await self._database.run(self._honour(key, terms, purchase_id, transaction_hash, columns))
+        row = ClaimRow.of(terms, paid, now_ms)
+        return await self._database.run(self._honour(key, terms, purchase_id, transaction_hash, row))
 
     @unit_of_work
     def _honour(
-        self, key: PaymentKey, terms: Terms, purchase_id: str, transaction_hash: str, columns: JsonObject
+        self, key: PaymentKey, terms: Terms, purchase_id: str, transaction_hash: str, row: ClaimRow
     ) -> Steps[ClaimResult]:
-        identity = {"network": key.network, "asset": key.asset, "payer": key.payer, "nonce": key.nonce}
-        now_ms: int = columns["now_ms"]
+        identity, now_ms = key.columns, row.now_ms
         yield gates_as_they_are([terms.gate_id])
         proven: JsonObject = {"transaction_hash": transaction_hash, "now_ms": now_ms}
         rows = yield _Q.purchase_by_payment(**identity)
@@ -268,7 +238,7 @@ class Purchases:
                 assume_valid=0,
                 request=None,
                 is_paid=1,
-                **columns,
+                **msgspec.structs.asdict(row),
             )
             if not claimed:
                 return ClaimResult(Claim.STALE)
@@ -396,7 +366,7 @@ class Purchases:
 
     async def by_payment(self, key: PaymentKey) -> Purchase | None:
         """The purchase of a payment."""
-        statement = _Q.purchase_by_payment(network=key.network, asset=key.asset, payer=key.payer, nonce=key.nonce)
+        statement = _Q.purchase_by_payment(**key.columns)
         rows = await self._database.read(statement)
         return purchase_from(rows[0]) if rows else None
 
