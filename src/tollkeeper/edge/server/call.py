@@ -1,6 +1,6 @@
 """One request that is answered without ASGI: what came in, and the one way to answer it (contract 4.2, performance).
 
-Made by `inbound.StrictProtocol` for the paths that its listener's `CallHandler` takes, in the order in which they
+Made by `protocol.StrictProtocol` for the paths that its listener's `CallHandler` takes, in the order in which they
 came; the same connection carries ASGI requests too. Driven by callbacks, no task of its own. Whatever a handler does,
 the caller gets an answer or a closed connection. Decides nothing about payments.
 """

@@ -1,7 +1,7 @@
 """State of a caller's connection while requests come and go, in less than a kibibyte when none does.
 
 Its fields are slots: uvicorn's protocol keeps a dictionary for each connection, which with these in it would be three
-times as large, for as many connections as are open. `inbound` gives the fields their meaning for a request.
+times as large, for as many connections as are open. `protocol` gives the fields their meaning for a request.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ log = structlog.get_logger("tollkeeper.edge")
 
 
 class StrictProtocol(CallerConnection):
-    """One caller's connection, of a class that `listening.strict_protocol` makes for each listener.
+    """One caller's connection, of a class that `protocol_class.strict_protocol` makes for each listener.
 
     A request is in its head (`_in_head`), then in its body (`_in_body`), then complete; answers are uvicorn's affair.
     `_refusal` is set once; from then on, behind the last answer and in `wait_turn`, nothing is read (`_is_deaf`).

@@ -1,4 +1,4 @@
-"""One request and its response on a connection to a target, as who drives it sees them (`target.TargetConnection`)."""
+"""One request and its response on a `connection` to a target, as who drives it sees them."""
 
 from __future__ import annotations
 

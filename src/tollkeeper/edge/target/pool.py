@@ -1,7 +1,7 @@
 """Connections to targets: opened to a checked address, kept for reuse within bounds (contract 3.4, performance 5).
 
 A kept connection serves only exchanges with its own key, which names the address that was checked. Who may have how
-many in use is `forwarding`'s. Says nothing about requests or responses.
+many in use is `forwarder`'s. Says nothing about requests or responses.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def require_descriptor() -> None:
 def places_for_targets() -> int:
     """How many connections to targets this process may have: half of what its callers have descriptors up to.
 
-    A call that waits for its target takes two, one of them with its caller (`listening.strict_protocol`).
+    A call that waits for its target takes two, one of them with its caller (`protocol_class.strict_protocol`).
     """
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return sys.maxsize if descriptors == resource.RLIM_INFINITY else descriptors // 4
