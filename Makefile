@@ -18,7 +18,7 @@ pip := $(bin)/python -m pip --disable-pip-version-check --no-input --quiet
 # The interoperability environments are built with this environment's Python.
 interop := PYTHON=$(bin)/python scripts/with-node tests/interop/setup
 
-on_both = $(addprefix tests/storage/test_,nodes.py side_by_side.py statements.py purchases.py)
+on_both = $(addprefix tests/storage/test_,nodes.py statements.py purchases.py) tests/exact
 tests = scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 # Settings of the machine that would change what is installed or imported. (Where it comes from stays the machine's.)
@@ -28,7 +28,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # Tests start the program over a thousand times, which must not compile it each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test faults check golden screenshots bench dist deploy-check lock clean interop-setup
+.PHONY: setup demo test faults exact check golden screenshots bench dist deploy-check lock clean interop-setup
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.dev interop-setup
@@ -45,10 +45,14 @@ test: setup
 
 # The long forms of what kills, cuts, forks, fills and hangs, and how many faults came: an hour on two cores. The short
 # ones are in `make test`.
-faults: setup
+faults: setup exact
 	@scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m long \
 	  --durations=20 $(PYTEST) tests/faults tests/storage/test_ledger_kills.py \
 	  tests/chains/test_solana_answers.py tests/gateway/test_hostile_targets.py tests/deploy
+
+# Programs that share PostgreSQL, as exact as one writer: some minutes, each property also without what it needs.
+exact: setup
+	@ENGINE=postgresql scripts/with-node $(bin)/python -m pytest -q -m "" $(PYTEST) tests/exact
 
 check: $(VENV)/.dev
 	$(bin)/ruff check .
