@@ -28,7 +28,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 # Tests start the program over a thousand times, which must not compile it each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test faults exact check golden screenshots bench dist deploy-check lock clean interop-setup
+.PHONY: setup demo test faults exact nodes check golden screenshots bench dist deploy-check lock clean interop-setup
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.dev interop-setup
@@ -45,10 +45,14 @@ test: setup
 
 # The long forms of what kills, cuts, forks, fills and hangs, and how many faults came: an hour on two cores. The short
 # ones are in `make test`.
-faults: setup exact
+faults: setup exact nodes
 	@scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m long \
 	  --durations=20 $(PYTEST) tests/faults tests/storage/test_ledger_kills.py \
 	  tests/chains/test_solana_answers.py tests/gateway/test_hostile_targets.py tests/deploy
+
+# Many programs on one PostgreSQL, on hosts of their own: network namespaces, so as root. `make faults` has them, too.
+nodes: setup
+	@scripts/with-node $(bin)/python -m pytest -m long --durations=20 $(PYTEST) tests/nodes
 
 # Programs that share PostgreSQL, as exact as one writer: some minutes, each property also without what it needs.
 exact: setup

@@ -265,7 +265,7 @@ def test_a_database_in_use_is_refused(config: Path) -> None:
 
 @pytest.mark.parametrize("role", ["serve", "gateway", "hub"])
 def test_several_processes_on_sqlite_are_refused_and_one_is_not(config: Path, role: str) -> None:
-    sentence = "one process serves; several share a PostgreSQL database, each started by itself"
+    sentence = "one process serves on SQLite; several share a PostgreSQL database"
     command = (role, "--config", config, "--port", "0")
     environ = {"TOLLKEEPER_HUB_URL": "http://127.0.0.1:1"} if role == "gateway" else {}
     for options, given in ((("--workers", "2"), {}), (("--workers=100",), {}), ((), {"TOLLKEEPER_WORKERS": "2"})):

@@ -73,7 +73,7 @@ for name, command in _COMMANDS.items():
 
 Host = Annotated[str | None, typer.Option(help="The address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="The port to listen on.", min=0, max=65535)]
-Workers = Annotated[int | None, typer.Option(help="How many processes serve: on SQLite one.", min=1, max=WORKERS_MAX)]
+Workers = Annotated[int | None, typer.Option(help="How many processes serve; on SQLite one.", min=1, max=WORKERS_MAX)]
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature of a callback

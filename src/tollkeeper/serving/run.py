@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -16,6 +17,7 @@ from tollkeeper.serving.machine import machine_findings
 from tollkeeper.serving.process.descriptors import use_all_descriptors
 from tollkeeper.serving.process.heap import set_up_heap
 from tollkeeper.serving.process.imports import collect_rarely
+from tollkeeper.serving.process.workers import WorkerPlace, Workers, place_of_worker
 from tollkeeper.serving.reloading import Reloading
 from tollkeeper.settings import Role, wants_colours
 
@@ -34,10 +36,33 @@ def serve(settings: Settings, read: Callable[[], Settings]) -> None:
     use_all_descriptors()
     set_up_heap()
     configure_logs(settings.log_level, settings.log_format, colours=wants_colours(sys.stderr))
-    for finding in (*exposures(settings), *machine_findings(settings.role)):
-        _LOG.warning("setting_unwise", setting=finding.name, problem=finding.problem, remedy=finding.remedy)
+    place = place_of_worker()
+    if place is None:
+        for finding in (*exposures(settings), *machine_findings(settings.role)):
+            _LOG.warning("setting_unwise", setting=finding.name, problem=finding.problem, remedy=finding.remedy)
+        if settings.workers > 1:
+            _serve_by_workers(settings)
+            return
+    else:
+        settings = _of_worker(settings, place)
     reloading = Reloading(settings, read)
-    run(until_signalled(lambda stop: serve_until(settings, stop, reloading), reloading.reload))
+    run(until_signalled(lambda stop: serve_until(settings, stop, reloading, place), reloading.reload))
+
+
+def _serve_by_workers(settings: Settings) -> None:
+    """Have several processes serve until a signal. Raises: StartError."""
+    with listen(settings.host, settings.port) as listening:
+        workers = Workers(settings.workers, listening)
+        run(until_signalled(workers.keep, lambda: workers.signal(signal.SIGHUP)))
+    _LOG.info("stopped")
+
+
+def _of_worker(settings: Settings, place: WorkerPlace) -> Settings:
+    """The settings with an address of its own for metrics: the first worker has the one that is set, others follow."""
+    if settings.metrics_address is None or not settings.metrics_address[1]:
+        return settings
+    host, port = settings.metrics_address
+    return replace(settings, metrics_address=(host, port + place.number))
 
 
 def _tell_of_dashboard(settings: Settings) -> None:
@@ -47,10 +72,10 @@ def _tell_of_dashboard(settings: Settings) -> None:
         _LOG.info("dashboard", url=settings.app_url + "/app")
 
 
-async def serve_until(settings: Settings, stop: asyncio.Event, reloading: Reloading) -> None:
+async def serve_until(settings: Settings, stop: asyncio.Event, reloading: Reloading, place: WorkerPlace | None) -> None:
     """Serve until `stop` is set, finish the accepted requests, close. Raises: ListenError, StorageError."""
     # Listening comes first: a port that is taken must not cost a start of everything, and early callers wait in line.
-    listening = listen(settings.host, settings.port)
+    listening = listen(settings.host, settings.port) if place is None else place.listening
     from tollkeeper.serving.composition import compose  # noqa: PLC0415 - most of the start's time, behind listening
 
     try:

@@ -43,10 +43,8 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.keys.sealing import KeyRing
 
-WORKERS_MAX: Final = 1_000_000  # that are refused by their number, and not as no number
-_ONE_WORKER: Final = (
-    "one process serves; several share a PostgreSQL database, each started by itself; nothing was started"
-)
+WORKERS_MAX: Final = 256
+_ONE_WORKER: Final = "one process serves on SQLite; several share a PostgreSQL database; nothing was started"
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_METRICS_ADDRESS: Final = (DEFAULT_HOST, 8403)
 DEFAULT_PORT: Final = {Role.SERVE: 8402, Role.GATEWAY: 8402, Role.HUB: 8404}
@@ -101,7 +99,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
     networks = _networks(sources, role)
     confirm_nodes = _confirm_nodes(sources, networks)
     encryption_keys, auth_keys, signer_keys = _keys(sources, role)
-    _require_one_worker(sources)
+    database_url = _database_url(sources, role)
     return Settings(
         role=role,
         config_path=path,
@@ -109,7 +107,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         port=port,
         public_url=public_url,
         hub_url=_hub_url(sources, role, {public_url.text, text_of.local_url(host, port)}),
-        database_url=_database_url(sources, role),
+        database_url=database_url,
         files=_files(sources),
         networks=networks,
         default_network=_default_network(sources, role, networks),
@@ -141,6 +139,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
             take("request_log_days", text_of.whole_number(1, 3650), REQUEST_LOG_DAYS),
             take("statistics_days", text_of.whole_number(1, 36_500), STATISTICS_DAYS),
         ),
+        workers=_workers(sources, database_url),
         call_body_size_bytes=take("call_body_max_mb", text_of.whole_number(1, 10**6), CALL_BODY_SIZE_BYTES >> 20) << 20,
     )
 
@@ -175,10 +174,12 @@ def _patience(sources: Sources) -> Patience:
     return replace(default, idle_seconds=sources.take("idle_timeout_seconds", seconds, default.idle_seconds))
 
 
-def _require_one_worker(sources: Sources) -> None:
-    """Refuse several processes: a SQLite database is one process's."""
-    if sources.take("workers", text_of.whole_number(1, WORKERS_MAX), 1) > 1:
-        sources.report("workers", _ONE_WORKER, "leave it out, or set it to 1")
+def _workers(sources: Sources, database_url: str) -> int:
+    """Return how many processes serve: a SQLite database is one process's."""
+    count = sources.take("workers", text_of.whole_number(1, WORKERS_MAX), 1)
+    if count > 1 and database_url.startswith("sqlite:"):
+        sources.report("workers", _ONE_WORKER, "leave it out, or name a PostgreSQL database in database_url")
+    return count
 
 
 def _confirm_nodes(sources: Sources, networks: Mapping[str, NetworkSettings]) -> int:

@@ -147,6 +147,7 @@ class Settings:
     confirm_nodes: int = 0  # how many of a network's nodes must show an outcome; 0: two where others can be reached
     batch_queue_depth: int = 16  # fewer settlements under way go alone: a wait for company would only delay them
     exports_spans: bool = False  # OpenTelemetry's environment names a collector
+    workers: int = 1  # processes that serve
     metrics_address: tuple[str, int] | None = None  # None: there are no metrics
     request_limits: RequestLimits = field(default_factory=RequestLimits)
     patience: Patience = field(default_factory=Patience)

@@ -115,6 +115,7 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
         ("min_price", format_usdc(settings.min_price_micro)),
         ("log_level", settings.log_level.value),
         ("log_format", settings.log_format.value),
+        ("workers", str(settings.workers)),
         ("metrics_address", _endpoint(settings.metrics_address)),
         ("idle_timeout_seconds", str(settings.patience.idle_seconds)),
         ("shutdown_timeout_seconds", str(settings.shutdown_timeout_seconds)),

@@ -6,6 +6,7 @@ Promises:
 - Memory that was freed goes back to the system where it is much (`heap`).
 - Whatever is done before the thousand modules are imported makes the start sooner or smaller, and changes nothing else
   (`imports`).
+- Workers of one command take callers from one listener, and one that dies is started again (`workers`).
 
 Nothing here knows a PayGate or a payment.
 

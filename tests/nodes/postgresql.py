@@ -1,0 +1,88 @@
+"""A PostgreSQL server that hosts reach, which a test stops, kills and starts again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from tests.engines import programs, said_to, wait_for_server
+
+_USER: Final[dict[str, Any]] = {"user": "nobody"} if os.geteuid() == 0 else {}
+_SETTINGS: Final = {
+    "fsync": "off",  # processes die here, no machine does
+    "max_connections": "200",
+    "deadlock_timeout": "100ms",
+    "log_min_messages": "fatal",
+    "track_commit_timestamp": "on",
+}
+
+
+class Server:
+    """One server: `url` is its database's."""
+
+    def __init__(self, address: str, port: int) -> None:
+        self.address, self.port = address, port
+        self.directory = Path(tempfile.mkdtemp(prefix="tk-nodes-pg-"))
+        if _USER:
+            shutil.chown(self.directory, _USER["user"])
+        self.data = self.directory / "data"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.settings = dict(_SETTINGS)
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://tollkeeper@{self.address}:{self.port}/shared"
+
+    def make(self) -> None:
+        """A new database directory, started, with an empty database."""
+        words = ["-D", str(self.data), "-U", "tollkeeper", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C"]
+        self.run("initdb", *words)
+        with (self.data / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all 0.0.0.0/0 trust\nhost replication all 0.0.0.0/0 trust\n")
+        self.start()
+        said_to(self.url.replace("/shared", "/postgres"), "CREATE DATABASE shared")
+
+    def run(self, program: str, *words: str) -> None:
+        """Carry out one of PostgreSQL's programs, as its user."""
+        command: list[str | Path] = [programs() / program, *words]
+        subprocess.run(command, check=True, cwd=self.directory, stdout=subprocess.DEVNULL, **_USER)
+
+    def start(self, *, waits: bool = True) -> None:
+        """Start it, after a kill too."""
+        words = [f"-c{name}={value}" for name, value in self.settings.items()]
+        words += [f"-clisten_addresses={self.address}", f"-cport={self.port}"]
+        command: list[str | Path] = [programs() / "postgres", "-D", self.data, "-k", str(self.directory), *words]
+        self.process = subprocess.Popen(
+            command, cwd=self.directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **_USER
+        )
+        if waits:
+            wait_for_server(self.url.replace("/shared", "/postgres"))
+
+    def kill(self) -> None:
+        """SIGKILL of the server and of all its children, as the machine's end would be."""
+        assert self.process is not None
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        for pid in (self.process.pid, *map(int, children)):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self.process.wait()
+        (self.data / "postmaster.pid").unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        """End it at once, in order."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(60)
+
+    def remove(self) -> None:
+        """End it, and remove what it wrote."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
