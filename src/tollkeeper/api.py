@@ -23,6 +23,7 @@ from litestar.exceptions import HTTPException
 from msgspec import Struct
 
 from tollkeeper.core.api.bodies import Pagination
+from tollkeeper.core.api.csv_table import MEDIA_TYPE
 from tollkeeper.core.api.errors import ApiError, Code, ErrorType, invalid, missing
 from tollkeeper.core.api.strict_json import parse_json
 from tollkeeper.core.limits import HISTORY_LIMIT_MAX, JSON_BODY_SIZE_BYTES, LIST_LIMIT_DEFAULT, OFFSET_MAX
@@ -128,6 +129,16 @@ def unless_known(
     if is_known(tag, request.headers.get("if-none-match", "")):
         return Response(b"", status_code=304, headers=own)
     return ok(body, headers=own)
+
+
+def table_unless_known(request: HttpRequest, table: str, total: int, headers: Mapping[str, str]) -> Response[bytes]:
+    """The same answer as CSV; how many rows there are in all is told beside it."""
+    content = table.encode()
+    tag = etag_of(content + str(total).encode())
+    if is_known(tag, request.headers.get("if-none-match", "")):
+        return Response(b"", status_code=304, headers={**headers, "ETag": tag})
+    own = {**headers, "X-Total-Count": str(total), "X-Content-Type-Options": "nosniff", "ETag": tag}
+    return Response(content, headers=own, media_type=MEDIA_TYPE)
 
 
 def etag_of(content: bytes) -> str:

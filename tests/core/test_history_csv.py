@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.core.settlement.history_csv import COLUMNS, history_csv, prefers_csv
+from tollkeeper.core.api.csv_table import prefers_csv
+from tollkeeper.core.settlement.history_csv import COLUMNS, history_csv
 
 
 def read(text: str) -> list[dict[str, str]]:

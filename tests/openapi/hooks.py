@@ -139,7 +139,7 @@ def before_call(context: schemathesis.HookContext, case: schemathesis.Case[Any],
 
 
 def _meant_body(case: schemathesis.Case[Any], name: str, body: dict[str, Any]) -> dict[str, Any]:
-    if name in {"createPayGate", "updatePayGate"}:
+    if name in {"createPayGate", "updatePayGate", "testTarget"}:
         fields = _body_schema(name, str(case.media_type)).get("properties", {})
         return {
             field: OF_GATES[field]()

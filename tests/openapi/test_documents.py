@@ -31,9 +31,14 @@ gateway PUT /api/v1/paygates/{gate_id}
 gateway DELETE /api/v1/paygates/{gate_id}
 gateway POST /api/v1/paygates/{gate_id}/claim
 gateway POST /api/v1/paygates/{gate_id}/secret
+gateway POST /api/v1/paygates/{gate_id}/test
 gateway GET /api/v1/paygates/{gate_id}/stats
 gateway GET /api/v1/paygates/{gate_id}/requests
 gateway GET /api/v1/stats
+gateway GET /api/v1/requests
+gateway GET /api/v1/payments
+gateway GET /api/v1/events
+gateway POST /api/v1/sandbox/pay
 gateway GET /api/v1/credits
 gateway POST /api/v1/solana/transactions
 gateway POST /api/v1/transfer
@@ -100,6 +105,8 @@ def test_every_listing_comes_in_pages(described: Described) -> None:
     assert listings == {
         ("gateway GET /api/v1/paygates", True),
         ("gateway GET /api/v1/paygates/{gate_id}/requests", True),
+        ("gateway GET /api/v1/requests", True),
+        ("gateway GET /api/v1/payments", True),
         ("gateway GET /api/v1/credits", True),
         ("gateway GET /api/v1/paygates/{gate_id}/stats", False),
         ("gateway GET /api/v1/stats", False),

@@ -41,6 +41,9 @@ from tollkeeper.gateway.files import Files
 from tollkeeper.gateway.gate_cache import Gates
 from tollkeeper.gateway.limiting import ApiLimits, LimitedApi, UnpaidLimit
 from tollkeeper.gateway.management import operations
+from tollkeeper.gateway.management.feed import OwnerFeed
+from tollkeeper.gateway.management.owner_list_routes import owner_list_routes
+from tollkeeper.gateway.management.owner_lists import OwnerLists
 from tollkeeper.gateway.management.ownership import Ownership
 from tollkeeper.gateway.management.paygates import Management, paygate_routes
 from tollkeeper.gateway.management.statistics import Reports, stats_routes
@@ -58,6 +61,7 @@ from tollkeeper.gateway.transfers.service import DirectTransfers, transfer_route
 from tollkeeper.storage.engine.database import StorageError, unit_of_work
 from tollkeeper.storage.engine.nodes import LivingNodes
 from tollkeeper.storage.gateway.file_rows import cut_all_uploads
+from tollkeeper.storage.gateway.owner_lists import OwnerRows
 from tollkeeper.storage.gateway.paygates import PayGates
 from tollkeeper.storage.gateway.settled_assets import SettledAssets
 from tollkeeper.storage.gateway.statistics import Statistics
@@ -185,6 +189,8 @@ class Gateway:
         self.calls = PayGateHandler(context)
         self.management = self._managing(random_bytes)
         self.reports = Reports(self.management, statistics, config.kept)
+        self.lists = OwnerLists(self.management, OwnerRows(database))
+        self.feed = OwnerFeed(self.lists)
         self.transfers = self._transferring()
         self.unsigned_payments = UnsignedPayments(self.gates, self.token_accounts, random_bytes)
         self._recovery = PurchaseRecovery(self.buying)
@@ -417,8 +423,15 @@ def _files(config: GatewayConfig, database: Database, store: FileStore) -> Files
     )
 
 
-def create_app(gateway: Gateway, beside: Sequence[ASGIRouteHandler | HTTPRouteHandler] = ()) -> ASGIApp:
-    """The ASGI application: everything but the calls of PayGates. `beside`: what the pages need and nobody else."""
+def create_app(
+    gateway: Gateway,
+    beside: Sequence[ASGIRouteHandler | HTTPRouteHandler] = (),
+    more: Sequence[HTTPRouteHandler] = (),
+) -> ASGIApp:
+    """The ASGI application: everything but the calls of PayGates.
+
+    `beside`: what the pages need and nobody else. `more`: what the API has beside its own, as in a sandbox.
+    """
 
     @route(operations.HEALTH)
     async def healthz() -> Response[bytes]:
@@ -446,8 +459,10 @@ def create_app(gateway: Gateway, beside: Sequence[ASGIRouteHandler | HTTPRouteHa
         *paygate_routes(gateway.management, gateway.uploads),
         *credit_routes(Balances(gateway.purchases, gateway.config.token_keys), gateway.payments, gateway.auth),
         *stats_routes(gateway.reports),
+        *owner_list_routes(gateway.lists, gateway.feed),
         *transfer_routes(gateway.transfers),
         *unsigned_payment_routes(gateway.unsigned_payments),
+        *more,
     ]
     described = description_routes("Tollkeeper gateway", gateway.config.public_url, handlers, CALLS)
     management = Handlers(

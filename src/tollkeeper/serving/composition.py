@@ -160,9 +160,11 @@ def _gateway_app(gateway: Gateway, settings: Settings, assets: Assets, play: Pla
     from tollkeeper.gateway.app import create_app
     from tollkeeper.web.dashboard.routes import Dashboard
     from tollkeeper.web.home import home_routes
+    from tollkeeper.web.play import play_routes
 
     dashboard = Dashboard(gateway, assets, settings.app_url, play)
-    return create_app(gateway, [assets.route(), dashboard.route(), *home_routes(gateway, assets, settings.app_url)])
+    home = home_routes(gateway, assets, settings.app_url)
+    return create_app(gateway, [assets.route(), dashboard.route(), *home], play_routes(gateway.management, play))
 
 
 def _hub_app(hub: Hub) -> ASGIApp:

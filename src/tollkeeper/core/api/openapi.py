@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta, Struct
 from msgspec.json import schema_components
 
-from tollkeeper.core.api.bodies import Error, HeaderText, Schema
+from tollkeeper.core.api.bodies import Error, HeaderText, NumberText, Schema
 from tollkeeper.core.api.errors import TABLE, Code
 from tollkeeper.core.limits import HISTORY_LIMIT_MAX, LIST_LIMIT_DEFAULT, OFFSET_MAX
 
@@ -96,6 +96,11 @@ IDEMPOTENCY_KEY: Final = header(
     Annotated[str, Meta(pattern="^[!-~]{1,255}$")],
 )
 PREFER_WAIT: Final = header("Prefer", "wait=N: wait for at most N seconds (RFC 7240).", str)
+# Of a listing that is given as a table too.
+CSV: Final = {"text/csv": str}
+ROWS_IN_ALL: Final = {
+    "X-Total-Count": Annotated[NumberText, Meta(description="Of a table: how many there are in all.")]
+}
 OFFSET: Final = query("offset", {"type": "integer", "minimum": 0, "maximum": OFFSET_MAX, "default": 0})
 
 

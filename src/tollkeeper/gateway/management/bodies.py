@@ -58,14 +58,15 @@ ReceiptOfVersion2: TypeAlias = Annotated[
         "(CAIP-2); amount 0 where held credits were spent, errorReason where success is false."
     ),
 ]
+Method: TypeAlias = Annotated[str, Meta(pattern=f"^ *{_METHOD} *(, *{_METHOD} *)*$")]
 _PriceOrNumber: TypeAlias = PriceAsked | Annotated[float, Meta(gt=0, le=999_999_999_999)]
 _Seconds: TypeAlias = Annotated[int, Meta(ge=1, le=CREDITS_EXPIRE_AFTER_MAX_SECONDS, description="seconds")]
 _TargetHeader: TypeAlias = Annotated[str, Meta(pattern=r"^([!-~]([\t -~]*[!-~])?)?$")]
-_TargetHeaders: TypeAlias = Annotated[
+TargetHeaders: TypeAlias = Annotated[
     dict[str, _TargetHeader],
     Meta(max_length=TARGET_HEADERS_MAX, description="Sent to the target; the values are never shown again."),
 ]
-_TargetUrl: TypeAlias = Annotated[
+TargetUrl: TypeAlias = Annotated[
     str, Meta(min_length=1, max_length=TARGET_URL_LENGTH, extra_json_schema={"format": "uri"})
 ]
 _FileContent: TypeAlias = Annotated[str, Meta(extra_json_schema={"contentMediaType": "application/octet-stream"})]
@@ -84,7 +85,7 @@ class Settable(Struct, rename="camel", forbid_unknown_fields=True):
     credits: Annotated[int, Meta(ge=1, le=CREDITS_MAX, description="Calls of one purchase")] | UnsetType = UNSET
     title: Annotated[str, Meta(max_length=TITLE_LENGTH, pattern=_LINES)] | UnsetType = UNSET
     description: Annotated[str, Meta(max_length=DESCRIPTION_LENGTH, pattern=_LINES)] | UnsetType = UNSET
-    method: Annotated[str, Meta(pattern=f"^ *{_METHOD} *(, *{_METHOD} *)*$")] | UnsetType = UNSET
+    method: Method | UnsetType = UNSET
     network: NetworkAsked | UnsetType = UNSET
     accepts: Annotated[list[RecipientAsked], Meta(max_length=ACCEPTS_MAX)] | UnsetType = UNSET
     mime_type: Annotated[str, Meta(pattern=f"^{_PART}/{_PART}$")] | UnsetType = UNSET
@@ -103,14 +104,14 @@ class UrlFields(Settable):
     allow_subpaths: bool | UnsetType = UNSET
     stream: bool | UnsetType = UNSET
     on_failure: OnFailure | UnsetType = UNSET
-    target_headers: _TargetHeaders | UnsetType = UNSET
+    target_headers: TargetHeaders | UnsetType = UNSET
 
 
 class CreatePayGate(UrlFields, kw_only=True):
     """A gate to make; a price is taken as a number where its text is such a decimal."""
 
     price: _PriceOrNumber
-    target_url: _TargetUrl
+    target_url: TargetUrl
     slug: Slug | UnsetType | None = UNSET
     payment_address: WalletAddress | UnsetType | None = UNSET
     resource_type: Literal["url"] | UnsetType = UNSET
@@ -122,7 +123,7 @@ class UpdatePayGate(UrlFields):
     more: ClassVar[Schema] = {"minProperties": 1}
 
     price: _PriceOrNumber | UnsetType = UNSET
-    target_url: _TargetUrl | UnsetType = UNSET
+    target_url: TargetUrl | UnsetType = UNSET
     payment_address: WalletAddress | UnsetType = UNSET
     resource_type: Literal["url", "file"] | UnsetType = UNSET
 

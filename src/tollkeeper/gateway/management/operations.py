@@ -11,13 +11,15 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from tollkeeper.core.api.bodies import Settled, StatusBody
+from tollkeeper.core.api.bodies import Settled, StatusBody, WalletAddress
 from tollkeeper.core.api.errors import Code
 from tollkeeper.core.api.openapi import (
+    CSV,
     IDEMPOTENCY_KEY,
     JSON,
     OFFSET,
     PREFER_WAIT,
+    ROWS_IN_ALL,
     Bearer,
     Operation,
     ResponseSpec,
@@ -30,7 +32,7 @@ from tollkeeper.core.api.openapi import (
 )
 from tollkeeper.core.limits import SEARCH_LENGTH
 from tollkeeper.core.paygates.statistics import RequestOutcome
-from tollkeeper.gateway.management import bodies
+from tollkeeper.gateway.management import bodies, owner_bodies
 from tollkeeper.gateway.management.idempotency import UNGUESSABLE_LENGTH
 
 _paygates = partial(Operation, tag="paygates", is_limited=True, bearer=Bearer.OPTIONAL)
@@ -45,9 +47,13 @@ _OF_ONE: Final = (*_CALLER, Code.NOT_FOUND)
 _ADDRESSES: Final = (Code.INVALID_ADDRESS, Code.INVALID_NETWORK, Code.PAYLOAD_TOO_LARGE)
 _FIELDS: Final = (Code.MISSING_PARAMETER, Code.INVALID_AMOUNT, *_ADDRESSES)
 _ONCE: Final = f"{IDEMPOTENCY_KEY.description} Without a login it has at least {UNGUESSABLE_LENGTH} characters."
+_UPSTREAM: Final = (
+    *(Code.UPSTREAM_TIMEOUT, Code.UPSTREAM_UNREACHABLE, Code.UPSTREAM_INVALID, Code.UPSTREAM_BLOCKED),
+    Code.UPSTREAM_TOO_LARGE,
+)
 _ASKED_NEXT: Final = (
     *("readPayGate", "updatePayGate", "claimPayGate", "replaceSecret"),
-    *("payGateStatistics", "payGateRequests", "deletePayGate"),
+    *("payGateStatistics", "payGateRequests", "testTarget", "deletePayGate"),
 )
 
 CREATE: Final = _paygates(
@@ -117,6 +123,18 @@ REPLACE_SECRET: Final = _paygates(
     answers=answer("The secret", bodies.SecretBody),
     codes=(*_OF_ONE, Code.CONFLICT),
 )
+TEST: Final = _paygates(
+    "testTarget",
+    "post /api/v1/paygates/{gate_id}/test",
+    "Ask a PayGate's target once",
+    description="As a call without a body would, by the rules of every call. Nobody is charged. What the body leaves "
+    "out is the PayGate's own.",
+    parameters=(_ID,),
+    request={JSON: owner_bodies.TargetTestRequest},
+    request_required=False,
+    answers=answer("What the target answered", owner_bodies.TargetTested),
+    codes=(*_OF_ONE, *_UPSTREAM, Code.PAYLOAD_TOO_LARGE),
+)
 DELETE: Final = _paygates(
     "deletePayGate",
     "delete /api/v1/paygates/{gate_id}",
@@ -158,6 +176,51 @@ REQUESTS: Final = _statistics(
     parameters=(_ID, limit(), OFFSET, query("outcome", RequestOutcome)),
     answers=read("A page", bodies.RequestPage),
     codes=_OF_ONE,
+)
+_WHEN: Final = (
+    query("from", _MOMENT, "ISO 8601 time or day; thirty days ago where it is left out"),
+    query("to", _MOMENT, "ISO 8601 time or day; now where it is left out"),
+)
+_OF_OWNER: Final = (
+    query("paygate", Annotated[int, Meta(ge=1, le=2**53 - 1)], "The number of one PayGate"),
+    query("payer", WalletAddress),
+    *_WHEN,
+)
+_owned = partial(Operation, tag="statistics", is_limited=True, bearer=Bearer.REQUIRED)
+_OWNED: Final = (*_CALLER, Code.NOT_FOUND, Code.INVALID_ADDRESS)
+OWNER_REQUESTS: Final = _owned(
+    "ownerRequests",
+    "get /api/v1/requests",
+    "The requests at all your PayGates",
+    description="Newest first; as a table where Accept prefers text/csv.",
+    parameters=(limit(), OFFSET, query("outcome", RequestOutcome), *_OF_OWNER),
+    answers=read("A page", owner_bodies.OwnerRequestPage, CSV, ROWS_IN_ALL),
+    codes=_OWNED,
+)
+OWNER_PAYMENTS: Final = _owned(
+    "ownerPayments",
+    "get /api/v1/payments",
+    "The payments at all your PayGates",
+    description="Newest first; as a table where Accept prefers text/csv.",
+    parameters=(
+        limit(),
+        OFFSET,
+        query("status", {"type": "string", "enum": ["pending", "paid", "failed", "void", "parked"]}),
+        query("held", {"type": "string", "enum": ["true"]}, "Only those of which credits are left"),
+        *_OF_OWNER,
+    ),
+    answers=read("A page", owner_bodies.OwnerPaymentPage, CSV, ROWS_IN_ALL),
+    codes=_OWNED,
+)
+EVENTS: Final = _owned(
+    "events",
+    "get /api/v1/events",
+    "What happens at your PayGates, as it happens",
+    description="Server-sent events: sales, calls and failures, each as a request of `ownerRequests`. A stream ends "
+    "after some seconds; asked again with the id of its last event, it goes on behind that.",
+    parameters=(header("Last-Event-ID"), query("since", Annotated[int, Meta(ge=0, lt=2**47)], "Unix time in ms")),
+    answers={200: ResponseSpec("The events", {"text/event-stream": str})},
+    codes=(*_CALLER, Code.RATE_LIMITED),
 )
 CREDITS: Final = _buying(
     "credits",
@@ -226,4 +289,19 @@ READY: Final = _operation(
     "Do the database and the hub answer?",
     answers=answer("They do", bodies.Ready),
     codes=(Code.UNAVAILABLE,),
+)
+PLAY_PAYMENT: Final = Operation(
+    "playPayment",
+    "post /api/v1/sandbox/pay",
+    "Let the test buyer pay for one call of a PayGate",
+    tag="sandbox",
+    description="With play money; only a sandbox has it.",
+    bearer=Bearer.OPTIONAL,
+    is_limited=True,
+    request={JSON: owner_bodies.PlayRequest},
+    answers=answer("What the test buyer got", owner_bodies.PlayedCall),
+    codes=(
+        *(Code.MISSING_PARAMETER, Code.PAYLOAD_TOO_LARGE, Code.NOT_FOUND, Code.UNAVAILABLE),
+        *(Code.AUTH_REQUIRED, Code.INVALID_TOKEN, Code.FORBIDDEN),
+    ),
 )

@@ -6,7 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.api import clock_ms, iso, page_parameters, pagination
+from tollkeeper.api import clock_ms, integer_parameter, iso, page_parameters, pagination
+from tollkeeper.core.api.csv_table import csv_table
 from tollkeeper.core.api.errors import ApiError, Code, invalid
 from tollkeeper.core.paygates.statistics import DAY_MS, RequestOutcome, Span
 from tollkeeper.core.purchases import PurchaseState
@@ -17,9 +18,9 @@ from tollkeeper.storage.gateway.owner_lists import RowFilter
 from tollkeeper.storage.ledger.purchase_rows import in_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from tollkeeper.core.json_types import JsonObject
+    from tollkeeper.core.json_types import JsonMapping, JsonObject
     from tollkeeper.gateway.management.paygates import Management
     from tollkeeper.storage.engine.database import Row
     from tollkeeper.storage.gateway.owner_lists import OwnerRows
@@ -28,6 +29,14 @@ _DEFAULT_DAYS: Final = 30
 _ATTENTION_MS: Final = DAY_MS
 _LONG_MS: Final = 60_000
 _FOREVER_MS: Final = 2**47
+REQUEST_COLUMNS: Final = (
+    *("at", "requestId", "paygateId", "slug", "method", "status", "outcome", "code", "durationUs"),
+    *("purchaseId", "payer", "network", "sale"),
+)
+PAYMENT_COLUMNS: Final = (
+    *("createdAt", "paidAt", "id", "paygateId", "slug", "title", "status", "amount", "credits", "remaining"),
+    *("network", "payer", "transaction", "failure"),
+)
 # What an owner calls the states of a payment.
 STATES: Final = {
     PurchaseState.CLAIMED: "pending",
@@ -56,9 +65,7 @@ class OwnerLists:
     async def requests(self, bearer: str | None, query: Mapping[str, str]) -> JsonObject:
         """Requests, newest first. Filters: paygate, outcome, payer, from, to. Raises: INVALID_PARAMETER, FORBIDDEN."""
         limit, offset = page_parameters(query)
-        outcome = query.get("outcome", "")
-        if outcome and outcome not in set(RequestOutcome):
-            raise invalid("outcome", f"outcome must be one of {', '.join(RequestOutcome)}")
+        outcome = _word(query, "outcome", RequestOutcome)
         rows, total = await self.rows.requests(await self._filter(bearer, query), outcome, limit, offset)
         return {"data": [_request(row) for row in rows], "pagination": pagination(total, limit, offset)}
 
@@ -75,12 +82,11 @@ class OwnerLists:
         Raises: INVALID_PARAMETER, FORBIDDEN.
         """
         limit, offset = page_parameters(query)
-        status = query.get("status", "")
-        if status and status not in _STATE_OF:
-            raise invalid("status", f"status must be one of {', '.join(_STATE_OF)}")
+        status = _word(query, "status", _STATE_OF)
         state = _STATE_OF[status].value if status else ""
+        held = _word(query, "held", ("true",)) != ""
         wanted = await self._filter(bearer, query)
-        rows, total = await self.rows.payments(wanted, state, limit, offset, held=query.get("held") == "true")
+        rows, total = await self.rows.payments(wanted, state, limit, offset, held=held)
         return {"data": [_payment(row) for row in rows], "pagination": pagination(total, limit, offset)}
 
     async def payment(self, bearer: str | None, purchase_id: str) -> JsonObject:
@@ -132,25 +138,36 @@ class OwnerLists:
     async def _filter(self, bearer: str | None, query: Mapping[str, str]) -> RowFilter:
         """Raises: INVALID_PARAMETER; FORBIDDEN and NOT_FOUND for a gate that is not the caller's."""
         wallet, gate_id = await self.wallet(bearer), 0
-        if text := query.get("paygate"):
-            if not (text.isascii() and text.isdigit() and len(text) <= 16):
-                raise invalid("paygate", "paygate must be the number of a PayGate")
-            gate_id = int(text)
+        if "paygate" in query:
+            gate_id = integer_parameter(query, "paygate", low=1, high=2**53 - 1, default=None)
             await self.management.managed(bearer, gate_id)
-        payer = query.get("payer", "")
+        payer = query.get("payer")
         now_ms = clock_ms()
         return RowFilter(
             wallet,
             _moment(query, "from", now_ms - _DEFAULT_DAYS * DAY_MS),
             _moment(query, "to", _FOREVER_MS),
             gate_id,
-            parse_wallet(payer, field="payer") if payer else "",
+            "" if payer is None else parse_wallet(payer, field="payer"),
         )
+
+
+def table_of(columns: Sequence[str], rows: Iterable[JsonMapping]) -> str:
+    """Return these columns of rows as CSV."""
+    return csv_table(columns, ([row[column] for column in columns] for row in rows))
+
+
+def _word(query: Mapping[str, str], name: str, words: Iterable[str]) -> str:
+    """Return one of these words; empty where none is asked for. Raises: INVALID_PARAMETER."""
+    word = query.get(name)
+    if word is not None and word not in set(words):
+        raise invalid(name, f"{name} must be one of {', '.join(words)}")
+    return word or ""
 
 
 def _moment(query: Mapping[str, str], name: str, default_ms: int) -> int:
     text = query.get(name)
-    if not text:
+    if text is None:
         return default_ms
     when_ms = parse_time(text)
     if when_ms is None:

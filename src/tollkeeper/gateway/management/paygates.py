@@ -315,6 +315,8 @@ class Management:
         caller = await self.ownership.caller(bearer)
         gate = None if gate_id is None else await self._managed_by(caller, gate_id)
         self.ownership.may_create(caller)
+        for name in given.keys() - {"targetUrl", "method", "targetHeaders"}:
+            raise invalid(name, f"{name} takes no part in a test")
         if gate is not None and gate.file is not None:
             raise invalid("resourceType", "a file PayGate has no target to test")
         if gate is None and not given.get("targetUrl"):
@@ -479,9 +481,16 @@ def paygate_routes(management: Management, uploads: Uploads) -> list[HTTPRouteHa
         secret = await management.replace_secret(bearer_token(request.headers), gate_id_of(request))
         return ok(secret, headers={"Cache-Control": "no-store"})
 
+    @route(operations.TEST)
+    async def test(request: HttpRequest) -> Response[bytes]:
+        """Contract 11: charges nobody."""
+        data = await read_body(request.stream(), request.scope["headers"])
+        given = parse_json_object(data) if data else {}
+        return ok(await management.test_target(bearer_token(request.headers), given, gate_id_of(request)))
+
     @route(operations.DELETE)
     async def remove(request: HttpRequest) -> Response[bytes]:
         """Contract 2: soft; the answer says how many bought credits it voids."""
         return ok(await management.delete(bearer_token(request.headers), gate_id_of(request)))
 
-    return [create, page, read, update, claim, replace_secret, remove]
+    return [create, page, read, update, claim, replace_secret, test, remove]

@@ -16,18 +16,18 @@ from msgspec import UNSET, to_builtins
 from tollkeeper.api import (
     HttpRequest,
     bearer_token,
-    etag_of,
-    is_known,
     iso,
     page_parameters,
     pagination,
     query_of,
+    table_unless_known,
     unless_known,
 )
+from tollkeeper.core.api.csv_table import prefers_csv
 from tollkeeper.core.api.errors import ApiError, Code, invalid
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import NETWORKS, normalise
-from tollkeeper.core.settlement.history_csv import MEDIA_TYPE, history_csv, prefers_csv
+from tollkeeper.core.settlement.history_csv import history_csv
 from tollkeeper.core.settlement.states import UNKNOWN_PAYMENT, Status, public_status
 from tollkeeper.core.wallets import family_of, shown_address
 from tollkeeper.describing import route
@@ -90,13 +90,7 @@ def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
 
 
 def _table(request: AnyRequest, items: list[ShownTransaction], total: int) -> Response[bytes]:
-    """CSV; how many items there are in all is told beside it."""
-    content = history_csv(map(to_builtins, items)).encode()
-    tag = etag_of(content + str(total).encode())
-    if is_known(tag, request.headers.get("if-none-match", "")):
-        return Response(b"", status_code=304, headers={**_NEGOTIATED, "ETag": tag})
-    headers = {**_NEGOTIATED, "X-Total-Count": str(total), "X-Content-Type-Options": "nosniff", "ETag": tag}
-    return Response(content, headers=headers, media_type=MEDIA_TYPE)
+    return table_unless_known(request, history_csv(map(to_builtins, items)), total, _NEGOTIATED)
 
 
 def status_routes(database: Database) -> list[HTTPRouteHandler]:

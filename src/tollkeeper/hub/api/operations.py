@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Final
+from typing import Final
 
-from msgspec import Meta
-
-from tollkeeper.core.api.bodies import AnyObject, EvmAddress, NumberText, Settled, StatusBody
+from tollkeeper.core.api.bodies import AnyObject, EvmAddress, Settled, StatusBody
 from tollkeeper.core.api.errors import Code
 from tollkeeper.core.api.openapi import (
+    CSV,
     IDEMPOTENCY_KEY,
     JSON,
     OFFSET,
     PREFER_WAIT,
+    ROWS_IN_ALL,
     Bearer,
     Operation,
     answer,
@@ -95,8 +95,6 @@ STANDING: Final = _x402(
 )
 HOT: Final = (SUPPORTED, VERIFY, SETTLE, TRANSFER, STANDING)
 
-_TABLE: Final = {"text/csv": str}
-_ROWS: Final = {"X-Total-Count": Annotated[NumberText, Meta(description="Of a table: how many there are in all.")]}
 HISTORY: Final = _history(
     "history",
     "get /api/v1/history",
@@ -109,7 +107,7 @@ HISTORY: Final = _history(
         query("role", {"type": "string", "enum": ["signer", "recipient"]}),
     ),
     bearer=Bearer.REQUIRED,
-    answers=read("A page", bodies.HistoryPage, _TABLE, _ROWS),
+    answers=read("A page", bodies.HistoryPage, CSV, ROWS_IN_ALL),
     codes=(Code.MISSING_PARAMETER, Code.INVALID_NETWORK, *_BEARER),
     links={"transaction": {"settlement_id": "$response.body#/history/0/id"}},
 )
@@ -119,7 +117,7 @@ TRANSACTION: Final = _history(
     "One transaction, for its signer or recipient",
     parameters=(in_path("settlement_id", str),),
     bearer=Bearer.REQUIRED,
-    answers=read("The transaction", bodies.OneTransaction, _TABLE, _ROWS),
+    answers=read("The transaction", bodies.OneTransaction, CSV, ROWS_IN_ALL),
     codes=(Code.NOT_FOUND, *_BEARER),
 )
 PAYMENT: Final = _history(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.configuration import AnonymousPaygates
+from tollkeeper.gateway.management.owner_lists import table_of
 from tollkeeper.gateway.management.paygates import GateFilter
 from tollkeeper.web.dashboard.listing import Paging, as_csv, as_json
 
@@ -46,7 +47,7 @@ class GateList:
         if form == ".json":
             return as_json(body)
         if form == ".csv":
-            return as_csv("paygates", _COLUMNS, [{**gate, **gate["counters"]} for gate in body["data"]])
+            return as_csv("paygates", table_of(_COLUMNS, ({**gate, **gate["counters"]} for gate in body["data"])))
         is_first = not (paging.offset or paging.filters)
         return visit.page(
             "gates.html",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tollkeeper.gateway.management.owner_lists import OwnerLists
-from tollkeeper.storage.gateway.owner_lists import OwnerRows
 from tollkeeper.web.dashboard.account import AccountPages
 from tollkeeper.web.dashboard.gate import GatePage
 from tollkeeper.web.dashboard.gate_editing import GateEditing
@@ -37,9 +35,9 @@ def all_pages(gateway: Gateway, play: Play | None) -> list[DashboardPage]:
     listed = GateList(gateway.management)
     editing = GateEditing(gateway.management, gateway.uploads, gateway.reports)
     account = AccountPages(gateway.auth, gateway.management)
-    rows = OwnerLists(gateway.management, OwnerRows(gateway.database))
+    rows = gateway.lists
     gate = GatePage(gateway.management, gateway.reports, rows)
-    overview = Overview(gateway.management, gateway.reports, rows)
+    overview = Overview(gateway.management, gateway.reports, rows, gateway.feed)
     requests, payments = RequestPages(rows), PaymentPages(rows)
     playing: list[DashboardPage] = []
     if play is not None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.gateway.management.owner_lists import STATES
-from tollkeeper.web.dashboard.listing import Paging, as_csv, as_json
+from tollkeeper.gateway.management.owner_lists import PAYMENT_COLUMNS, STATES, table_of
+from tollkeeper.web.dashboard.listing import Paging, as_csv, as_json, given
 from tollkeeper.web.explanations import STATUSES
 
 if TYPE_CHECKING:
@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from tollkeeper.web.dashboard.visit import PageAnswer, Visit
 
 _FILTERS: Final = ("paygate", "status", "payer", "held", "from", "to")
-_COLUMNS: Final = (
-    *("createdAt", "paidAt", "id", "paygateId", "slug", "title", "status", "amount", "credits", "remaining"),
-    *("network", "payer", "transaction", "failure"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +27,11 @@ class PaymentPages:
     async def show(self, visit: Visit, form: str) -> PageAnswer:
         """Show one page of the payments. Raises: INVALID_PARAMETER, FORBIDDEN."""
         paging = Paging.of(visit.query, *_FILTERS)
-        body = await self.lists.payments(visit.bearer, visit.query)
+        body = await self.lists.payments(visit.bearer, given(visit.query))
         if form == ".json":
             return as_json(body)
         if form == ".csv":
-            return as_csv("payments", _COLUMNS, body["data"])
+            return as_csv("payments", table_of(PAYMENT_COLUMNS, body["data"]))
         return visit.page(
             "payments.html",
             payments=[linked(one) for one in body["data"]],

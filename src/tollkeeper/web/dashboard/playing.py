@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tollkeeper.web.play import pay_gate
+
 if TYPE_CHECKING:
     from tollkeeper.auth import Auth
     from tollkeeper.gateway.management.paygates import Management
@@ -30,5 +32,5 @@ class PlayPages:
         """Let the test buyer buy one call, and show what it got. Raises: NOT_FOUND, FORBIDDEN, UNAVAILABLE."""
         await visit.form()
         gate = await self.management.read(visit.bearer, gate_id)
-        played = await self.play.pay(gate["accessUrl"], gate["method"].partition(",")[0])
+        played = await pay_gate(self.play, gate)
         return visit.page("played.html", gate=gate, played=played)

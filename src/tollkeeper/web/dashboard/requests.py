@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.paygates.statistics import RequestOutcome
-from tollkeeper.web.dashboard.listing import Paging, as_csv, as_json
+from tollkeeper.gateway.management.owner_lists import REQUEST_COLUMNS, table_of
+from tollkeeper.web.dashboard.listing import Paging, as_csv, as_json, given
 from tollkeeper.web.explanations import explain
 
 if TYPE_CHECKING:
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
     from tollkeeper.web.dashboard.visit import PageAnswer, Visit
 
 _FILTERS: Final = ("paygate", "outcome", "payer", "from", "to")
-_COLUMNS: Final = (
-    *("at", "requestId", "paygateId", "slug", "method", "status", "outcome", "code", "durationUs"),
-    *("purchaseId", "payer", "network", "sale"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +27,11 @@ class RequestPages:
     async def show(self, visit: Visit, form: str) -> PageAnswer:
         """Show one page of the log. Raises: INVALID_PARAMETER, FORBIDDEN."""
         paging = Paging.of(visit.query, *_FILTERS)
-        body = await self.lists.requests(visit.bearer, visit.query)
+        body = await self.lists.requests(visit.bearer, given(visit.query))
         if form == ".json":
             return as_json(body)
         if form == ".csv":
-            return as_csv("requests", _COLUMNS, body["data"])
+            return as_csv("requests", table_of(REQUEST_COLUMNS, body["data"]))
         return visit.page(
             "requests.html",
             requests=body["data"],

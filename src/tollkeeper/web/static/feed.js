@@ -10,10 +10,10 @@ events.addEventListener("open", () => { state.textContent = "Live"; });
 events.addEventListener("error", () => { if (events.readyState === EventSource.CLOSED) state.textContent = "Not live: reload the page"; });
 events.addEventListener("message", ({ data }) => {
   const one = JSON.parse(data);
-  if (feed.querySelector(`a[href$="${CSS.escape(one.id)}"]`)) return; // the page had it already
+  if (feed.querySelector(`a[href$="${CSS.escape(one.requestId)}"]`)) return; // the page had it already
   const time = make("time", { dateTime: one.at, textContent: one.at.slice(11, 19) });
-  const link = make("a", { href: `/app/requests/${one.id}` }, time);
-  feed.prepend(make("li", {}, link, " ", one.gate, ": ", make("strong", { className: one.isGood ? "good" : "bad", textContent: one.what })));
+  const link = make("a", { href: `/app/requests/${one.requestId}` }, time);
+  feed.prepend(make("li", {}, link, " ", one.title || one.slug, ": ", make("strong", { className: one.outcome === "served" ? "good" : "bad", textContent: one.sale ? `sold for ${one.sale} USDC` : one.outcome })));
   while (feed.childElementCount > 50) feed.lastElementChild.remove();
   document.getElementById("feed-empty")?.remove();
 });
