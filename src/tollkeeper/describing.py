@@ -1,6 +1,7 @@
 """Registers handlers by their descriptions, and serves what these make: `/openapi.json` and `/docs` (contract 2).
 
-The page is static HTML of ours, without a script, and without anything from elsewhere.
+The page is static HTML of ours, without anything from elsewhere. A sandbox's has a script of ours, by which each
+operation can be tried; nobody else's has any.
 """
 
 from __future__ import annotations
@@ -85,11 +86,12 @@ def description_routes(
     handlers: Sequence[HTTPRouteHandler],
     others: Sequence[Operation],
     in_front: tuple[Code, ...] = (),
+    trying: Callable[[], str] | None = None,
 ) -> list[HTTPRouteHandler]:
     """The routes of the description, to be registered before the handlers.
 
     `others` are operations that are not Litestar's to serve; `in_front`, with what every one may be refused before a
-    handler is asked.
+    handler is asked; `trying`, where the script is by which an operation is tried.
     """
     operations = [
         replace(one, codes=(*one.codes, *in_front)) for one in (*operations_of(handlers), *others, OPENAPI, DOCS)
@@ -105,7 +107,7 @@ def description_routes(
     def made() -> tuple[bytes, bytes]:
         # Only once somebody asks: to make them takes a tenth of a second, and the memory of all schemas.
         described = document(title, text, server_url, operations)
-        return msgspec.json.encode(described), _page(described).encode()
+        return msgspec.json.encode(described), _page(described, None if trying is None else trying()).encode()
 
     @route(OPENAPI)
     async def openapi(request: HttpRequest) -> Response[bytes]:
@@ -115,7 +117,8 @@ def description_routes(
     @route(DOCS)
     async def docs(request: HttpRequest) -> Response[bytes]:
         _, page = await asyncio.to_thread(made)
-        headers = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
+        policy = _POLICY if trying is None else _POLICY + "; script-src 'self'; connect-src 'self'"
+        headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
         return _unless_known(request, page, "text/html", headers)
 
     return [*_options(operations_of([*handlers, openapi, docs])), openapi, docs]
@@ -154,25 +157,28 @@ _STYLE: Final = (
     "pre{border:1px solid #8888;padding:.75rem;overflow:auto;font-size:.85rem}"
     "summary{cursor:pointer;padding:.3rem 0}table{border-collapse:collapse}"
     "td,th{text-align:left;vertical-align:top;padding:.2rem .8rem .2rem 0}"
+    "label{display:block;margin-top:.5rem}input,textarea{font:inherit;width:100%;box-sizing:border-box}"
+    "button{font:inherit;margin:.75rem 0;padding:.3rem 1rem}:focus-visible{outline:2px solid;outline-offset:2px}"
 )
 _HASH: Final = b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _POLICY: Final = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; frame-ancestors 'none'"
 
 
-def _page(described: JsonObject) -> str:
+def _page(described: JsonObject, script: str | None) -> str:
     title = escape(described["info"]["title"])
     by_tag: dict[str, list[str]] = {}
     for path, item in described["paths"].items():
         for method, operation in item.items():
             by_tag.setdefault(operation["tags"][0], []).append(_shown(path, method, operation))
     parts = [f"<h2>{escape(tag)}</h2>" + "".join(shown) for tag, shown in by_tag.items()]
+    tried = "" if script is None else f'<script type="module" src="{escape(script)}"></script>'
     schemas = [
         f'<h3 id="{escape(name)}">{escape(name)}</h3>{_code(schema)}'
         for name, schema in described["components"]["schemas"].items()
     ]
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body><main>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>{tried}</head><body><main>'
         f"<h1>{title}</h1><p>{escape(described['info']['description'])}</p>"
         f"<p>Base URL: <code>{escape(described['servers'][0]['url'])}</code>. For programs: "
         f'<a href="openapi.json">openapi.json</a></p>{"".join(parts)}<h2>schemas</h2>{"".join(schemas)}'
@@ -195,7 +201,8 @@ def _shown(path: str, method: str, operation: JsonObject) -> str:
         for media_type, content in operation.get("requestBody", {}).get("content", {}).items()
     )
     return (
-        f"<details><summary><code>{method.upper()} {escape(path)}</code> {escape(operation['summary'])}</summary>"
+        f'<details data-method="{method}" data-path="{escape(path)}">'
+        f"<summary><code>{method.upper()} {escape(path)}</code> {escape(operation['summary'])}</summary>"
         f"<p>{escape(operation.get('description', ''))}</p><table>{rows}</table>{body}"
         f"<table>{answers}</table></details>"
     )

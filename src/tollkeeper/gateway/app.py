@@ -427,10 +427,12 @@ def create_app(
     gateway: Gateway,
     beside: Sequence[ASGIRouteHandler | HTTPRouteHandler] = (),
     more: Sequence[HTTPRouteHandler] = (),
+    trying: Callable[[], str] | None = None,
 ) -> ASGIApp:
     """The ASGI application: everything but the calls of PayGates.
 
     `beside`: what the pages need and nobody else. `more`: what the API has beside its own, as in a sandbox.
+    `trying`: where the script is that lets a reader of `/docs` try an operation.
     """
 
     @route(operations.HEALTH)
@@ -464,7 +466,7 @@ def create_app(
         *unsigned_payment_routes(gateway.unsigned_payments),
         *more,
     ]
-    described = description_routes("Tollkeeper gateway", gateway.config.public_url, handlers, CALLS)
+    described = description_routes("Tollkeeper gateway", gateway.config.public_url, handlers, CALLS, trying=trying)
     management = Handlers(
         route_handlers=[download, *beside, *described, *handlers],
         exception_handlers={Exception: refused},

@@ -164,7 +164,12 @@ def _gateway_app(gateway: Gateway, settings: Settings, assets: Assets, play: Pla
 
     dashboard = Dashboard(gateway, assets, settings.app_url, play)
     home = home_routes(gateway, assets, settings.app_url)
-    return create_app(gateway, [assets.route(), dashboard.route(), *home], play_routes(gateway.management, play))
+    return create_app(
+        gateway,
+        [assets.route(), dashboard.route(), *home],
+        play_routes(gateway.management, play),
+        None if play is None else lambda: f"assets/{assets.version}/docs.js",
+    )
 
 
 def _hub_app(hub: Hub) -> ASGIApp:

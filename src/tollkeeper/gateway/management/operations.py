@@ -133,7 +133,7 @@ TEST: Final = _paygates(
     request={JSON: owner_bodies.TargetTestRequest},
     request_required=False,
     answers=answer("What the target answered", owner_bodies.TargetTested),
-    codes=(*_OF_ONE, *_UPSTREAM, Code.PAYLOAD_TOO_LARGE),
+    codes=(*_OF_ONE, *_UPSTREAM, Code.CONFLICT, Code.PAYLOAD_TOO_LARGE),
 )
 DELETE: Final = _paygates(
     "deletePayGate",

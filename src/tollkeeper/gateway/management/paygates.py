@@ -318,7 +318,7 @@ class Management:
         for name in given.keys() - {"targetUrl", "method", "targetHeaders"}:
             raise invalid(name, f"{name} takes no part in a test")
         if gate is not None and gate.file is not None:
-            raise invalid("resourceType", "a file PayGate has no target to test")
+            raise ApiError(Code.CONFLICT, "a file PayGate has no target to test")
         if gate is None and not given.get("targetUrl"):
             raise missing("targetUrl")
         fields = parse_fields(given)
