@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,48 @@ def test_every_decision_that_is_cited_is_there() -> None:
     }
     assert cited
     assert cited - set(decisions()) == set()
+
+
+def written(*folders: str) -> str:
+    """All that stands in sources, documents and tests of these folders."""
+    paths = (path for folder in folders for path in sorted((ROOT / folder).rglob("*")))
+    return "\n".join(path.read_text() for path in paths if path.suffix in {".py", ".sql", ".md", ".html", ".js"})
+
+
+def test_every_section_of_the_contract_that_is_cited_is_there() -> None:
+    there = set(re.findall(r"^#+ Contract (\d+(?:\.\d+)?)", (DOCS / "specification.md").read_text(), re.MULTILINE))
+    number = r"\d+(?:\.\d+)?"
+    citations = re.findall(rf"\b[Cc]ontract ({number}(?:(?:, | and | to ){number})*)", written("src", "tests", "docs"))
+    cited = {section for sections in citations for section in re.findall(number, sections)}
+    assert cited
+    assert cited - there == set()
+
+
+def test_every_attack_and_fault_that_is_cited_is_there() -> None:
+    there = set(re.findall(r"\b(?:A-|[FI])\d+\b", (DOCS / "security.md").read_text()))
+    cited = set(re.findall(r"\b(?:A-\d\d|[FI]\d{1,2})\b", "".join(re.findall(r"\([^()]*\)", written("src")))))
+    assert cited
+    assert cited - there == set()
+
+
+def test_every_event_that_the_guide_explains_is_one_of_the_program_s() -> None:
+    told = (DOCS / "guide-operator.md").read_text().partition("\n## 4. ")[2].partition("\n## 5. ")[0]
+    cells = re.findall(r"^\| (`[a-z_]+`(?:, `[^|]+)?) \|", told, re.MULTILINE)
+    sources = written("src", "tests")  # some are put together, and a test names them whole
+    events = {event for cell in cells for event in re.findall(r"`([a-z]+(?:_[a-z0-9]+)+)`", cell)}
+    assert len(events) > 100
+    assert {event for event in events if event not in sources} == set()
+
+
+def test_every_package_says_where_to_begin() -> None:
+    packages = {
+        str(path.parent.relative_to(ROOT / "src")): ast.get_docstring(ast.parse(path.read_text())) or ""
+        for path in (ROOT / "src").rglob("__init__.py")
+    }
+    assert len(packages) > 50
+    thin = [name for name, said in packages.items() if not 8 <= said.count("\n") <= 30]
+    assert thin == []
+    assert [name for name, said in packages.items() if not re.search(r"[Bb]egin with|[Rr]ead `\w+` first", said)] == []
 
 
 def test_documents_are_short() -> None:

@@ -141,6 +141,7 @@ def test_every_field_of_the_api_is_an_option(stack: Stack, tmp_path: Path, key_f
         "payerProof": True, "creditsExpireAfter": 60, "onFailure": "restore", "mimeType": "text/csv",
         "headerAuthMode": "hmac", "allowSubpaths": True, "stream": True, "isEnabled": False, "targetHeaders": ["X-Key"],
     }  # fmt: skip
+    assert expected.keys() == table - {"targetUrl"}  # each field once, with another value than its default
     assert {name: made[name] for name in expected} == expected
     secret = told(tmp_path, "paygate", "secret", "every-field", *here)
     assert secret["keyId"] != made["keyId"]
