@@ -5,7 +5,8 @@ Promises:
 - The counter of a purchase and the entries of its calls are one commit, before the first byte goes to a target.
 - A race ends in one conditional statement, and a batch does what its spends would do one after the other.
 
-The states of a purchase are `core.purchases.PurchaseState`. A call is open, then DONE, RESTORED or INTERRUPTED.
+The states of a purchase are `core.purchases.PurchaseState`. A call is DISPATCHED, then DONE, RESTORED or
+INTERRUPTED.
 
 Begin with `ledger` (the data plane's way, in batches), then `spends`. `purchases` has the other verbs: claim, grant,
 fail; `purchase_rows` what they take and give. `call_journal` and `open_calls` keep calls, and `interrupted_calls` ends
