@@ -38,6 +38,7 @@ from tollkeeper.serving.keys.files import KeyFiles
 from tollkeeper.serving.keys.trusted_gateways import GatewayKeys
 from tollkeeper.serving.metrics.listener import serving_metrics
 from tollkeeper.serving.metrics.metrics import Measured
+from tollkeeper.serving.metrics.operator_page import OperatorPage
 from tollkeeper.serving.nodes import chain_of, config_of
 from tollkeeper.serving.own_database import open_own_database
 from tollkeeper.settings import Role, Settings
@@ -87,7 +88,7 @@ async def compose(
         measured = Measured(spans=_spans(parts, settings))
         assets = Assets()
         await parts.enter_async_context(
-            serving_metrics(settings.metrics_address, measured.text, assets, settings.role.value)
+            serving_metrics(settings.metrics_address, measured.text, assets, OperatorPage(settings, database))
         )
         auth = _auth(parts, settings, database)
         parts.push_async_callback(_end, asyncio.create_task(keep_inspecting(settings, database, inspection_seconds)))

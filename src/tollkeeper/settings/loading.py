@@ -126,6 +126,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         min_price_micro=sources.take("min_price", text_of.parse_usdc_micro, 0),
         encryption_keys=encryption_keys,
         encryption_key_paths=sources.secret_paths("encryption_keys"),
+        auth_key_paths=sources.secret_paths("auth_keys"),
         auth_keys=auth_keys,
         signer_keys=signer_keys,
         log_level=take("log_level", text_of.choice(LogLevel), LogLevel.INFO),

@@ -142,6 +142,7 @@ class Settings:
     log_level: LogLevel
     log_format: LogFormat
     shutdown_timeout_seconds: int
+    auth_key_paths: tuple[Path, ...] = ()  # the same
     app_url: str | None = None  # the dashboard's origin; None: there is no dashboard
     min_price_micro: int = 0  # cheaper gates are not made, and smaller payments not settled
     confirm_nodes: int = 0  # how many of a network's nodes must show an outcome; 0: two where others can be reached

@@ -6,6 +6,7 @@ names this machine or the admin address: a name that a stranger's page led here 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -43,17 +44,60 @@ def is_own_host(host: str, address: str) -> bool:
     return is_loopback(name) or name == address.strip("[]").lower()
 
 
-def ops_page(text: str, assets: Assets, role: str) -> bytes:
-    """Return the page of these metrics, which are in Prometheus's text form."""
+@dataclass(frozen=True, slots=True)
+class OperatorFacts:
+    """Facts beside the metrics.
+
+    `findings` are `doctor`'s: name, problem, remedy, is it an error. `keys`: ring, current key, when it was changed.
+    `parked`: since when, purchase, why, the command that grants it.
+    """
+
+    findings: Sequence[tuple[str, str, str, bool]] = ()
+    keys: Sequence[tuple[str, str, str]] = ()
+    parked: Sequence[tuple[str, str, str, str]] = ()
+
+
+def ops_page(text: str, facts: OperatorFacts, assets: Assets, role: str) -> bytes:
+    """Return the page of these facts and metrics, which are in Prometheus's text form."""
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - a page is rarely asked for
 
     found = {family.name: family for family in text_string_to_metric_families(text)}
     values = {
         "assets": f"/assets/{assets.version}",
         "role": role,
-        "tables": [table for table in _tables(found) if table["rows"]],
+        "tables": [table for table in (*_of_facts(facts), *_tables(found)) if table["rows"]],
     }
     return rendered("ops.html", values).encode()
+
+
+def _of_facts(facts: OperatorFacts) -> list[JsonObject]:
+    return [
+        _table(
+            "What doctor finds",
+            ("Setting", "Finding", "What to do"),
+            [one[:3] for one in facts.findings] or [("all", "Nothing is wrong", "")],
+            [is_error for *_, is_error in facts.findings],
+            "As `tollkeeper doctor` sees it from this machine, at most a minute ago.",
+            is_text=True,
+        ),
+        _table(
+            "Payments that wait for you",
+            ("Since", "Purchase", "Why", "Command"),
+            facts.parked,
+            [],
+            "See on the network's explorer that the payment was made; then the command grants it, once. Where the "
+            "transaction is not known, look for the payer's and put it in place of TRANSACTION.",
+            is_text=True,
+        ),
+        _table(
+            "Keys",
+            ("For", "Current key", "Its file was changed"),
+            facts.keys,
+            [],
+            "`tollkeeper keys rotate` puts a new encryption key first: once a year, and at once after a leak.",
+            is_text=True,
+        ),
+    ]
 
 
 def _tables(found: Mapping[str, Metric]) -> list[JsonObject]:
@@ -70,7 +114,7 @@ def _tables(found: Mapping[str, Metric]) -> list[JsonObject]:
         ),
         _table(
             "Signers' money for fees",
-            ("Network", "Signer", "Settlements left"),
+            ("Network", "Signer", "Lasts for settlements"),
             [
                 (one["network"], one["signer"], f"{value:,.0f}")
                 for one, value in _of(found, "tollkeeper_hub_signer_settlements_left")
@@ -114,10 +158,16 @@ def _tables(found: Mapping[str, Metric]) -> list[JsonObject]:
 
 
 def _table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], bad: Sequence[bool], note: str
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    bad: Sequence[bool],
+    note: str,
+    *,
+    is_text: bool = False,
 ) -> JsonObject:
     marked = [{"cells": row, "isBad": place < len(bad) and bad[place]} for place, row in enumerate(rows)]
-    return {"title": title, "columns": columns, "rows": marked, "note": note}
+    return {"title": title, "columns": columns, "rows": marked, "note": note, "isText": is_text}
 
 
 def _of(found: Mapping[str, Metric], name: str) -> list[tuple[dict[str, str], float]]:

@@ -26,6 +26,7 @@ from tollkeeper.storage.gateway.reseals import sealed_under
 from tollkeeper.storage.urls import open_snapshot, server_of, shown_url, sqlite_path
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from tollkeeper.core.keys.sealing import KeyRing
@@ -54,6 +55,11 @@ def check_configuration(role: Role, config: Path | None, *, asks: bool = True) -
     Raises: SettingsError where the configuration's file cannot be read at all.
     """
     settings, wrong = inspect_settings(role, config)
+    return check_settings(settings, wrong, asks=asks)
+
+
+def check_settings(settings: Settings, wrong: Sequence[SettingProblem] = (), *, asks: bool = True) -> Report:
+    """The same for settings that were read, with what was found `wrong` then."""
     errors, sealed = _database_findings(settings)
     errors, warnings, values = [*wrong, *errors], [*_warnings(settings), *sealed], describe(settings)
     if asks:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.serving.config.check import BY_DOCTOR, check_configuration
+from tollkeeper.serving.config.check import BY_DOCTOR, check_settings
 from tollkeeper.serving.doctor.findings import Examination
 from tollkeeper.serving.doctor.nodes import examine_nodes
 from tollkeeper.serving.doctor.public_url import examine_public_url
@@ -19,6 +19,8 @@ from tollkeeper.settings import Role, SettingProblem, inspect_settings
 from tollkeeper.storage.urls import server_of, sqlite_path
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tollkeeper.settings import Settings
 
 _LOW_BYTES: Final = 1024**3
@@ -30,8 +32,12 @@ def examine(role: Role, config: Path | None) -> Examination:
 
     Raises: SettingsError where the configuration's file cannot be read at all.
     """
-    report = check_configuration(role, config)
-    settings, _ = inspect_settings(role, config)
+    return examine_settings(*inspect_settings(role, config))
+
+
+def examine_settings(settings: Settings, wrong: Sequence[SettingProblem] = ()) -> Examination:
+    """Look at everything that belongs to these settings, of which those were found `wrong`."""
+    report = check_settings(settings, wrong)
     found = Examination(
         [f"{name}: {value}" for name, value in report.values if name.endswith((".nodes", ".signer"))],
         list(report.warnings),

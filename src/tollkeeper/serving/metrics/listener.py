@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from litestar.types import Send as LitestarSend
 
     from tollkeeper.serving.http.asgi import Message, Receive, Send
+    from tollkeeper.serving.metrics.operator_page import OperatorPage
     from tollkeeper.web.assets import Assets
 
 _LOG = structlog.get_logger("tollkeeper.serving")
@@ -31,7 +32,7 @@ _DRAIN_SECONDS: Final = 1
 
 @asynccontextmanager
 async def serving_metrics(
-    address: tuple[str, int] | None, text: Callable[[], Awaitable[bytes]], assets: Assets, role: str
+    address: tuple[str, int] | None, text: Callable[[], Awaitable[bytes]], assets: Assets, page: OperatorPage
 ) -> AsyncIterator[None]:
     """Answers GET /metrics with `text` at this address until the block ends; nothing where there is none."""
     async with AsyncExitStack() as parts:
@@ -42,14 +43,14 @@ async def serving_metrics(
                 _LOG.error("metrics_not_served", reason=str(error))
             else:
                 parts.callback(listening.close)
-                server = HttpServer(_app(text, assets, role, address[0]), listening, drain_seconds=_DRAIN_SECONDS)
+                server = HttpServer(_app(text, assets, page, address[0]), listening, drain_seconds=_DRAIN_SECONDS)
                 await parts.enter_async_context(server)
                 _LOG.info("metrics_served", url=server.url + "/metrics")
         yield
 
 
 def _app(
-    text: Callable[[], Awaitable[bytes]], assets: Assets, role: str, address: str
+    text: Callable[[], Awaitable[bytes]], assets: Assets, page: OperatorPage, address: str
 ) -> Callable[[Message, Receive, Send], Awaitable[None]]:
     async def app(scope: Message, receive: Receive, send: Send) -> None:
         del receive
@@ -64,7 +65,8 @@ def _app(
         if scope["path"] == "/metrics" and scope["method"] in {"GET", "HEAD"}:
             status, lines, body = 200, ((b"content-type", CONTENT_TYPE),), await text()
         elif scope["path"] == "/ops" and is_read and is_own:
-            status, lines, body = 200, HEADERS, ops_page((await text()).decode(), assets, role)
+            metrics, role = (await text()).decode(), page.settings.role.value
+            status, lines, body = 200, HEADERS, ops_page(metrics, await page.facts(), assets, role)
         elif scope["path"] == "/healthz":
             status, body = 200, envelope({"status": "ok"})
         else:

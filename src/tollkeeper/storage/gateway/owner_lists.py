@@ -89,6 +89,10 @@ class OwnerRows:
             _Q.failures_by_gate(owner_wallet=owner_wallet, from_ms=from_ms), tenant=owner_wallet
         )
 
+    async def parked(self) -> list[Row]:
+        """Return payments of every owner's gates whose outcome nobody can tell, oldest first."""
+        return await self._database.read(_Q.payments_parked())
+
     async def waiting(self, owner_wallet: str, before_ms: int) -> list[Row]:
         """Return payments without an outcome that began before that time."""
         return await self._database.read(

@@ -87,6 +87,11 @@ WHERE p.owner_wallet = :owner_wallet AND p.deleted_ms IS NULL AND r.at_ms >= :fr
     AND r.outcome IN ('failed', 'targetError')
 GROUP BY r.gate_id, p.slug, p.title, r.code ORDER BY count(*) DESC LIMIT 10;
 
+-- name: payments_parked
+SELECT u.id, u.network, u.nonce, u.transaction_hash, u.failure, u.claimed_ms, p.slug
+FROM purchases u JOIN paygates p ON p.id = u.gate_id
+WHERE u.state = 'PARKED' ORDER BY u.claimed_ms LIMIT 50;
+
 -- name: payments_waiting
 SELECT u.id, u.gate_id, p.slug, p.title, u.state, u.claimed_ms
 FROM purchases u JOIN paygates p ON p.id = u.gate_id
