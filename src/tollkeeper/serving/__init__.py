@@ -9,7 +9,8 @@ Promises:
 States of a process: composed, listening, draining, closed; `run` has them in this order.
 
 Begin with `run`, then `composition`. `http` is in front of the applications, `metrics` beside them, `admin` takes an
-operator's orders; `config`, `doctor` and `books` are commands that look and change nothing.
+operator's orders; `config`, `doctor` and `books` are commands that look and change nothing. `process` is what the
+system has of a process, `keys` its key files, `nodes` its way to each network.
 """
 
 from __future__ import annotations

@@ -8,5 +8,6 @@ carries its row until its time is up; a row that no request carries is recovery'
 
 Begin with `flow`; then `family` (the port), `pipeline` (from a sent transaction to a recorded outcome) and `recovery`
 (the loop that finishes what nobody carries). `orders`, `requests` and `transitions` are the values between them,
-`outcomes` what was told before, `sender` and `balance` what both families share. No file here knows a chain.
+`outcomes` what was told before, `sender` and `balance` what both families share, and `parts` what a process has for all
+of them. `account` is a network to settle on, as far as every family's is the same. No file here knows a chain.
 """

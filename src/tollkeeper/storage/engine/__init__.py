@@ -9,5 +9,6 @@ A database is open, then closed. A program beside others is alive, silent, or en
 
 Begin with `database`. `queries` loads the SQL, `migrations` says what the schema lacks, `locks` has the one order of
 locks, and `sequences` gives public ids. `seals` has the keys of what is sealed, and `private_files` makes files that
-are their owner's alone.
+are their owner's alone. `clock` is the one by which programs that share a database end what
+ends by time.
 """

@@ -7,5 +7,5 @@ Promises:
 
 A database is looked at, migrated, open, closed (`schema`); a connection is idle in the pool or has one unit.
 
-Begin with `engine`, then `connections`: how a URL is read, and what its errors are.
+Begin with `engine`, then `connections`: how a URL is read, and what its errors are. `copy` makes and restores backups.
 """
