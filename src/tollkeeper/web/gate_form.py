@@ -1,34 +1,29 @@
 """The form of a PayGate: the texts that it shows, and the API's fields that they stand for (contract 3.1).
 
-The names in the form are the API's. Only what a text field cannot hold has a name of its own.
+The names in the form are the API's (`core.paygates.fields`). Only what a text field cannot hold has a name of its own.
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.api.errors import invalid
-from tollkeeper.core.paygates.fields import METHODS
+from tollkeeper.core.paygates.fields import METHODS, OF_TARGETS, SETTABLE, FormText
 
 if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonMapping, JsonObject
 
-_TEXTS: Final = ("targetUrl", "price", "method", "title", "description", "paymentAddress", "network", "mimeType")
-_CHOICES: Final = ("headerAuthMode", "creditBinding", "onFailure")
-_FLAGS: Final = ("assumeValid", "requireAuth", "payerProof", "isEnabled")
-_FLAGS_OF_TARGETS: Final = ("allowSubpaths", "stream")
-_OF_TARGETS: Final = ("targetUrl", "headerAuthMode", "onFailure", *_FLAGS_OF_TARGETS)
+_TEXTS: Final = tuple(name for name, field in SETTABLE.items() if field.text is FormText.STRING)
+_FLAGS: Final = tuple(name for name, field in SETTABLE.items() if field.text is FormText.BOOLEAN)
 _EMPTY_IS_DEFAULT: Final = ("paymentAddress", "network", "mimeType", "slug")
 _FRESH: Final[JsonObject] = {
     **dict.fromkeys((*_TEXTS, "slug", "acceptsLines", "headerLines", "expireAfter"), ""),
-    **dict.fromkeys((*_FLAGS, *_FLAGS_OF_TARGETS), False),
+    **{name: SETTABLE[name].default for name in _FLAGS},
+    **{name: field.default.value for name, field in SETTABLE.items() if isinstance(field.default, Enum)},
     "price": "0.01",
     "credits": "1",
     "method": "GET",
-    "isEnabled": True,
-    "headerAuthMode": "none",
-    "creditBinding": "payment",
-    "onFailure": "consume",
     "headerNames": [],
 }
 METHOD_NAMES: Final = METHODS
@@ -45,7 +40,7 @@ def values_of(gate: JsonMapping) -> JsonObject:
     expire = gate["creditsExpireAfter"]
     return {
         **_FRESH,
-        **{name: gate[name] for name in (*_TEXTS, *_CHOICES, *_FLAGS, *_FLAGS_OF_TARGETS, "slug")},
+        **{name: gate[name] for name in (*_TEXTS, *_FLAGS, "slug")},
         "credits": str(gate["credits"]),
         "acceptsLines": "\n".join(lines),
         "expireAfter": "" if expire is None else str(expire),
@@ -55,7 +50,7 @@ def values_of(gate: JsonMapping) -> JsonObject:
 
 def values_sent(fields: JsonMapping, shown: JsonMapping) -> JsonObject:
     """Return what the form shows again after it was refused: what was sent, and of `shown` what is no field."""
-    flags = {name: bool(fields.get(name)) for name in (*_FLAGS, *_FLAGS_OF_TARGETS)}
+    flags = {name: bool(fields.get(name)) for name in _FLAGS}
     return {**shown, **{name: str(text) for name, text in fields.items() if name in _FRESH}, **flags}
 
 
@@ -89,12 +84,12 @@ def target_body(fields: JsonMapping) -> JsonObject:
 
 
 def _body(fields: JsonMapping, *, is_file: bool) -> JsonObject:
-    body = {name: fields[name] for name in (*_TEXTS, *_CHOICES, "slug", "credits") if name in fields}
-    body |= {name: bool(fields.get(name)) for name in (*_FLAGS, *_FLAGS_OF_TARGETS)}
+    body = {name: fields[name] for name in (*_TEXTS, "slug", "credits") if name in fields}
+    body |= {name: bool(fields.get(name)) for name in _FLAGS}
     body["accepts"] = _accepts(str(fields.get("acceptsLines", "")))
     body["creditsExpireAfter"] = _seconds(str(fields.get("expireAfter", "")))
     if is_file:
-        return {name: value for name, value in body.items() if name not in _OF_TARGETS and not _is_empty(name, value)}
+        return {name: value for name, value in body.items() if name not in OF_TARGETS and not _is_empty(name, value)}
     body["targetHeaders"] = _header_lines(str(fields.get("headerLines", "")))
     return {name: value for name, value in body.items() if not _is_empty(name, value)}
 
