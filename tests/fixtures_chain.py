@@ -15,6 +15,7 @@ import pytest
 from tests.chains.anvil import FIAT_TOKEN_NAME, deploy_fiat_token, fund_wallets, plant_test_token, run_anvil
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.rpc_client import RpcClient
+from tests.node_thread import run_in_thread
 from tollkeeper.sandbox.evm.engine import EngineName
 from tollkeeper.sandbox.evm.genesis import TOKEN_NAME
 from tollkeeper.sandbox.evm.node import EvmNode
@@ -53,7 +54,7 @@ def embedded_nodes(wallets: TestWallets) -> Iterator[dict[EngineName, ChainUnder
     with contextlib.ExitStack() as running:
         chains = {}
         for engine in EngineName:
-            node = running.enter_context(EvmNode(engine=engine, wallets=wallets).run_in_thread())
+            node = running.enter_context(run_in_thread(EvmNode(engine=engine, wallets=wallets)))
             rpc = running.enter_context(contextlib.closing(RpcClient(node.url)))
             chains[engine] = ChainUnderTest(f"embedded-{engine}", rpc, wallets, TOKEN_NAME)
         yield chains

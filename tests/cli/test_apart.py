@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli.processes import Answer, ask, configured, running
 from tests.interop.local_server import Reply, serving
+from tests.node_thread import run_in_thread
 from tests.ports import free_port
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.evm.node import EvmNode
@@ -33,7 +34,7 @@ class Parts:
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parts]:
     with ExitStack() as stack:
-        node = stack.enter_context(EvmNode().run_in_thread())
+        node = stack.enter_context(run_in_thread(EvmNode()))
         hub_url, gateway_url = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
         hub_environ = {
             "TOLLKEEPER_PORT": hub_url.rpartition(":")[2],

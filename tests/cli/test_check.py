@@ -19,6 +19,7 @@ import pytest
 from tests.cli import processes
 from tests.cli.processes import configured
 from tests.gateway.composed import composed, settings_for
+from tests.node_thread import run_in_thread
 from tests.storage.test_invariants import Books
 from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
 from tollkeeper.sandbox.evm.node import EvmNode
@@ -37,7 +38,7 @@ running = partial(processes.running, is_forked=False)
 
 @pytest.fixture(scope="module")
 def rpc_url() -> Iterator[str]:
-    with EvmNode().run_in_thread() as node:
+    with run_in_thread(EvmNode()) as node:
         yield node.url
 
 

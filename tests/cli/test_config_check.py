@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.processes import ask, clean_environment, command, configured, finished
 from tests.interop.local_server import Reply, Request, serving
+from tests.node_thread import run_in_thread
 from tollkeeper.core.evm.encoding import address_of_key, checksum_address
 from tollkeeper.sandbox.evm.node import EvmNode
 from tollkeeper.sandbox.solana.node import SolanaNode
@@ -24,13 +25,13 @@ OF_THE_MACHINE = ("TMPDIR", "ulimit -Hn")
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[EvmNode]:
-    with EvmNode().run_in_thread() as running:
+    with run_in_thread(EvmNode()) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def solana() -> Iterator[SolanaNode]:
-    with SolanaNode().run_in_thread() as running:
+    with run_in_thread(SolanaNode()) as running:
         yield running
 
 

@@ -14,6 +14,7 @@ import pytest
 from tests.chains.anvil import run_anvil
 from tests.chains.rpc_client import RpcClient
 from tests.cli.processes import finished, running
+from tests.node_thread import run_in_thread
 from tollkeeper.chains.evm.batcher import batcher_address, batcher_code_hash
 from tollkeeper.core.evm.encoding import address_of_key, checksum_address, keccak256
 from tollkeeper.sandbox.evm.node import EvmNode
@@ -30,7 +31,7 @@ def anvil() -> Iterator[RpcClient]:
 
 @pytest.fixture
 def embedded() -> Iterator[RpcClient]:
-    with EvmNode().run_in_thread() as node, contextlib.closing(RpcClient(node.url)) as rpc:
+    with run_in_thread(EvmNode()) as node, contextlib.closing(RpcClient(node.url)) as rpc:
         yield rpc
 
 

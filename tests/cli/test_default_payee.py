@@ -11,6 +11,7 @@ from solders.keypair import Keypair
 
 from tests.cli.processes import configured, finished
 from tests.core.solana_payments import account_of
+from tests.node_thread import run_in_thread
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.sandbox.solana.node import SolanaNode
 
@@ -22,7 +23,7 @@ WALLET = str(Keypair().pubkey())
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[SolanaNode]:
-    with SolanaNode().run_in_thread() as running:
+    with run_in_thread(SolanaNode()) as running:
         yield running
 
 

@@ -16,6 +16,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import Running, ask, configured, running
 from tests.cli.program import Site, scene
 from tests.described_answers import has_no_description
+from tests.node_thread import run_in_thread
 from tollkeeper.sandbox.evm.node import EvmNode
 
 ANYWHERE = {"TOLLKEEPER_METRICS_ADDRESS": "127.0.0.1:0", "TOLLKEEPER_ALLOW_PRIVATE_TARGETS": "true"}
@@ -43,7 +44,7 @@ def value(found: Samples, name: str, **labels: str) -> float:
 
 @pytest.fixture(scope="module")
 def rpc_url() -> Iterator[str]:
-    with EvmNode().run_in_thread() as node:
+    with run_in_thread(EvmNode()) as node:
         yield node.url
 
 

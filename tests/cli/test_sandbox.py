@@ -23,6 +23,7 @@ import pytest
 
 from tests.cli import processes
 from tests.cli.processes import Answer, Running, ask
+from tests.node_thread import run_in_thread
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.evm.node import EvmNode
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -160,7 +161,7 @@ def test_people_get_a_gate_and_lines_to_pay_for_it_on_either_chain() -> None:
 
 
 def test_another_node_takes_the_place_of_the_embedded_chain(tmp_path: Path) -> None:
-    with EvmNode().run_in_thread() as node:
+    with run_in_thread(EvmNode()) as node:
         arguments = ("sandbox", "--port", "0", "--print-json", "--rpc-url", node.url, "--data-dir", tmp_path)
         for _ in range(2):  # the chain is still there, so the database may be used again
             with running(*arguments) as process:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli import processes
 from tests.cli.processes import START_SECONDS, Running, ask
+from tests.node_thread import run_in_thread
 from tests.ports import free_port
 from tollkeeper.sandbox.evm.node import EvmNode
 
@@ -24,7 +25,7 @@ running = partial(processes.running, is_forked=False)
 
 @pytest.fixture(scope="module")
 def rpc_url() -> Iterator[str]:
-    with EvmNode().run_in_thread() as node:
+    with run_in_thread(EvmNode()) as node:
         yield node.url
 
 

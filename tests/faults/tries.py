@@ -137,7 +137,7 @@ class Tries:
             beside = new_hub(first.database, (self.chain.wallets.relayer.private_key,), config, **options)
             self._hub.push_async_callback(beside.close)
             await beside.start()
-            urls.append(await self._hub.enter_async_context(serving(create_app(beside, manages_hub=False))))
+            urls.append(await self._hub.enter_async_context(serving(create_app(beside))))
         self.hub_urls = urls
 
     @property

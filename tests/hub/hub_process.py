@@ -164,7 +164,7 @@ async def main(options: dict[str, Any]) -> None:
     hub = on_solana(database, options) if options.get("is_solana") else on_evm(database, options)
     try:
         await hub.start()
-        async with serving(create_app(hub, manages_hub=False)) as url:
+        async with serving(create_app(hub)) as url:
             sys.stdout.write(url + "\n")
             sys.stdout.flush()
             await asyncio.Event().wait()

@@ -286,7 +286,7 @@ async def served(hub: Hub, database: Database) -> AsyncIterator[HubUnderTest]:
     """The hub, started, over HTTP; both are closed behind the block."""
     try:
         await start_hub(hub)
-        async with serving(create_app(hub, manages_hub=False)) as url, _client() as http:
+        async with serving(create_app(hub)) as url, _client() as http:
             yield HubUnderTest(hub, database, url, http)
     finally:
         await hub.close()

@@ -186,7 +186,7 @@ async def served(hub: Hub, database: Database, node: SolanaNode) -> AsyncIterato
     try:
         await start_hub(hub)
         async with (
-            serving(create_app(hub, manages_hub=False)) as url,
+            serving(create_app(hub)) as url,
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
         ):
             yield SolanaHub(HubUnderTest(hub, database, url, http), node)

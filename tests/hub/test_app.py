@@ -1,15 +1,13 @@
-"""The hub's application: its lifespan, and where it may be mounted (contract 1)."""
+"""The hub's application: where it may be mounted (contract 1)."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.hub_under_test import HubUnderTest, hub_config, new_hub
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.hub.app import create_app
@@ -50,27 +48,11 @@ async def ask(app: Any, path: str, root_path: str = "", *, method: str = "GET") 
 async def test_a_mount_may_leave_its_prefix_on_the_path_or_cut_it_off(
     hub: HubUnderTest, path: str, root_path: str
 ) -> None:
-    app = create_app(hub.hub, manages_hub=False)
+    app = create_app(hub.hub)
     status, body = await ask(app, path, root_path)
     assert (status, len(body["kinds"])) == (200, 2)
     status, _ = await ask(app, path.replace("supported", "api/v1/healthz"), root_path)
     assert status == 200
-
-
-async def test_the_lifespan_starts_and_closes_the_hub(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:
-    database = open_database(str(tmp_path / "hub.db"))
-    hub = new_hub(database, (embedded_chain.wallets.relayer.private_key,), hub_config(embedded_chain.url))
-    app: Any = create_app(hub)
-    told: asyncio.Queue[dict[str, str]] = asyncio.Queue()
-    answered: asyncio.Queue[dict[str, str]] = asyncio.Queue()
-    lifespan = asyncio.create_task(app({"type": "lifespan"}, told.get, answered.put))
-    told.put_nowait({"type": "lifespan.startup"})
-    assert await answered.get() == {"type": "lifespan.startup.complete"}
-    assert (await ask(app, "/readyz"))[0] == 200
-    told.put_nowait({"type": "lifespan.shutdown"})
-    assert await answered.get() == {"type": "lifespan.shutdown.complete"}
-    await lifespan
-    await database.close()
 
 
 async def test_a_network_of_another_family_is_a_fault_of_the_settings(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ async def test_without_a_trusted_gateway_the_queue_is_everybody_s_and_one_for_al
         beside = new_hub(first.database, keys, config, shared_life_seconds=30.0)
         await start_hub(beside)
         try:
-            async with serving(create_app(beside, manages_hub=False)) as url:
+            async with serving(create_app(beside)) as url:
                 second = replace(first, hub=beside, url=url)
                 chain.rpc.call("evm_setAutomine", False)
                 counts = await asyncio.gather(*(strangers(hub, chain, 8) for hub in (first, second)))

@@ -94,7 +94,7 @@ async def sharing(database: Database, chain: ChainUnderTest, node: ChaosNode) ->
     )
     try:
         await start_hub(hub)
-        async with serving(create_app(hub, manages_hub=False)) as url:
+        async with serving(create_app(hub)) as url:
             running = SharingHub(url, way, node)
             yield running
             running.go_on()

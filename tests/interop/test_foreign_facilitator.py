@@ -22,6 +22,7 @@ from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget, recording_target
 from tests.interop.official import FACILITATOR_CLIENTS_ON_SOLANA, sign
 from tests.interop.servers import EVM, SOLANA, official_facilitator_of_version_2
+from tests.node_thread import run_in_thread
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.x402.version1 import encode_header
 from tollkeeper.sandbox.buyer import Buyer
@@ -120,7 +121,7 @@ async def test_of_many_payments_at_once_those_that_were_carried_out_are_served(
 
 @pytest.fixture(scope="module")
 def solana_node() -> Iterator[SolanaNode]:
-    with SolanaNode().run_in_thread() as node:
+    with run_in_thread(SolanaNode()) as node:
         yield node
 
 

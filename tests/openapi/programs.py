@@ -14,6 +14,7 @@ import aiohttp
 
 from tests.cli.processes import configured, running
 from tests.interop.local_server import Reply, serving
+from tests.node_thread import run_in_thread
 from tests.ports import free_port
 from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.sandbox.buyer import Answer, Buyer
@@ -42,7 +43,7 @@ class Program:
 def served(folder: Path) -> Iterator[Program]:
     """`tollkeeper serve`, on a network of each family."""
     url = f"http://127.0.0.1:{free_port()}"
-    with EvmNode().run_in_thread() as node, SolanaNode().run_in_thread() as solana, ExitStack() as stack:
+    with run_in_thread(EvmNode()) as node, run_in_thread(SolanaNode()) as solana, ExitStack() as stack:
         environ = {
             **_of_gateway(url),
             "TOLLKEEPER_SIGNER_KEY": WALLETS.relayer.private_key_hex,
@@ -60,7 +61,7 @@ def served(folder: Path) -> Iterator[Program]:
 def apart(folder: Path) -> Iterator[Program]:
     """`tollkeeper hub` and `tollkeeper gateway`."""
     hub_url, gateway_url = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-    with EvmNode().run_in_thread() as node, ExitStack() as stack:
+    with run_in_thread(EvmNode()) as node, ExitStack() as stack:
         of_hub = {
             "TOLLKEEPER_PORT": hub_url.rpartition(":")[2],
             "TOLLKEEPER_PUBLIC_URL": hub_url,

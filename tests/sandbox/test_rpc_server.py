@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.node_thread import run_in_thread
 from tollkeeper.sandbox.evm.engine import EngineName
 from tollkeeper.sandbox.evm.node import EvmNode
 from tollkeeper.sandbox.rpc_server import MAX_BODY_BYTES, JsonRpcApp
@@ -91,7 +92,7 @@ async def test_taken_port_is_an_error() -> None:
         port = int(node.url.rsplit(":", 1)[1])
         with pytest.raises(OSError, match="in use"):
             await EvmNode(port=port).start()
-        with pytest.raises(OSError, match="in use"), EvmNode(port=port).run_in_thread():
+        with pytest.raises(OSError, match="in use"), run_in_thread(EvmNode(port=port)):
             pass
 
 

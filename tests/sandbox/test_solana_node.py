@@ -21,6 +21,7 @@ from solders.instruction import Instruction
 from solders.keypair import Keypair
 
 from tests.core.solana_payments import Draft, compute_limit, compute_price, memo, transfer
+from tests.node_thread import run_in_thread
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana.programs import associated_token_account
 from tollkeeper.sandbox.rpc_server import INTERNAL_ERROR, JsonRpcApp, ServedRpcError
@@ -398,9 +399,9 @@ def test_it_runs_on_a_thread_of_its_own() -> None:
         async with aiohttp.ClientSession() as session:
             return await ask(session, url, {"id": 1, "method": "getSlot"})
 
-    with SolanaNode().run_in_thread() as node:
+    with run_in_thread(SolanaNode()) as node:
         assert asyncio.run(slot(node.url))["result"] >= 1
-        with pytest.raises(OSError, match="in use"), SolanaNode(port=int(node.url.rpartition(":")[2])).run_in_thread():
+        with pytest.raises(OSError, match="in use"), run_in_thread(SolanaNode(port=int(node.url.rpartition(":")[2]))):
             pass
 
 

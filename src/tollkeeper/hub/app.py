@@ -25,7 +25,7 @@ from tollkeeper.hub.api import operations
 from tollkeeper.hub.api.bodies import HubReady
 from tollkeeper.hub.api.facilitator import Facilitator
 from tollkeeper.hub.api.gateway_signature import TrustedKeys, local_path
-from tollkeeper.hub.api.history import AnyRequest, history_routes, status_routes
+from tollkeeper.hub.api.history import history_routes, status_routes
 from tollkeeper.hub.api.standing import Standings
 from tollkeeper.hub.api.tenants import Askers
 from tollkeeper.hub.api.transfer import Transfers
@@ -173,12 +173,9 @@ class Hub:
         return self.public_url + key.status_path
 
 
-def create_app(hub: Hub, *, manages_hub: bool = True) -> ASGIApp:
-    """Make the hub's ASGI application.
-
-    With `manages_hub` its lifespan starts and closes the hub; a composition root that mounts it does that itself.
-    """
-    return Shell(Dispatcher(hub, _litestar(hub), manages_hub=manages_hub), takes_doubled_root=True)
+def create_app(hub: Hub) -> ASGIApp:
+    """Make the hub's ASGI application. Whoever serves it starts and closes the hub."""
+    return Shell(Dispatcher(hub, _litestar(hub)), takes_doubled_root=True)
 
 
 def _litestar(hub: Hub) -> ASGIApp:
@@ -195,9 +192,6 @@ def _litestar(hub: Hub) -> ASGIApp:
             raise ApiError(Code.UNAVAILABLE, "the hub is not ready", details={"problems": problems})
         return ok(HubReady("ready", hub.shortages()))
 
-    def unhandled(request: AnyRequest, error: Exception) -> Response[bytes]:
-        return refused(request, error)
-
     handlers = [
         *auth_routes(hub.auth),
         *history_routes(hub.database, hub.auth),
@@ -208,7 +202,7 @@ def _litestar(hub: Hub) -> ASGIApp:
     described = description_routes("Tollkeeper hub", hub.public_url, handlers, operations.HOT, operations.IN_FRONT)
     return Handlers(
         route_handlers=[*described, *handlers],
-        exception_handlers={Exception: unhandled},
+        exception_handlers={Exception: refused},
         openapi_config=None,
         logging_config=None,
     )
@@ -217,10 +211,9 @@ def _litestar(hub: Hub) -> ASGIApp:
 class Dispatcher:
     """Routes by the path below the hub's place: the protocol endpoints by lookup, the rest to Litestar."""
 
-    def __init__(self, hub: Hub, rest: ASGIApp, *, manages_hub: bool) -> None:
+    def __init__(self, hub: Hub, rest: ASGIApp) -> None:
         self._hub = hub
         self._rest = rest
-        self._manages_hub = manages_hub
         facilitator = hub.facilitator
         handlers = (
             facilitator.supported,
@@ -235,10 +228,7 @@ class Dispatcher:
         }
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:  # noqa: ANN401 - of any ASGI kind
-        """Serve one request or the lifespan."""
-        if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-            return
+        """Serve one request."""
         if scope["type"] != "http":
             return
         path = local_path(scope)
@@ -260,16 +250,3 @@ class Dispatcher:
                 Code.METHOD_NOT_ALLOWED, f"use {method} here", headers={"Allow": allowed, "Cache-Control": "no-store"}
             )
         await handler(scope, receive, send)
-
-    async def _lifespan(self, receive: Any, send: Any) -> None:  # noqa: ANN401 - Litestar's types have no lifespan
-        while True:
-            message = await receive()
-            if message["type"] == "lifespan.startup":
-                if self._manages_hub:
-                    await self._hub.start()
-                await send({"type": "lifespan.startup.complete"})
-            elif message["type"] == "lifespan.shutdown":
-                if self._manages_hub:
-                    await self._hub.close()
-                await send({"type": "lifespan.shutdown.complete"})
-                return

@@ -89,8 +89,6 @@ class JsonRpcApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI entry."""
-        if scope["type"] == "lifespan":
-            return await _lifespan(receive, send)
         if scope["type"] != "http":
             return None
         if scope["method"] != "POST":
@@ -110,14 +108,6 @@ class JsonRpcApp:
         if isinstance(request, list) and request:
             return [self.answer(one) for one in request]
         return self.answer(request)
-
-
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return
 
 
 async def _body(receive: Receive) -> bytes | None:

@@ -176,7 +176,7 @@ def _gateway_app(gateway: Gateway, settings: Settings, assets: Assets, play: Pla
 def _hub_app(hub: Hub) -> ASGIApp:
     from tollkeeper.hub.app import create_app
 
-    return create_app(hub, manages_hub=False)
+    return create_app(hub)
 
 
 async def _open_hub(

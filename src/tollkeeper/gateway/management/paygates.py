@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from litestar import Request, Response
+from litestar import Response
 
 from tollkeeper.api import (
+    HttpRequest,
     bearer_token,
     clock_ms,
     iso,
@@ -71,8 +72,6 @@ if TYPE_CHECKING:
 
 _MANAGEMENT_TOKEN_BYTES: Final = 32
 _STATES: Final = {"": None, "enabled": True, "disabled": False}
-
-HttpRequest = Request[Any, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from litestar import Response
 from litestar.params import FromPath
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonObject
     from tollkeeper.storage.engine.database import Database
 
-AnyRequest: TypeAlias = HttpRequest
 _ROLES: Final = {"": (True, True), "signer": (True, False), "recipient": (False, True)}
 _NO_STORE: Final = {"Cache-Control": "no-store"}
 # A payer can make any number of signatures of one message, and none of them shows whose or of what it is.
@@ -62,7 +61,7 @@ def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
     """Return the route handlers of history; each takes a bearer."""
 
     @route(operations.HISTORY)
-    async def history(request: AnyRequest) -> Response[bytes]:
+    async def history(request: HttpRequest) -> Response[bytes]:
         """Specification 4.3: newest first; `limit` is required."""
         session = await auth.authenticate(bearer_token(request.headers))
         asked = query_of(request)
@@ -76,7 +75,7 @@ def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
         return unless_known(request, page, _NEGOTIATED)
 
     @route(operations.TRANSACTION)
-    async def one(request: AnyRequest, settlement_id: FromPath[str]) -> Response[bytes]:
+    async def one(request: HttpRequest, settlement_id: FromPath[str]) -> Response[bytes]:
         """Contract 2: for its signer or recipient; for anybody else it is not there."""
         session = await auth.authenticate(bearer_token(request.headers))
         row = await read_settlement(database, settlement_id)
@@ -89,7 +88,7 @@ def history_routes(database: Database, auth: Auth) -> list[HTTPRouteHandler]:
     return [history, one]
 
 
-def _table(request: AnyRequest, items: list[ShownTransaction], total: int) -> Response[bytes]:
+def _table(request: HttpRequest, items: list[ShownTransaction], total: int) -> Response[bytes]:
     return table_unless_known(request, history_csv(map(to_builtins, items)), total, _NEGOTIATED)
 
 
@@ -98,7 +97,7 @@ def status_routes(database: Database) -> list[HTTPRouteHandler]:
 
     @route(operations.PAYMENT)
     async def payment_status(
-        request: AnyRequest, network: FromPath[str], payer: FromPath[str], nonce: FromPath[str]
+        request: HttpRequest, network: FromPath[str], payer: FromPath[str], nonce: FromPath[str]
     ) -> Response[bytes]:
         """Contract 2: `status, transaction, network, amount, payer, payTo, updatedAt`."""
         known, asset = normalise(network), query_of(request).get("asset")
@@ -111,7 +110,7 @@ def status_routes(database: Database) -> list[HTTPRouteHandler]:
         return unless_known(request, body, _NO_STORE)
 
     @route(operations.NAMED_PAYMENT)
-    async def named_status(request: AnyRequest, network: FromPath[str], name: FromPath[str]) -> Response[bytes]:
+    async def named_status(request: HttpRequest, network: FromPath[str], name: FromPath[str]) -> Response[bytes]:
         """Contract 2: as above, by the message's hash in hex or the payer's signature in base58."""
         known = normalise(network)
         row = await find_named(database, known.name, _in_lower_case(name))

@@ -1,6 +1,6 @@
 """The embedded chain as a node: chain, JSON-RPC listener and, where asked for, a block at fixed intervals.
 
-`tollkeeper sandbox` runs it inside its own event loop; tests that want it apart run it on a thread (`run_in_thread`).
+`tollkeeper sandbox` runs it inside its own event loop.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from tollkeeper.sandbox.evm.chain import BASE_SEPOLIA_CHAIN_ID, EmbeddedChain
 from tollkeeper.sandbox.evm.engines import open_engine
 from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS, sandbox_genesis
 from tollkeeper.sandbox.evm.rpc import evm_rpc_app
-from tollkeeper.sandbox.node_thread import run_in_thread
 from tollkeeper.sandbox.rpc_server import RpcServer
 from tollkeeper.sandbox.wallets import derive_wallets
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from tollkeeper.sandbox.evm.engine import EngineName
@@ -104,10 +102,6 @@ class EvmNode:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
-
-    def run_in_thread(self) -> AbstractContextManager[Self]:
-        """Serve from an event loop on a thread of its own, for callers without one. Do not touch `chain` meanwhile."""
-        return run_in_thread(self, name="sandbox-evm")
 
     async def _mine_for_ever(self, block_time_seconds: float) -> None:
         while True:

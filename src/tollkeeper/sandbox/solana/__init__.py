@@ -5,8 +5,7 @@ Promises:
 - Slots pass by a clock, blockhashes run out as they do on the chain, and what was executed can be searched.
 - The methods are those that the official x402 stacks, solana-py and @solana/kit call; another one is refused by name.
 
-It runs in one event loop with the rest of the sandbox, or on a thread of its own (`sandbox.node_thread`) for tests and
-benchmarks that have no loop.
+It runs in one event loop with the rest of the sandbox.
 
 Begin with `chain`, then `rpc`; `node` is both behind one port, with the WebSocket. `buyer` signs what a 402 asks.
 """

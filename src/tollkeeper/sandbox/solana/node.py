@@ -1,6 +1,6 @@
 """The embedded Solana chain as a node: chain, slots at fixed intervals, JSON-RPC and its WebSocket on one port.
 
-`tollkeeper sandbox` runs it inside its own event loop; tests that want it apart run it on a thread (`run_in_thread`).
+`tollkeeper sandbox` runs it inside its own event loop.
 The WebSocket has the two subscriptions by which @solana/kit waits for a transaction.
 """
 
@@ -14,7 +14,6 @@ import msgspec
 from aiohttp import WSMsgType, web
 
 from tollkeeper.core.solana.programs import TOKEN_PROGRAM
-from tollkeeper.sandbox.node_thread import run_in_thread
 from tollkeeper.sandbox.rpc_server import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -29,7 +28,6 @@ from tollkeeper.sandbox.wallets import derive_solana_wallets
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
-    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from tollkeeper.core.json_types import JsonObject
@@ -108,10 +106,6 @@ class SolanaNode:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
-
-    def run_in_thread(self) -> AbstractContextManager[Self]:
-        """Serve from an event loop on a thread of its own, for callers without one."""
-        return run_in_thread(self, name="sandbox-solana")
 
     async def _pass_slots(self, seconds: float) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""A sandbox node in an event loop on a thread of its own, for tests and benchmarks that have no loop."""
+"""A sandbox node in an event loop on a thread of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ N = TypeVar("N", bound=RunnableNode)
 
 
 @contextlib.contextmanager
-def run_in_thread(node: N, *, name: str) -> Iterator[N]:
+def run_in_thread(node: N) -> Iterator[N]:
     """Serve `node` until the block ends. Do not touch its chain meanwhile. Raises: OSError."""
     started = threading.Event()
     stopping = asyncio.Event()
@@ -47,7 +47,7 @@ def run_in_thread(node: N, *, name: str) -> Iterator[N]:
         loop.run_until_complete(serve())
         loop.close()
 
-    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread = threading.Thread(target=run, name=type(node).__name__, daemon=True)
     thread.start()
     started.wait()
     if failure:
