@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 from typing import Any
@@ -74,17 +73,6 @@ async def test_state_of_an_older_block_is_refused_and_named() -> None:
             request = {"id": 1, "method": "eth_getBalance", "params": [node.wallets.buyer.address, tag]}
             _, answer = await _post(node.url, json.dumps(request).encode())
             assert "missing trie node" in answer["error"]["message"]
-
-
-async def test_interval_mining_seals_blocks_by_itself() -> None:
-    async with EvmNode(block_time_seconds=0.02) as node:
-        transaction_hash = node.mint(node.wallets.owner.address, 7)
-        assert node.chain.mined(transaction_hash) is None
-        while node.chain.mined(transaction_hash) is None:  # noqa: ASYNC110 - the chain has no event to wait for
-            await asyncio.sleep(0.01)
-        mined = node.chain.head.number
-        while node.chain.head.number == mined:  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.01)
 
 
 async def test_taken_port_is_an_error() -> None:
