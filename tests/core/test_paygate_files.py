@@ -17,9 +17,9 @@ from tollkeeper.core.paygates.model import (
     PayGate,
     check_fields_before_file,
     parse_create,
-    paygate_body,
     updated,
 )
+from tollkeeper.gateway.management.gate_answers import paygate_body
 
 FILE = StoredFile("0a" * 16, "report.pdf", 10, "application/pdf", "ab" * 32)
 OTHER = StoredFile("0b" * 16, "other.txt", 20, "text/plain", "cd" * 32)

@@ -36,10 +36,10 @@ from tollkeeper.core.paygates.model import (
     PayGate,
     Trust,
     parse_create,
-    paygate_body,
     updated,
     with_former_prices,
 )
+from tollkeeper.gateway.management.gate_answers import paygate_body, trust_body
 
 SIGNER = "0x" + "5a" * 20
 OTHER = "0x" + "ab" * 20
@@ -653,7 +653,7 @@ def test_a_gate_without_an_owner_says_null() -> None:
 
 def test_an_owner_reads_what_was_sold_on_trust_in_usdc() -> None:
     told = {"open": 2, "openAmount": "0.02", "failed": 1, "failedAmount": "0.000001"}
-    assert Trust(2, 20_000, 1, 1).body() == told
+    assert trust_body(Trust(2, 20_000, 1, 1)) == told
 
 
 def test_a_gate_takes_its_owner_s_share_or_one_of_its_own() -> None:

@@ -18,6 +18,7 @@ from litestar import Response, asgi
 
 from tollkeeper.api import PROCESS_MARK, HttpRequest, Shell, clock_ms, new_request_id, ok, refused
 from tollkeeper.auth import Auth, auth_routes
+from tollkeeper.core.api.bodies import StatusBody
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.http.client_addresses import ClientAddresses
@@ -41,6 +42,7 @@ from tollkeeper.gateway.files import Files
 from tollkeeper.gateway.gate_cache import Gates
 from tollkeeper.gateway.limiting import ApiLimits, LimitedApi, UnpaidLimit
 from tollkeeper.gateway.management import operations
+from tollkeeper.gateway.management.bodies import Ready, ReadyChecks
 from tollkeeper.gateway.management.feed import OwnerFeed
 from tollkeeper.gateway.management.owner_list_routes import owner_list_routes
 from tollkeeper.gateway.management.owner_lists import OwnerLists
@@ -438,7 +440,7 @@ def create_app(
     @route(operations.HEALTH)
     async def healthz() -> Response[bytes]:
         """Contract 2."""
-        return ok({"status": "ok"})
+        return ok(StatusBody("ok"))
 
     @route(operations.READY)
     async def readyz(request: HttpRequest) -> Response[bytes]:
@@ -447,7 +449,7 @@ def create_app(
         checks, problems = await gateway.readiness()
         if not all(checks.values()):
             raise ApiError(Code.UNAVAILABLE, "the gateway is not ready", details={"checks": checks})
-        return ok({"status": "ready", "checks": checks, "problems": problems})
+        return ok(Ready("ready", ReadyChecks(**checks), problems))
 
     @asgi("/files", is_mount=True, copy_scope=False)
     async def download(scope: HTTPScope, receive: Receive, send: Send) -> None:

@@ -27,11 +27,10 @@ from tollkeeper.core.paygates.fields import (
     within,
 )
 from tollkeeper.core.paygates.target_signing import HmacSecret
-from tollkeeper.core.usdc import format_usdc
-from tollkeeper.core.wallets import family_of, parse_address_of, parse_wallet, shown_address
+from tollkeeper.core.wallets import family_of, parse_address_of, parse_wallet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from tollkeeper.core.json_types import JsonObject
 
@@ -331,67 +330,3 @@ class Trust:
     open_micro: int = 0
     failed: int = 0
     failed_micro: int = 0
-
-    def body(self) -> JsonObject:
-        """Return the JSON that the gate's owner reads (contract 4.4)."""
-        return {
-            "open": self.open,
-            "openAmount": format_usdc(self.open_micro),
-            "failed": self.failed,
-            "failedAmount": format_usdc(self.failed_micro),
-        }
-
-
-def paygate_body(gate: PayGate, counters: Counters, access_url: str, iso: Callable[[int], str]) -> JsonObject:
-    """A PayGate as it is read (contract 3.1)."""
-    return {
-        "id": gate.id,
-        "slug": gate.slug,
-        "accessUrl": access_url,
-        "targetUrl": gate.target_url,
-        "price": format_usdc(gate.price_micro),
-        "credits": gate.credits,
-        "method": ",".join(gate.methods),
-        "title": gate.title,
-        "description": gate.description,
-        "assumeValid": gate.assume_valid,
-        "requireAuth": gate.require_auth,
-        "paymentAddress": shown_address(gate.payment_address),
-        "network": gate.network,
-        "accepts": [
-            {"network": one.network, "paymentAddress": shown_address(one.payment_address)} for one in gate.accepts
-        ],
-        "mimeType": gate.mime_type,
-        "isEnabled": gate.is_enabled,
-        "headerAuthMode": gate.header_auth_mode.value,
-        "creditBinding": gate.credit_binding.value,
-        "onFailure": gate.on_failure.value,
-        "creditsExpireAfter": gate.credits_expire_after_seconds,
-        **_content_body(gate.file),
-        "allowSubpaths": gate.allow_subpaths,
-        "stream": gate.stream,
-        "payerProof": gate.payer_proof,
-        "targetHeaders": [name for name, _ in gate.target_headers],
-        "ownerWallet": None if gate.owner_wallet is None else shown_address(gate.owner_wallet),
-        "createdAt": iso(gate.created_ms),
-        "updatedAt": iso(gate.updated_ms),
-        "counters": {
-            "challenges": counters.challenges,
-            "purchases": counters.purchases,
-            "calls": counters.calls,
-            "failures": counters.failures,
-            "revenue": format_usdc(counters.revenue_micro),
-        },
-    }
-
-
-def _content_body(file: StoredFile | None) -> JsonObject:
-    if file is None:
-        return {"resourceType": "url"}
-    return {
-        "resourceType": "file",
-        "fileName": file.name,
-        "fileSize": file.size_bytes,
-        "contentType": file.content_type,
-        "sha256": file.sha256,
-    }

@@ -174,8 +174,8 @@ class ShownCounters(Body):
     revenue: Price
 
 
-class ListedPayGate(Body):
-    """A gate as it is read. The last four fields are of a gate that sells a file."""
+class ListedPayGate(Body, kw_only=True):
+    """A gate as it is read. Fields that may be left out are of one that sells a file."""
 
     id: Count
     slug: Slug
@@ -197,19 +197,19 @@ class ListedPayGate(Body):
     credit_binding: CreditBinding
     on_failure: OnFailure
     credits_expire_after: Count | None
-    payer_proof: bool
     resource_type: Literal["url", "file"]
+    file_name: str | UnsetType = UNSET
+    file_size: Count | UnsetType = UNSET
+    content_type: str | UnsetType = UNSET
+    sha256: str | UnsetType = UNSET
     allow_subpaths: bool
     stream: bool
+    payer_proof: bool
     target_headers: list[str]
     owner_wallet: ShownAddress | None
     created_at: Time
     updated_at: Time
     counters: ShownCounters
-    file_name: str | UnsetType = UNSET
-    file_size: Count | UnsetType = UNSET
-    content_type: str | UnsetType = UNSET
-    sha256: str | UnsetType = UNSET
 
 
 class ShownTrust(Body):
@@ -229,7 +229,7 @@ class SavedWarning(Body, kw_only=True):
     message: str
 
 
-class ShownPayGate(ListedPayGate):
+class ShownPayGate(ListedPayGate, kw_only=True):
     """A gate, with what is shown once, and what was served on trust."""
 
     more: ClassVar[Schema] = AnswerBody.more

@@ -34,7 +34,6 @@ from tollkeeper.core.paygates.model import (
     Trust,
     check_fields_before_file,
     parse_create,
-    paygate_body,
     updated,
 )
 from tollkeeper.core.paygates.target_signing import KEY_ID_SIZE_BYTES, SECRET_SIZE_BYTES, HmacSecret, new_secret
@@ -42,6 +41,7 @@ from tollkeeper.core.usdc import format_usdc
 from tollkeeper.describing import route
 from tollkeeper.gateway.management import operations
 from tollkeeper.gateway.management.bodies import Deleted, SecretBody
+from tollkeeper.gateway.management.gate_answers import paygate_body, trust_body
 from tollkeeper.gateway.management.idempotency import creation_key, key_among
 from tollkeeper.gateway.management.ownership import management_hash, new_management_token
 from tollkeeper.gateway.management.uploads import is_form
@@ -262,7 +262,7 @@ class Management:
         gate, _ = await self.managed(bearer, gate_id)
         body = self._body(gate, await self._counters(gate))
         trust = await self.store.trust(gate)
-        return body if trust == Trust() else {**body, "trusted": trust.body()}
+        return body if trust == Trust() else {**body, "trusted": trust_body(trust)}
 
     async def may_send_form(self, bearer: str | None, gate_id: int | None) -> tuple[GateManager, PayGate | None]:
         """Return who changes which gate; asked before the first byte is read. Raises: AUTH_REQUIRED, as `update`."""

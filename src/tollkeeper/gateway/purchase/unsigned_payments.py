@@ -22,6 +22,7 @@ from tollkeeper.core.solana.programs import TOKEN_PROGRAM
 from tollkeeper.core.wallets import parse_address_of
 from tollkeeper.describing import route
 from tollkeeper.gateway.management import operations
+from tollkeeper.gateway.management.bodies import UnsignedPayment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,8 +80,6 @@ def unsigned_payment_routes(payments: UnsignedPayments) -> list[HTTPRouteHandler
         body = await json_body(request)
         slug, network, payer = (string_field(body, name) for name in ("slug", "network", "payer"))
         transaction = await payments.transaction(slug, network, payer)
-        return ok(
-            {"network": normalise(network).name, "transaction": transaction}, headers={"Cache-Control": "no-store"}
-        )
+        return ok(UnsignedPayment(normalise(network).name, transaction), headers={"Cache-Control": "no-store"})
 
     return [unsigned]
