@@ -79,15 +79,37 @@ def test_every_event_that_the_guide_explains_is_one_of_the_program_s() -> None:
     assert {event for event in events if event not in sources} == set()
 
 
-def test_every_package_says_where_to_begin() -> None:
-    packages = {
+def essays() -> dict[str, str]:
+    """What each package says of itself."""
+    return {
         str(path.parent.relative_to(ROOT / "src")): ast.get_docstring(ast.parse(path.read_text())) or ""
         for path in (ROOT / "src").rglob("__init__.py")
     }
+
+
+def test_every_package_says_where_to_begin() -> None:
+    packages = essays()
     assert len(packages) > 50
     thin = [name for name, said in packages.items() if not 8 <= said.count("\n") <= 30]
     assert thin == []
     assert [name for name, said in packages.items() if not re.search(r"[Bb]egin with|[Rr]ead `\w+` first", said)] == []
+
+
+def test_every_name_in_what_a_package_says_of_itself_is_there() -> None:
+    modules = [path for path in (ROOT / "src").rglob("*.py") if path.name != "__init__.py"]
+    there = {part for path in modules for part in path.relative_to(ROOT / "src").with_suffix("").parts}
+    there |= {folder.name for folder in (ROOT / "src").rglob("*") if folder.is_dir()}
+    for path in modules:
+        for node in ast.walk(ast.parse(path.read_text())):
+            words = (getattr(node, kind, None) for kind in ("name", "id", "attr", "arg"))
+            there |= {word for word in words if isinstance(word, str)}
+    named = {
+        (package, name)
+        for package, said in essays().items()
+        for name in re.findall(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)`", said)
+    }
+    assert named
+    assert {one for one in named if not set(one[1].split(".")) <= there} == set()
 
 
 def test_documents_are_short() -> None:
