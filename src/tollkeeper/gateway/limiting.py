@@ -50,7 +50,7 @@ class UnpaidLimit:
     def __init__(self, per_minute: int, clients: ClientAddresses) -> None:
         self.clients = clients
         self._owed = RateLimiter(Rate("unpaid", per_minute))
-        self._owing = self._owed.paid_off_ns  # empty where no address is to be asked about
+        self.owing = self._owed.paid_off_ns  # empty where no address is to be asked about
         self.allow(per_minute)
         self.good: dict[int, None] = {}  # keyed hashes of bytes that got a credit; a guess at one gains a 402
 
@@ -62,8 +62,6 @@ class UnpaidLimit:
 
     def check(self, call: InboundCall) -> None:
         """Refuse a call whose address owes too much, unless it shows what was good. Raises: RATE_LIMITED."""
-        if not self._owing:
-            return
         key = self._key(call)
         if self._owed.is_over(key, time.monotonic_ns()) and not self._was_good(call):
             raise rate_limited(self._owed.rate, self._owed.standing(key, time.monotonic_ns()))
@@ -101,7 +99,7 @@ class UnpaidLimit:
 
     def bought(self, call: InboundCall) -> None:
         """The call made a purchase, or spent a credit as stock clients do: the 402 that told how to is forgiven."""
-        if self._owing and (key := self._key(call)):
+        if self.owing and (key := self._key(call)):
             self._owed.forgive(key)
 
     def _remember(self, mark: int) -> None:

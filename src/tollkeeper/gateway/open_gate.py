@@ -82,6 +82,11 @@ class OpenGate:
     is_deleted: bool = False
 
     @property
+    def sells(self) -> bool:
+        """True if nothing keeps a payer from buying here: `unsold` would say why."""
+        return self.gate.is_enabled and not self.is_deleted and bool(self.offers)
+
+    @property
     def challenge(self) -> Challenge:
         """The 402 where nobody names a network: on the gate's own, or its first that can be paid on.
 

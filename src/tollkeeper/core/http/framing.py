@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Final
+
+import msgspec
 
 from tollkeeper.core.api.errors import ApiError, Code
 
 VERSIONS: Final = frozenset({"1.0", "1.1"})
 # Registered methods of HTTP, without CONNECT and what the parser knows of other protocols (RTSP, ICE). Which of them a
 # path takes is the router's to say (405).
-METHODS: Final = frozenset(
-    b"GET HEAD POST PUT PATCH DELETE OPTIONS TRACE ACL BIND CHECKOUT COPY LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL "
-    b"MOVE PROPFIND PROPPATCH QUERY REBIND REPORT SEARCH UNBIND UNLINK UNLOCK NOTIFY PURGE SUBSCRIBE "
-    b"UNSUBSCRIBE".split()
+_METHODS: Final = (
+    "GET HEAD POST PUT PATCH DELETE OPTIONS TRACE ACL BIND CHECKOUT COPY LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL "
+    "MOVE PROPFIND PROPPATCH QUERY REBIND REPORT SEARCH UNBIND UNLINK UNLOCK NOTIFY PURGE SUBSCRIBE UNSUBSCRIBE"
 )
+METHODS: Final = {name.encode(): name for name in _METHODS.split()}
 
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 # Printable, without "#"; in the path no backslash and no half escape. In a query both stay as they are: clients of the
@@ -45,8 +46,7 @@ class BodyEnd(Enum):
     CLOSE = "the end of the connection"
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseFraming:
+class ResponseFraming(msgspec.Struct, frozen=True):
     """How the body of a response ends. `declared_bytes` is its `Content-Length`, also where no body follows."""
 
     end: BodyEnd

@@ -137,10 +137,22 @@ class InboundCall(msgspec.Struct, eq=False):
         head: RequestHead,
         keep_alive: bool = True,  # noqa: FBT001, FBT002 - by place: one for each request
         takes_chunks: bool = True,  # noqa: FBT001, FBT002 - as above
+        waits_to_continue: bool = False,  # noqa: FBT001, FBT002 - as above
     ) -> InboundCall:
         """A request that came now."""
         request_id, started_ns = new_request_id_at(clock_ms()), time.perf_counter_ns()
-        return InboundCall(connection, handler, head, head.method, request_id, started_ns, keep_alive, takes_chunks)
+        return InboundCall(
+            connection,
+            handler,
+            head,
+            head.method,
+            request_id,
+            started_ns,
+            keep_alive,
+            takes_chunks,
+            waits_to_continue,
+            head.content_length == 0,
+        )
 
     # Its head is the caller's secret.
 
@@ -304,7 +316,10 @@ class InboundCall(msgspec.Struct, eq=False):
     def begin(self) -> None:
         """This call's turn has come."""
         self._has_begun = True
-        self.guard(self._handler.begin, self)
+        try:
+            self._handler.begin(self)
+        except Exception as fault:  # noqa: BLE001 - as in `guard`
+            self.guard(_raise, fault)
 
     def read_ahead(self, size_bytes: int) -> None:
         """So much more of a body that is paused is passed on all the same."""
@@ -332,7 +347,9 @@ class InboundCall(msgspec.Struct, eq=False):
             self._connection.flow.pause_reading()
 
     def feed_end(self) -> None:
-        """The body is complete."""
+        """The body is complete; one that has none was so from the start."""
+        if self._is_body_complete:
+            return
         self._is_body_complete = True
         if self.response_complete or self.disconnected:
             return
@@ -374,8 +391,12 @@ class InboundCall(msgspec.Struct, eq=False):
         """Begin the answer; return its head in parts."""
         self.response_started = True
         self.status = status
-        head = head_parts(status, lines, length_bytes, None if has_date else int(time.time()))
-        head += self.request_id.encode(), END_OF_HEAD if self.keep_alive else CLOSING_END_OF_HEAD
+        head = [STATUS_LINE[status], lines]
+        if length_bytes is not None:
+            head.append(b"content-length: %d\r\n" % length_bytes)
+        if not has_date:
+            head.append(http_date(int(time.time())))
+        head += LAST_LINES, self.request_id.encode(), END_OF_HEAD if self.keep_alive else CLOSING_END_OF_HEAD
         return head
 
     def _complete(self) -> None:
@@ -394,15 +415,8 @@ class InboundCall(msgspec.Struct, eq=False):
             log.exception("call_end_failed", request_id=self.request_id)
 
 
-def head_parts(status: int, lines: bytes, length_bytes: int | None, now_seconds: int | None) -> list[bytes]:
-    """An answer's head up to the request id, which comes last. `now_seconds` None: the lines have a `Date`."""
-    head = [STATUS_LINE[status], lines]
-    if length_bytes is not None:
-        head.append(b"content-length: %d\r\n" % length_bytes)
-    if now_seconds is not None:
-        head.append(http_date(now_seconds))
-    head.append(LAST_LINES)
-    return head
+def _raise(fault: BaseException) -> None:
+    raise fault
 
 
 @lru_cache(maxsize=1)

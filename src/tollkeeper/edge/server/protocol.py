@@ -23,12 +23,15 @@ from tollkeeper.edge.server.caller_connection import CallerConnection
 from tollkeeper.edge.server.client_liveness import AHEAD_STEP_BYTES, Attendance, Presence
 from tollkeeper.edge.server.joined_writes import JoinedWrites
 from tollkeeper.edge.server.malformed import check_trailer, head_too_large, malformed, reason_of, without_upgrade
+from tollkeeper.edge.server.request_pieces import is_first_line
 from tollkeeper.edge.shared.heads import RequestHead, read_head
 from tollkeeper.edge.shared.turns import REQUESTS_AT_ONCE
 
 # Bytes that bring neither head nor body to an end: chunk extensions, trailers, an endless header.
 CHATTER_BYTES: Final = 64 * 1024
 _LAST_REQUEST_SECONDS: Final = 0.3  # for what was sent just before the server stopped
+# A line's end may be shorter by a byte than it counts.
+_SURELY_SMALL_BYTES: Final = REQUEST_HEAD_SIZE_BYTES - HEADERS_MAX
 PIPELINED_MAX: Final = 64
 READ_AHEAD_MAX: Final = 4
 # So much of a body is read when its request has been answered, to keep the connection.
@@ -119,19 +122,22 @@ class StrictProtocol(CallerConnection):
 
     def _read(self, data: bytes) -> bytes | None:
         """Read the first piece of `data`; returns what is to be read next, if anything."""
-        pieces = self._pieces
-        is_between = not (self._in_head or self._in_body)
+        pieces, was_in_head = self._pieces, self._in_head
+        is_between = not (was_in_head or self._in_body)
         end = pieces.begin(data) if is_between else pieces.cut(data)
         piece = data if end == len(data) else data[:end]
         if is_between:
             if end > CHATTER_BYTES and piece[:1] in (b"\r", b"\n"):
                 self._refuse(malformed("there is too much before it"))
                 return None
-        elif self._in_head:
+        elif was_in_head:
             pieces.go_on(piece)
         upgrade_at: int | None = None
         try:
-            self._parse(piece)
+            self._chatter_bytes += end
+            self.parser.feed_data(piece)
+            if self._in_head or self._in_body or self._came is not None:
+                self._go_on(end, was_in_head=was_in_head)
         except HttpParserUpgrade as upgrade:
             upgrade_at = upgrade.args[0]
         except HttpParserError as error:
@@ -141,17 +147,19 @@ class StrictProtocol(CallerConnection):
         unread = data[end:]
         return unread if upgrade_at is None else self._read_without_upgrade() + piece[upgrade_at:] + unread
 
-    def _parse(self, data: bytes) -> None:
-        """Raises HttpParserUpgrade, HttpParserError."""
-        was_in_head = self._in_head
-        self._chatter_bytes += len(data)
-        self.parser.feed_data(data)
+    def _go_on(self, size_bytes: int, *, was_in_head: bool) -> None:
+        """A piece of so many bytes was parsed, and the request is not complete, or a part of its body came."""
         if self._came is not None:
             self._hand_on_body()
         if self._in_head:
-            # A head is measured by its parts (`on_header`); of an endless part only the bytes are known.
+            # A head is measured by its parts (`_check_size`); of an endless part only the bytes are known.
             if not was_in_head:
-                self._chatter_bytes = len(data)
+                self._chatter_bytes = size_bytes
+            try:
+                self._check_size()
+            except ApiError as error:
+                self._refuse(error)
+                return
             if self._chatter_bytes > CHATTER_BYTES:
                 self._refuse(head_too_large())
         elif self._in_body and self._chatter_bytes > CHATTER_BYTES:
@@ -169,35 +177,44 @@ class StrictProtocol(CallerConnection):
         self._head_seconds = 0.0
 
     def on_url(self, url: bytes) -> None:
-        """A part of the request target. Raises HEADERS_TOO_LARGE."""
-        self._head_bytes += len(url)
-        if self._head_bytes > REQUEST_HEAD_SIZE_BYTES:
-            raise head_too_large()
+        """A part of the request target."""
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header of the head, or a trailer, which is dropped. Raises HEADERS_TOO_LARGE, INVALID_PARAMETER."""
+        if self._in_head:
+            self.headers.append((name, value))
+            return
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes > REQUEST_HEAD_SIZE_BYTES or len(self.headers) >= HEADERS_MAX:
             raise head_too_large(len(self.headers))
-        if self._in_head:
-            self.headers.append((name, value))
-        else:
-            check_trailer(name)
+        check_trailer(name)
+
+    def _check_size(self) -> None:
+        """Measure the head as far as it has come. Raises HEADERS_TOO_LARGE."""
+        headers = self.headers
+        size_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in headers)
+        if size_bytes > REQUEST_HEAD_SIZE_BYTES or len(headers) > HEADERS_MAX:
+            raise head_too_large(len(headers) - 1)  # without the last one, which was one too many
 
     def on_headers_complete(self) -> None:
         """Check the head and accept it. Raises INVALID_PARAMETER, RATE_LIMITED."""
         parser = self.parser
         self._in_head, self._in_body = False, True
         self._is_accepted = False
+        if self._chatter_bytes > _SURELY_SMALL_BYTES or len(self.headers) > HEADERS_MAX:
+            self._check_size()
         self._head_bytes = self._chatter_bytes = 0
         self._body_seconds = 0.0
-        method, version = parser.get_method(), parser.get_http_version()
+        method = parser.get_method()
+        first_line = self._pieces.take_line()
+        is_plain = first_line.startswith(b"%b %b HTTP/1.1\r\n" % (method, self.url))
+        version = "1.1" if is_plain else parser.get_http_version()
         self._is_http_11 = is_http_11 = version == "1.1"
         head = read_head(method, self.url, version, self.headers)
         if len(self.pipeline) >= PIPELINED_MAX:
             raise ApiError(Code.RATE_LIMITED, "too many requests wait on this connection")
-        if not self._pieces.is_first_line(method, self.url, version):
+        if not (is_plain or is_first_line(first_line, method, self.url, version)):
             raise malformed("its first line is not method, target and version with one space between them")
         if parser.should_upgrade():
             # No protocol but this one is spoken here. The parser would now take the body for that other protocol.
@@ -234,8 +251,8 @@ class StrictProtocol(CallerConnection):
 
     def _accept_call(self, calls: CallHandler, head: RequestHead, *, keep_alive: bool) -> None:
         """Begin the call, or let it wait for its turn and for a caller who reads."""
-        call = InboundCall.accepted(self, calls, head, keep_alive and not self._is_draining, self._is_http_11)
-        call.waiting_for_100_continue = self.expect_100_continue
+        keep_alive, expects = keep_alive and not self._is_draining, self.expect_100_continue
+        call = InboundCall.accepted(self, calls, head, keep_alive, self._is_http_11, expects)
         self.cycle = call  # type: ignore[assignment]  # uvicorn asks it only what `InboundCall` names
         self._unanswered += 1
         self._is_accepted = True

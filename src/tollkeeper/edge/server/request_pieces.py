@@ -117,14 +117,15 @@ class Pieces:
         if b"\r\n" not in _without_empty_lines(self.line):
             self.line += piece
 
-    def is_first_line(self, method: bytes, target: bytes, version: str) -> bool:
-        """Was the newest request's first line written with one space between its parts, as RFC 9112 3 has it?
+    def take_line(self) -> bytes:
+        """Return the newest request from its first byte, at least its first line, and forget it."""
+        line, self.line = self.line, b""
+        return line
 
-        Asked once for each request; its bytes are forgotten.
-        """
-        line = b"%b %b HTTP/%b\r\n" % (method, target, version.encode("ascii"))
-        read, self.line = self.line, b""
-        return read.startswith(line) or _without_empty_lines(read).startswith(line)
+
+def is_first_line(read: bytes, method: bytes, target: bytes, version: str) -> bool:
+    """Return True if a request was begun with one space between method, target and version, as RFC 9112 3 has it."""
+    return _without_empty_lines(read).startswith(b"%b %b HTTP/%b\r\n" % (method, target, version.encode("ascii")))
 
 
 def _without_empty_lines(text: bytes) -> bytes:

@@ -5,16 +5,24 @@ Knows no connection.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
 
 from tollkeeper.core.http.forwarding import Header
-from tollkeeper.core.http.framing import FramingError, ResponseFraming, judge_request_head, judge_response_head, refused
+from tollkeeper.core.http.framing import (
+    METHODS,
+    FramingError,
+    ResponseFraming,
+    judge_request_head,
+    judge_response_head,
+    refused,
+)
 from tollkeeper.core.http.heads import ANSWER_RULES, REQUEST_RULES, HeaderError, read_headers
 
 
-@dataclass(slots=True)
-class RequestHead:
-    """A checked head, of whose parts nobody changes any.
+class RequestHead(msgspec.Struct):
+    """A checked head, of whose parts nobody changes any; its headers are the caller's secret.
 
     `sent` are its headers as they came; `header` has each once, its name in lower case; `lines` are those that are
     passed on, as `core.http.heads.read_headers` has them. `content_length` None: a chunked body.
@@ -22,10 +30,16 @@ class RequestHead:
 
     method: str
     target: bytes
-    sent: list[Header] = field(repr=False)
-    header: dict[bytes, bytes] = field(repr=False)
-    lines: list[bytes] = field(repr=False)
+    sent: list[Header]
+    header: dict[bytes, bytes]
+    lines: list[bytes]
     content_length: int | None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.method}, {self.target!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("method", self.method), ("target", self.target)]
 
     @property
     def headers(self) -> list[Header]:
@@ -40,11 +54,10 @@ def read_head(method: bytes, target: bytes, version: str, sent: list[Header]) ->
     except HeaderError as error:
         raise refused(str(error)) from None
     length = judge_request_head(method, target, version, header)
-    return RequestHead(method.decode("ascii"), target, sent, header, lines, length)
+    return RequestHead(METHODS[method], target, sent, header, lines, length)
 
 
-@dataclass(slots=True)
-class ResponseHead:
+class ResponseHead(msgspec.Struct):
     """The head of a target's answer, and how the body ends; nobody changes any of its parts. As `RequestHead`."""
 
     status: int

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.api import clock_ms
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http import heads
-from tollkeeper.core.http.forwarding import (
-    header_lines,
-)
+from tollkeeper.core.http.forwarding import NAME_REMEMBERED_BYTES, header_lines
 from tollkeeper.core.http.heads import ANSWER_RULES, read_headers
 from tollkeeper.core.paygates.locations import LOCATION_NAMES
 from tollkeeper.core.paygates.target_signing import (
@@ -49,6 +47,23 @@ _BODY_EXPECTED: Final = frozenset({"PATCH", "POST", "PUT"})
 _ANY_PAGE: Final = b"access-control-allow-origin: *\r\n"
 _EXPOSE: Final = b"access-control-expose-headers: " + _EXPOSED
 _EXPOSED_NAMES: Final = frozenset(_EXPOSED.lower().split(b", "))
+
+
+class _ExposedToo(dict[bytes, bytes]):
+    """The header names that a page may read beside `_EXPOSED`, each with a comma before, by how their lines begin."""
+
+    def __missing__(self, start: bytes) -> bytes:
+        name = ANSWER_RULES[start[:-2]].name
+        shown = b"" if name in _EXPOSED_NAMES else b", " + name
+        if len(self) >= _NAMES_MAX:  # targets invent names
+            self.clear()
+        if len(start) <= NAME_REMEMBERED_BYTES:
+            self[start] = shown
+        return shown
+
+
+_NAMES_MAX: Final = 4096
+_EXPOSED_TOO: Final = _ExposedToo()
 # On every answer of the gateway's own. A target's answer has `private, no-store` already.
 CORS: Final = _ANY_PAGE + _EXPOSE + b"\r\ncache-control: no-store\r\n"
 
@@ -156,11 +171,11 @@ def answer_lines(call: InboundCall, opened: OpenGate, asked: RequestFacts, head:
         told = locations.told(head.headers, call.method, head.status, asked.target_path(opened))
         header, lines = read_headers(told, ANSWER_RULES)
     kept, has_date = heads.answer_lines(header, lines)
-    names = dict.fromkeys([ANSWER_RULES[start[:-2]].name for start in kept[:-1:3]])
-    shown = [b", " + name for name in names if name not in _EXPOSED_NAMES]
+    shown = dict.fromkeys(map(_EXPOSED_TOO.__getitem__, kept[:-1:3]))
     return b"".join([*kept, _ANY_PAGE, _EXPOSE, *shown, b"\r\n"]), has_date
 
 
+@lru_cache(maxsize=1024)  # the gates that are asked most
 def required_line(header: str) -> bytes:
     """Return the line of a 402 that clients of x402 version 2 read (contract 10.1)."""
     return b"payment-required: %b\r\n" % header.encode()

@@ -5,8 +5,9 @@ Asks nobody and waits for nothing; the header lines that the gateway writes are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from tollkeeper.core.api.errors import ApiError, Code, failed_check, invalid, payment_error
 from tollkeeper.core.http.forwarding import check_subpath, request_target
@@ -113,8 +114,7 @@ def too_large(limit_bytes: int) -> ApiError:
     return ApiError(Code.PAYLOAD_TOO_LARGE, message, details={"limitBytes": limit_bytes})
 
 
-@dataclass(slots=True)
-class RequestFacts:
+class RequestFacts(msgspec.Struct):
     """The facts of a request's head. Its first path segment is a slug."""
 
     slug: str
@@ -131,20 +131,14 @@ class RequestFacts:
         return request_target(target, self.subpath, query)
 
 
-def asked_by(call: InboundCall) -> RequestFacts:
-    """Slug, query and what else the head says. Its first path segment is a slug."""
-    head = call.head
-    path, _, query = head.target.partition(b"?")
-    slug, slash, below = path[1:].partition(b"/")
-    has_proof = shows_payment(call) or bool(head.header.get(b"x-credit-token"))
-    return RequestFacts(slug.decode("ascii"), query, slash + below, has_proof)
-
-
 def check_request(context: GatewayContext, call: InboundCall, asked: RequestFacts, opened: OpenGate) -> None:
     """Check what needs neither a login nor a payment, in the order of contract 4.2. Raises: the refusal."""
-    check_method(opened.gate, call)  # 405
-    context.limit.check(call)  # 429
-    check_size(call, context.body_limit_bytes)  # 413
+    if call.method not in opened.gate.methods:
+        check_method(opened.gate, call)  # 405
+    if context.limit.owing:
+        context.limit.check(call)  # 429
+    if call.head.content_length != 0:
+        check_size(call, context.body_limit_bytes)  # 413
     check_forwardable(call, asked, opened)  # 400, 404
 
 

@@ -24,16 +24,15 @@ if TYPE_CHECKING:
 
 
 def challenged(context: GatewayContext, http: InboundCall, facts: RequestFacts) -> bool:
-    """Answer 402 if the request is plain, shows nothing, and is at a gate in memory that sells to whoever pays."""
+    """Answer 402 if the request, which shows nothing, is plain, and its gate in memory sells to whoever pays."""
     gate = context.gates.kept(facts.slug)
     if (
         gate is None
-        or facts.has_proof
         or context.is_stopping
         or gate.gate.require_auth
+        or not gate.sells
         or b"authorization" in http.head.header
         or http.method == "OPTIONS"
-        or gate.unsold() is not None
     ):
         return False
     try:
@@ -46,12 +45,14 @@ def challenged(context: GatewayContext, http: InboundCall, facts: RequestFacts) 
 
 def challenge(context: GatewayContext, http: InboundCall, gate: OpenGate) -> None:
     """Answer 402. Raises: INVALID_NETWORK, UNAVAILABLE."""
-    shown = request_facts.challenge_on(gate, http)
+    header = http.head.header
+    shown = request_facts.challenge_on(gate, http) if b"x-payment-network" in header else gate.challenge
     context.traffic.challenged(gate.gate.id, http)
-    lines = CORS + context.limit.challenged(http) + heads.required_line(shown.header)
-    if is_for_person(http):
+    standing, accept = context.limit.challenged(http), header.get(b"accept", b"")
+    lines = b"".join((CORS, standing, heads.required_line(shown.header)))
+    if b"text/html" in accept and is_for_person(http):
         page = context.pages.at(gate, http)
         http.answer(402, page.lines + lines, page.body)
     else:
-        profile = request_facts.profile_on(http, context.profile)
+        profile = context.profile if b"=" not in accept else request_facts.profile_on(http, context.profile)
         http.answer(402, JSON_LINE + lines, shown.body(profile, iso(clock_ms())))
