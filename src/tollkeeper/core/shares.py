@@ -57,17 +57,18 @@ class Shares:
 
     def take(self, tenant: Hashable, amount: int = 1) -> bool:
         """Give a tenant so much more, if the rule allows it. Return False, and give nothing, if it does not."""
-        if not may_take(self._held[tenant], amount, self._left):
+        held = self._held.get(tenant, 0)
+        if not may_take(held, amount, self._left):
             return False
-        self._held[tenant] += amount
+        self._held[tenant] = held + amount
         self._left -= amount
         return True
 
     def give_back(self, tenant: Hashable, amount: int = 1) -> None:
         """Take back what a tenant took and needs no more."""
-        self._held[tenant] -= amount
+        self._held[tenant] = held = self._held[tenant] - amount
         self._left += amount
-        if not self._held[tenant]:
+        if not held:
             del self._held[tenant]
 
     def resize(self, capacity: int) -> None:

@@ -15,6 +15,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeGuard
 
+import msgspec
+
 from tollkeeper.core.api.errors import ApiError, Code, failed_check, invalid, missing, payment_error
 from tollkeeper.core.api.strict_json import parse_json
 from tollkeeper.core.evm.encoding import Authorization, checksum_address
@@ -42,8 +44,7 @@ _HEX: Final = re.compile(r"0x(?:[0-9a-fA-F]{2})+", re.ASCII)
 _UINT: Final = re.compile(r"[0-9]{1,78}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class PaymentKey:
+class PaymentKey(msgspec.Struct, frozen=True, cache_hash=True):
     """One payment, on every node and in every database: the identity under which it is claimed and settled."""
 
     network: str

@@ -28,8 +28,10 @@ from tollkeeper.edge.target.spool import BATCH_SIZE_BYTES
 
 # Of a head, and of what stands between two parts of a body (chunk extensions) or after it (trailers).
 HEAD_SIZE_BYTES: Final = 64 * 1024
+_SURELY_SMALL_BYTES: Final = HEAD_SIZE_BYTES - HEADERS_MAX  # a line's end may be shorter by a byte than it counts
 INFORMATIONAL_MAX: Final = 10
 _INFORMATIONAL: Final = (b"HTTP/1.1 1", b"HTTP/1.0 1")  # how such a response begins
+_LEAD_BYTES: Final = len(_INFORMATIONAL[0])
 _SWITCHING: Final = (b"HTTP/1.1 101", b"HTTP/1.0 101")
 _MUCH_SIZE_BYTES: Final = 64 * 1024  # where so much of a body comes at once there is mostly more
 
@@ -181,19 +183,26 @@ class TargetConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header of a head, or a trailer, which is dropped. Raises FramingError beyond the limit."""
-        self._head_bytes += len(name) + len(value) + 4
+        if self._framing is None:
+            self._headers.append((name, value))
+            if len(self._headers) > HEADERS_MAX:
+                raise FramingError("the head has too many headers")
+        else:
+            self._check_size(len(name) + len(value) + 4)
+
+    def _check_size(self, more_bytes: int) -> None:
+        """Count so much more of a head, or of the trailers. Raises FramingError beyond the limit."""
+        self._head_bytes += more_bytes
         if self._head_bytes > HEAD_SIZE_BYTES:
             raise FramingError("the head or the trailers are too long")
-        if self._framing is None:  # else a trailer: dropped
-            if len(self._headers) >= HEADERS_MAX:
-                raise FramingError("the head has too many headers")
-            self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The response's own head is complete. Raises FramingError for one that is refused."""
         exchange, parser = self._exchange, self._parser
         if exchange is None or parser is None or self._complete:
             return
+        if self._chatter > _SURELY_SMALL_BYTES:
+            self._check_size(sum(len(name) + len(value) + 4 for name, value in self._headers))
         version = parser.get_http_version()
         head = read_response_head(self._method, parser.get_status_code(), version, self._headers)
         self._framing = framing = head.framing
@@ -267,8 +276,12 @@ class TargetConnection(asyncio.Protocol):
                 self.transport.abort()  # nobody asked: what follows would be taken for the next exchange's response
             return
         self._heard = True
-        if self._lead is not None:
-            data = self._without_informational(self._lead + data)
+        lead = self._lead
+        if lead is not None:
+            if lead or len(data) < _LEAD_BYTES or data.startswith(_INFORMATIONAL):
+                data = self._without_informational(lead + data)
+            else:
+                self._lead = None
             if not data:
                 return
         self._chatter += len(data)

@@ -45,17 +45,23 @@ class PaymentReader:
         it. Raises: the refusal; `paid_on` are the networks that it names to whom paid on none that can be paid on:
         those of a gate. INVALID_PARAMETER for two different payments.
         """
-        first, *others = [self._read(headers[name], name, paid_on) for name in PAYMENT_HEADERS if name in headers]
-        for other in others:
-            if (other.key, other.offered.signature) != (first.key, first.offered.signature):
+        read: PresentedPayment | None = None
+        for name in PAYMENT_HEADERS:
+            header = headers.get(name)
+            if header is None:
+                continue
+            one = self._verified.get(header)
+            if one is None:
+                one = self._read(header, name, paid_on)
+            else:
+                self._verified.move_to_end(header)
+            if read is not None and (one.key, one.offered.signature) != (read.key, read.offered.signature):
                 raise two_payments()
-        return first
+            read = read or one
+        assert read is not None  # noqa: S101 - who asks has seen one
+        return read
 
     def _read(self, header: bytes, name: bytes, paid_on: Iterable[str] | None) -> PresentedPayment:
-        known = self._verified.get(header)
-        if known is not None:
-            self._verified.move_to_end(header)
-            return known
         payment = decode_payment_header(header, PAYMENT_HEADERS[name])
         assets = self._assets()
         require(form_checks(payment, assets, paid_on, spoken_version(payment)))

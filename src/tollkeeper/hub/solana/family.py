@@ -11,6 +11,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from msgspec import structs
+
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.sightings import Verdict
 from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
@@ -156,7 +158,9 @@ class SolanaFamily:
         transfer = order.payload
 
         async def held(hashes: Sequence[str]) -> tuple[int, list[bool]]:
-            rows = [await find_settlement(self._parts.database, replace(order.key, nonce=one)) for one in hashes]
+            rows = [
+                await find_settlement(self._parts.database, structs.replace(order.key, nonce=one)) for one in hashes
+            ]
             paying = {row.transaction_hash: row for row in rows if row and _is_paid_from(transfer.source, row)}
             found = await holding(order.account.chain.reader, transfer.source, transfer.payer, list(paying))
             open_yet = {

@@ -66,7 +66,7 @@ _Answer: TypeAlias = "Callable[[SpendResult | ApiError], None]"
 _Waiting: TypeAlias = "tuple[HeldSpend, _Answer]"
 
 
-class _KnownSpend(NamedTuple):
+class _KnownSpend(msgspec.Struct, frozen=True):
     """A spend of a purchase that is remembered."""
 
     purchase: Purchase
