@@ -1,7 +1,7 @@
 """JSON-RPC 2.0 over HTTP to a chain's nodes: calls joined into batches, strict replies, two kinds of failure.
 
 No timer joins calls: what was asked while the last batch was in flight leaves as the next one, so that a lone call
-never waits for company and a crowd shares round trips. The same read asked twice in one batch is sent once. A raw
+never waits for others and a crowd shares round trips. The same read asked twice in one batch is sent once. A raw
 transaction leaves on its own, at once. A node that does not answer, or that has had enough of our calls, is passed over
 for the next one; any other answer, also a refusal, is never asked of another. One question has a budget of time over
 all nodes, its wait for a batch included. What an answer means is not decided here.

@@ -146,7 +146,7 @@ class Settings:
     app_url: str | None = None  # the dashboard's origin; None: there is no dashboard
     min_price_micro: int = 0  # cheaper gates are not made, and smaller payments not settled
     confirm_nodes: int = 0  # how many of a network's nodes must show an outcome; 0: two where others can be reached
-    batch_queue_depth: int = 16  # fewer settlements under way go alone: a wait for company would only delay them
+    batch_queue_depth: int = 16  # fewer settlements under way go alone: a wait for a batch would only delay them
     exports_spans: bool = False  # OpenTelemetry's environment names a collector
     workers: int = 1  # processes that serve
     metrics_address: tuple[str, int] | None = None  # None: there are no metrics

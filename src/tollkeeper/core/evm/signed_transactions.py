@@ -85,7 +85,7 @@ def signed_by(transaction: Transaction, parity: int, r: int, s: int) -> SignedTr
 
 
 def asks_for(transaction: Transaction, transfer: Transfer) -> bool:
-    """Is it a call that makes this transfer, alone or in company, in one of the forms that we write?
+    """Is it a call that makes this transfer, alone or in a batch, in one of the forms that we write?
 
     What a payer has said to a factory does not count, whatever bytes it holds.
     """

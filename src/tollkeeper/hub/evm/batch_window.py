@@ -1,4 +1,4 @@
-"""Window in which settlements gather: some go alone, others wait for company (contract 5.2).
+"""Window in which settlements gather: some go alone, others wait for a batch (contract 5.2).
 
 While few settlements are under way nobody waits: each goes alone and at once. From a queue depth on, those that come
 within a moment of each other go together, as many as a batch holds; the first of them waits at most that moment. The
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-# No payment waits longer for company. The timer is armed for less: what else the loop has to do comes on top.
+# No payment waits longer for a batch. The timer is armed for less: what else the loop has to do comes on top.
 WAIT_MAX_SECONDS: Final = 0.05
 WAIT_SECONDS: Final = 0.8 * WAIT_MAX_SECONDS
 

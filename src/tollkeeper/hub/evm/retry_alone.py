@@ -1,4 +1,4 @@
-"""A transfer that failed in company, or waits for a key that is gone, gets one more transaction (contract 5.2).
+"""A transfer that failed in a batch, or waits for a key that is gone, gets one more transaction (contract 5.2).
 
 What made it fail may have been another's doing: a payer whose account burned the gas of all, or a batch that reverted
 as a whole. So the proof that none of its transactions can carry it out any more is followed by a simulation: where the
