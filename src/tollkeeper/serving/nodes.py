@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING
 
 from tollkeeper.chains.evm.chain import EvmChain
 from tollkeeper.chains.evm.config import EvmConfig
@@ -11,8 +10,6 @@ from tollkeeper.chains.solana import SolanaChain, SolanaConfig
 from tollkeeper.core.networks import Family
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from tollkeeper.settings import NetworkSettings, Settings
 
 
@@ -51,22 +48,12 @@ def solana_config(network: NetworkSettings, settings: Settings) -> SolanaConfig:
     )
 
 
-class _Row(NamedTuple):
-    config: Callable[[NetworkSettings, Settings], Any]
-    chain: Callable[[Any], EvmChain | SolanaChain]
-
-
-_ROWS: Final[Mapping[Family, _Row]] = MappingProxyType(
-    {Family.EVM: _Row(evm_config, EvmChain), Family.SOLANA: _Row(solana_config, SolanaChain)}
-)
-
-
 def config_of(network: NetworkSettings, settings: Settings) -> EvmConfig | SolanaConfig:
     """The configuration of a network's chain."""
-    config: EvmConfig | SolanaConfig = _ROWS[network.network.family].config(network, settings)
-    return config
+    return (evm_config if network.network.family is Family.EVM else solana_config)(network, settings)
 
 
 def chain_of(network: NetworkSettings, settings: Settings) -> EvmChain | SolanaChain:
     """A network's chain, not opened yet."""
-    return _ROWS[network.network.family].chain(config_of(network, settings))
+    config = config_of(network, settings)
+    return EvmChain(config) if isinstance(config, EvmConfig) else SolanaChain(config)

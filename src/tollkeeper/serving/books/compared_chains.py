@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tollkeeper.chains.evm import payments
+from tollkeeper.chains.evm.chain import EvmChain
 from tollkeeper.chains.solana import payments as solana_payments
-from tollkeeper.core.networks import Family
 from tollkeeper.serving.nodes import chain_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
-    from tollkeeper.chains.evm.chain import EvmChain
     from tollkeeper.chains.sightings import Expected, Sighting
     from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.core.settlement.reconciliation import ChainPayment
@@ -99,12 +97,7 @@ class _SolanaComparison:
         return await solana_payments.read_payments(self._chain, sorted(senders), sorted(sold_to), recipients, blocks)
 
 
-_ROWS: Final[Mapping[Family, Callable[[Any], ComparedChain]]] = MappingProxyType(
-    {Family.EVM: _EvmComparison, Family.SOLANA: _SolanaComparison}
-)
-
-
 def compared_chains(settings: Settings) -> list[ComparedChain]:
     """Every network of these settings that has a node."""
     chains = [chain_of(network, settings) for network in settings.networks.values() if network.rpc_urls]
-    return [_ROWS[chain.network.family](chain) for chain in chains]
+    return [_EvmComparison(one) if isinstance(one, EvmChain) else _SolanaComparison(one) for one in chains]

@@ -32,7 +32,7 @@ _LOG = structlog.get_logger("tollkeeper.serving")
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """What a worker is given: the listener, and its number, from 0 on."""
+    """Place of a worker: the listener, and its number, from 0 on."""
 
     listening: socket.socket
     number: int
