@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tollkeeper.chains.evm import payments
 from tollkeeper.chains.evm.chain import EvmChain
@@ -12,46 +12,14 @@ from tollkeeper.serving.nodes import chain_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from tollkeeper.chains.sightings import Expected, Sighting
     from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.core.settlement.reconciliation import ChainPayment
     from tollkeeper.settings import Settings
 
 
-class ComparedChain(Protocol):
-    """One network. Everything may raise RpcUnavailable."""
+class EvmComparison:
+    """An EVM network. `open`, `newest`, `payments` and `look` may raise RpcUnavailable."""
 
-    @property
-    def name(self) -> str:
-        """The network's."""
-
-    @property
-    def day_blocks(self) -> int:
-        """About so many blocks make a day."""
-
-    @property
-    def asset(self) -> str:
-        """The token's address, of an open chain."""
-
-    async def open(self) -> None:
-        """Asks the node who it is."""
-
-    async def newest(self) -> int:
-        """The newest block that may be compared."""
-
-    async def payments(
-        self, senders: Collection[str], sold_to: Collection[str], recipients: Sequence[str], blocks: range
-    ) -> list[ChainPayment]:
-        """At least those that `senders` sent to `recipients`, and those to `sold_to` whoever sent them."""
-
-    async def look(self, wanted: Sequence[Expected]) -> list[Sighting]:
-        """Return what the chain shows of these transactions."""
-
-    async def close(self) -> None:
-        """Ends the connections."""
-
-
-class _EvmComparison:
     day_blocks: Final = 43_200  # of Base
 
     def __init__(self, chain: EvmChain) -> None:
@@ -61,9 +29,11 @@ class _EvmComparison:
 
     @property
     def asset(self) -> str:
+        """The token's address, of an open chain."""
         return payments.asset_of(self._chain)
 
     async def newest(self) -> int:
+        """Read the newest block that may be compared."""
         return (await self._chain.latest_block()).number
 
     async def payments(
@@ -73,10 +43,13 @@ class _EvmComparison:
         recipients: Sequence[str],
         blocks: range,
     ) -> list[ChainPayment]:
+        """Read at least those that `senders` sent to `recipients`, and those to `sold_to` whoever sent them."""
         return await payments.read_payments(self._chain, recipients, blocks)
 
 
-class _SolanaComparison:
+class SolanaComparison:
+    """The same of a Solana network."""
+
     day_blocks: Final = 216_000
 
     def __init__(self, chain: SolanaChain) -> None:
@@ -86,18 +59,24 @@ class _SolanaComparison:
 
     @property
     def asset(self) -> str:
+        """The token's address, of an open chain."""
         return solana_payments.asset_of(self._chain).address
 
     async def newest(self) -> int:
+        """Read the newest block that may be compared."""
         return await self._chain.reader.final_slot()
 
     async def payments(
         self, senders: Collection[str], sold_to: Collection[str], recipients: Sequence[str], blocks: range
     ) -> list[ChainPayment]:
+        """Read the same."""
         return await solana_payments.read_payments(self._chain, sorted(senders), sorted(sold_to), recipients, blocks)
+
+
+ComparedChain: TypeAlias = EvmComparison | SolanaComparison
 
 
 def compared_chains(settings: Settings) -> list[ComparedChain]:
     """Every network of these settings that has a node."""
     chains = [chain_of(network, settings) for network in settings.networks.values() if network.rpc_urls]
-    return [_EvmComparison(one) if isinstance(one, EvmChain) else _SolanaComparison(one) for one in chains]
+    return [EvmComparison(one) if isinstance(one, EvmChain) else SolanaComparison(one) for one in chains]
