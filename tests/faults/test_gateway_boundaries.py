@@ -381,8 +381,8 @@ ACTS: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
 
 # What is asked of the database by other proofs than a header, and besides sales.
 BESIDES: Final[dict[str, tuple[Act, tuple[str, ...]]]] = {
-    "spend by token": (spend_by_token, ("spend_one",)),
-    "spend of wallet": (spend_of_wallet, ("spend_of_payer", "spend_one")),
+    "spend by token": (spend_by_token, ("spend_batch",)),
+    "spend of wallet": (spend_of_wallet, ("spend_of_payer", "spend_batch")),
     "log in": (
         log_in,
         ("log_in", "rotate_refresh_token", "read_session", "read_user", "end_session"),

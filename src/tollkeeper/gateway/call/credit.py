@@ -240,7 +240,7 @@ class Credit:
     # Ask the ledger. A call on a held credit waits for the ledger's commit, together with every other call that waits
     # for it, and has no task. That commit blocks the loop until the disk has it, unless the writing thread is at work
     # or has to be (`storage.sqlite.engine.SqliteDatabase.post`): then the loop lends it the interpreter, up to 2 ms at
-    # a time (`storage.sqlite.gil_yield`). By a token, a bearer or a proof it is a commit of its own.
+    # a time (`storage.sqlite.gil_yield`).
 
     async def _ledger(self, asked: Awaitable[T]) -> T:
         """Wait for the ledger, cut or not. What nobody knows of it is given back as soon as the database can say so."""

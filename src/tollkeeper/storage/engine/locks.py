@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.storage.engine.database import Statement, unit_of_work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from tollkeeper.core.x402.version1 import PaymentKey
     from tollkeeper.storage.engine.database import Row, Steps
 
 
@@ -54,3 +55,22 @@ def purchases_to_change(*ids: str) -> Statement:
     """No other unit changes these purchases, or what they have of credits."""
     sql = "SELECT lock_purchases(ARRAY(SELECT number FROM purchases WHERE id = ANY (CAST(:ids AS TEXT[])))) AS locked"
     return Statement(sql, {"ids": list(ids)}, nothing)
+
+
+def purchases_to_spend(numbers: Iterable[int], ids: Iterable[str], payments: Sequence[PaymentKey]) -> Statement:
+    """As `purchases_to_change`, of purchases that are named in several ways: all have to be locked at once."""
+    sql = """
+        SELECT lock_purchases(CAST(:numbers AS BIGINT[]) || ARRAY(
+            SELECT number FROM purchases WHERE id = ANY (CAST(:ids AS TEXT[]))
+            UNION SELECT number FROM purchases WHERE (network, asset, payer, nonce) IN (SELECT * FROM unnest(
+                CAST(:networks AS TEXT[]), CAST(:assets AS TEXT[]), CAST(:payers AS TEXT[]), CAST(:nonces AS TEXT[])
+            ))
+        )) AS locked
+    """
+    named = {
+        "networks": [payment.network for payment in payments],
+        "assets": [payment.asset for payment in payments],
+        "payers": [payment.payer for payment in payments],
+        "nonces": [payment.nonce for payment in payments],
+    }
+    return Statement(sql, {"numbers": [*numbers], "ids": [*ids], **named}, nothing)

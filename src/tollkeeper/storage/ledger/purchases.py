@@ -1,18 +1,19 @@
 """The store of purchases and the credit ledger: claim, grant, spend, fail (contract 4.3).
 
 Each race is decided by one conditional statement. A credit is spent in one place, `spends`, whatever bought it; the
-counter and the call, which is the ledger's entry, are one commit, before the first byte goes to the target. Calls of
-the data plane spend through `ledger`, in batches (`spend_soon`); the other verbs are for one spend at a time. The units
-of a claim and of a grant are in `first_purchase`.
+counter and the call, which is the ledger's entry, are one commit, before the first byte goes to the target. Spends go
+through `ledger`, in batches. The units of a claim and of a grant are in `first_purchase`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.keys.sealing import SealError, place
 from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
@@ -45,13 +46,11 @@ from tollkeeper.storage.ledger.spends import (
     look_of_payer,
     restore_call,
     spend_of_payer,
-    spend_one,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tollkeeper.core.api.errors import ApiError
     from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.x402.version1 import PaymentKey
     from tollkeeper.storage.engine.database import Database, Row, Steps
@@ -148,7 +147,18 @@ class Purchases:
             return None
 
     async def _spend(self, spend: HeldSpend, now_ms: int) -> SpendResult:
-        return await self._database.run(spend_one(spend, now_ms), is_short=True)
+        """Spend with all who wait: callers of one purchase would wait for each other, each with a connection."""
+        told: asyncio.Future[SpendResult | ApiError] = asyncio.get_running_loop().create_future()
+
+        def tell(answer: SpendResult | ApiError) -> None:
+            if not told.done():  # else whoever asked has left
+                told.set_result(answer)
+
+        self.ledger.spend(spend, now_ms, tell)
+        answer = await told
+        if isinstance(answer, ApiError):
+            raise answer
+        return answer
 
     async def claim(
         self,

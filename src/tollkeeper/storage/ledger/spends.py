@@ -21,7 +21,7 @@ import msgspec
 from tollkeeper.core.purchases import GATE_DELETED, PARKED_SHOWN_MS, PurchaseState, Spend
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.storage.engine.database import ConstraintError, Statement, StorageError, unit_of_work
-from tollkeeper.storage.engine.locks import gates_as_they_are, purchases_to_change
+from tollkeeper.storage.engine.locks import gates_as_they_are, purchases_to_change, purchases_to_spend
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.ledger import call_journal
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult, purchase_from
@@ -104,11 +104,21 @@ class SpendBatch(msgspec.Struct, frozen=True):
             yield from end_calls(self.ended, self.now_ms)
         spent = Spent([])
         if self.known is not None:
+            if self.spends:
+                yield from self._lock(self.known)
             is_whole = not self.ended and not self.spends
             spent = yield from spend_known(self.known, self.now_ms, is_alone=self.is_alone, is_whole=is_whole)
         if self.spends:
             spent.others = yield from spend_all(self.spends, self.now_ms)
         return spent
+
+    @unit_of_work
+    def _lock(self, known: KnownSpends) -> Steps[None]:
+        """Lock for both kinds together, in the one order: each of them would, but behind the other's locks."""
+        yield gates_as_they_are([gate for gate, _ in known.gates] + [one.spend_request.gate_id for one in self.spends])
+        ids = [one.purchase_id for one in self.spends if one.purchase_id is not None]
+        payments = [one.key for one in self.spends if one.key is not None]
+        yield purchases_to_spend(known.calls.values(), ids, payments)
 
 
 class _Held:

@@ -197,6 +197,8 @@ async def _lent(pool: asyncpg.Pool) -> AsyncIterator[_Connection]:
         await pool  # which makes it ready, once
         connection = await pool.acquire(timeout=_WAITING_SECONDS)
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        if isinstance(error, TimeoutError) and pool.get_size() == pool.get_max_size():
+            raise NotTakenError("too many requests wait for the database: nothing was charged, try again") from error
         logger.warning("the database cannot be reached: %s", type(error).__name__)
         raise NotTakenError("the database cannot be reached at the moment") from error
     try:
