@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -16,6 +17,8 @@ from tollkeeper.settings import Role
 if TYPE_CHECKING:
     from tollkeeper.client.gateway_account import GatewayAccount
     from tollkeeper.serving.doctor.findings import Examination
+
+_TARGET: Final = "see that it answers from where the gateway runs; `tollkeeper paygate update --target` names another"
 
 
 def doctor_command(
@@ -50,8 +53,8 @@ def doctor_command(
 
 
 async def _examine_gate(account: GatewayAccount, link: str, found: Examination) -> None:
-    """Look at a gate as a buyer sees it, and at its last calls as its owner does."""
-    from tollkeeper.client.gate_check import last_call, offered_price
+    """Look at a gate as a buyer sees it, and let the gateway ask its target."""
+    from tollkeeper.client.gate_check import offered_price, target_answer
     from tollkeeper.client.requests import RefusedError
     from tollkeeper.settings import SettingProblem
 
@@ -61,17 +64,20 @@ async def _examine_gate(account: GatewayAccount, link: str, found: Examination) 
         found.errors.append(SettingProblem(link, str(error), "see `tollkeeper paygate show`"))
         return
     try:
-        call = await last_call(account, link)
+        answer = await target_answer(account, link)
     except RefusedError as error:
-        found.unchecked.append(f"does the target of {link} answer ({error})")
+        if error.code == "CONFLICT":  # a file's
+            return
+        if not error.code.startswith("UPSTREAM_"):
+            found.unchecked.append(f"does the target of {link} answer ({error})")
+            return
+        found.errors.append(SettingProblem(link, f"its target does not answer: {error}", _TARGET))
         return
-    if call is None:
-        found.unchecked.append(f"does the target of {link} answer: nobody called it yet")
-    elif call["outcome"] == "failed":
-        problem = f"the last paid call of its target failed at {call['at']} with {call['code']}"
-        found.errors.append(SettingProblem(link, problem, "see that the target answers from where the gateway runs"))
+    told = f"its target answers {answer['status']}"
+    if answer["status"] < HTTPStatus.BAD_REQUEST:
+        found.good.append(f"{link}: {told} in {answer['durationUs'] / 1000:.0f} ms")
     else:
-        found.good.append(f"{link}: its target answered the last paid call, at {call['at']}")
+        found.errors.append(SettingProblem(link, f"{told}: buyers pay for that", _TARGET))
 
 
 def _show(found: Examination, *, as_json: bool) -> None:

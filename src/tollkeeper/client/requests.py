@@ -17,7 +17,11 @@ _WAIT_SECONDS: Final = 60
 
 
 class RefusedError(Exception):
-    """Refusal of a request, or failure to send it; the text says why."""
+    """Refusal of a request, or failure to send it; the text says why. `code` is the gateway's, where it gave one."""
+
+    def __init__(self, text: str, code: str = "") -> None:
+        super().__init__(text)
+        self.code = code
 
 
 def open_session(wait_seconds: float = _WAIT_SECONDS) -> aiohttp.ClientSession:
@@ -58,7 +62,8 @@ async def ask(
     except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
         raise RefusedError(f"no answer that could be read from {url}: {why(error)}") from error
     if not isinstance(body, dict) or not 200 <= answer.status < 300:
-        raise RefusedError(f"the gateway refused: {reason_of(body) or f'status {answer.status}'}")
+        reason = reason_of(body)
+        raise RefusedError(f"the gateway refused: {reason or f'status {answer.status}'}", reason.partition(":")[0])
     if has and has not in body:
         raise RefusedError(f"{url} does not answer as a gateway does: is that one's URL?")
     return body

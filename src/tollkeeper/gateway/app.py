@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 from litestar import Response, asgi
+from litestar.response import Stream
 
 from tollkeeper.api import PROCESS_MARK, HttpRequest, Shell, clock_ms, new_request_id, ok, refused
 from tollkeeper.auth import Auth, auth_routes
@@ -43,7 +44,7 @@ from tollkeeper.gateway.gate_cache import Gates
 from tollkeeper.gateway.limiting import ApiLimits, LimitedApi, UnpaidLimit
 from tollkeeper.gateway.management import operations
 from tollkeeper.gateway.management.bodies import Ready, ReadyChecks
-from tollkeeper.gateway.management.feed import OwnerFeed
+from tollkeeper.gateway.management.feed import MEDIA_TYPE, OwnerFeed
 from tollkeeper.gateway.management.owner_list_routes import owner_list_routes
 from tollkeeper.gateway.management.owner_lists import OwnerLists
 from tollkeeper.gateway.management.ownership import Ownership
@@ -72,7 +73,7 @@ from tollkeeper.storage.ledger.payer_proofs import ShownPayments
 from tollkeeper.storage.ledger.purchases import Purchases, TrustCaps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from litestar.handlers import ASGIRouteHandler, HTTPRouteHandler
     from litestar.types import ASGIApp, HTTPScope, Receive, Send
@@ -90,6 +91,7 @@ REFRESH_SECONDS = 30.0
 RETRY_SECONDS = 0.5
 _TELL_SECONDS = 60.0
 _DELETIONS_SECONDS = 60.0
+_BETWEEN_EVENTS_SECONDS = 2.0
 # A node that does not answer must not hold up a start.
 NODES_WAIT_SECONDS = 2.0
 
@@ -425,6 +427,12 @@ def _files(config: GatewayConfig, database: Database, store: FileStore) -> Files
     )
 
 
+async def _two_events() -> AsyncIterator[bytes]:
+    yield b"data: first\n\n"
+    await asyncio.sleep(_BETWEEN_EVENTS_SECONDS)
+    yield b"data: second\n\n"
+
+
 def create_app(
     gateway: Gateway,
     beside: Sequence[ASGIRouteHandler | HTTPRouteHandler] = (),
@@ -438,9 +446,11 @@ def create_app(
     """
 
     @route(operations.HEALTH)
-    async def healthz() -> Response[bytes]:
-        """Contract 2."""
-        return ok(StatusBody("ok"))
+    async def healthz(request: HttpRequest) -> Response[bytes] | Stream:
+        """Contract 2; as events, by which `doctor` sees a proxy that holds back what it should pass on."""
+        if MEDIA_TYPE not in request.headers.get("accept", ""):
+            return ok(StatusBody("ok"))
+        return Stream(_two_events(), media_type=MEDIA_TYPE, headers={"Cache-Control": "no-store"})
 
     @route(operations.READY)
     async def readyz(request: HttpRequest) -> Response[bytes]:

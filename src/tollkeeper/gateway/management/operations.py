@@ -281,7 +281,8 @@ HEALTH: Final = _operation(
     "healthz",
     "get /healthz",
     "Is the process alive?",
-    answers=answer("It is", StatusBody),
+    description="As text/event-stream two events come, seconds apart: a proxy must pass the first one on at once.",
+    answers={200: ResponseSpec("It is", {JSON: StatusBody, "text/event-stream": str})},
 )
 READY: Final = _operation(
     "readyz",

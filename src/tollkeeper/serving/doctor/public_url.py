@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tollkeeper.settings import SettingProblem
+from tollkeeper.settings import Role, SettingProblem
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -48,9 +48,10 @@ async def examine_public_url(settings: Settings, found: Examination) -> None:
         await _examine_identity(settings, url, found)
         await _examine_path(url, found)
         await _examine_body(url, found)
+        if settings.role is not Role.HUB:
+            await _examine_events(url, found)
     except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
         found.warnings.append(SettingProblem("public_url", f"an answer broke off ({_why(error)})", "run it again"))
-    found.unchecked.append("does a proxy pass event streams on as they come: `curl -N` a gate with `stream`")
 
 
 async def _examine_identity(settings: Settings, url: str, found: Examination) -> None:
@@ -98,6 +99,24 @@ async def _examine_body(url: str, found: Examination) -> None:
             found.warnings.append(SettingProblem("proxy", "it holds a body until it is whole", remedy))
             return
     found.good.append("proxy: bodies are not held")
+
+
+async def _examine_events(url: str, found: Examination) -> None:
+    """Ask for two events that are seconds apart: both at once come from a proxy that waited for the end."""
+    async with _connected(url) as (reader, writer), asyncio.timeout(_SECONDS):
+        writer.write(_head(url, "GET", "/healthz", "Accept: text/event-stream\r\n"))
+        await writer.drain()
+        seen = b""
+        while b"data: first" not in seen:
+            piece = await reader.read(_HEAD_MAX_BYTES)
+            if not piece:
+                raise ValueError("its stream of events ended before the first")
+            seen += piece
+    if b"data: second" in seen:
+        remedy = "turn response buffering off: nginx's proxy_buffering off"
+        found.warnings.append(SettingProblem("proxy", "it holds a stream of events until that ends", remedy))
+        return
+    found.good.append("proxy: streams of events are not held")
 
 
 @asynccontextmanager
