@@ -128,6 +128,18 @@ def test_every_file_that_the_architecture_names_is_there() -> None:
     assert [name for name in named if not any((root / name).exists() for root in roots)] == []
 
 
+def test_what_the_architecture_names_in_a_file_stands_there() -> None:
+    named = re.findall(r"`([A-Za-z_][\w.]*)` (?:in|of) `([\w/]+\.py)`", (DOCS / "architecture.md").read_text())
+    assert len(named) > 5
+    texts = {path: (ROOT / "src/tollkeeper" / path).read_text() for _, path in named}
+    gone = [
+        (name, path)
+        for name, path in named
+        if not all(re.search(rf"\b{part}\b", texts[path]) for part in name.split("."))
+    ]
+    assert gone == []
+
+
 def sentences(text: str) -> Iterator[str]:
     """Split prose into sentences: code is left out; a paragraph, an item and a cell of a table each end one."""
     text = re.sub(r"^```.*?^```$", "\n", text, flags=re.MULTILINE | re.DOTALL)

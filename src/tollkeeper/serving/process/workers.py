@@ -1,7 +1,7 @@
 """Several processes of one command: each is a node of its own, and all take callers from one listener.
 
 The command listens and starts them; it starts one that died again, and ends with all of them. They are given the
-listener by its descriptor, so that no caller who waits in line is lost with a worker. Begin with `keep_workers`.
+listener by its descriptor, so that no caller who waits in line is lost with a worker. Begin with `Workers`.
 """
 
 from __future__ import annotations
