@@ -6,8 +6,10 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
@@ -16,7 +18,7 @@ from tests.cli.program import Program, Scene, Site
 from tests.engines import PostgresqlServer, programs, said_to
 from tests.gateway.recording_target import recording_target
 from tests.ports import free_port
-from tollkeeper.sandbox.buyer import Buyer
+from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
 
@@ -77,6 +79,103 @@ def test_a_program_whose_clock_is_far_off_the_database_s_is_refused(
     said_to(url, said["words"])
     with site.serving():
         pass
+
+
+async def test_a_new_key_seals_once_every_program_has_it_and_a_revocation_reaches_each(  # noqa: PLR0915 - one story
+    tmp_path: Path, embedded_chain: ChainUnderTest, url: str
+) -> None:
+    sites = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        site = await asyncio.to_thread(Site, tmp_path / name, embedded_chain)
+        site.environ |= {"TOLLKEEPER_DATABASE_URL": url}
+        sites.append(site)
+    here, there = (site.home / "keys" for site in sites)
+
+    def keys(*words: str) -> None:
+        """Carry out a command about keys here, and give the other host the files."""
+        done = finished("keys", *words, "--config", sites[0].config, environ=sites[0].environ, is_forked=False)
+        assert done.returncode == 0, done.stderr
+        copied()
+
+    def copied() -> None:
+        for path in here.iterdir():
+            (there / path.name).write_bytes(path.read_bytes())
+
+    def named() -> list[str]:
+        return [row["name"] for row in said_to(url, "SELECT name FROM sealing_keys ORDER BY number")]
+
+    copied()
+    old_ring = (here / "encryption.keys").read_text()
+    async with recording_target() as target, Buyer(derive_wallets().buyer) as buyer:
+
+        async def works(*running: Program) -> str:
+            """The token of a purchase at the first, which counts at all of them, as what they make does at it."""
+            places = [Scene(one.site, one, target, buyer, embedded_chain) for one in running]
+            gate = await places[-1].gate(credits=20)
+            _, bought = await places[0].buy({**gate, "url": f"{running[0].url}/{gate['slug']}"})
+            assert bought.status == 200, bought.body
+            token = bought.headers["x-credit-token"]
+            for one in running:
+                answer = await buyer.ask("GET", f"{one.url}/{gate['slug']}", headers={"X-Credit-Token": token})
+                assert answer.status == 200, answer.body
+            slugs.append(gate["slug"])
+            return token
+
+        slugs: list[str] = []
+        with ExitStack() as second:
+            two = second.enter_context(sites[1].serving())
+            with sites[0].serving() as one:
+                token = await works(one, two)
+            (old,) = named()
+            await asyncio.to_thread(keys, "rotate")
+            with sites[0].serving() as one:
+                await works(one, two)
+                await works(two, one)
+                assert named() == [old]  # the other one lacks the new one
+                second.close()
+                with sites[1].serving() as two:
+                    here_now = Scene(sites[0], one, target, buyer, embedded_chain)
+                    await here_now.until(lambda: len(named()) == 2)
+                    await works(one, two)
+                    await works(two, one)
+                    await here_now.until(lambda: bool(said_to(url, "SELECT 1 FROM retired_keys")))
+                    (there / "encryption.keys").write_text(old_ring)
+                    environ = sites[1].environ | {"TOLLKEEPER_PUBLIC_URL": "http://127.0.0.1:1"}
+                    words = ("serve", "--config", sites[1].config, "--port", "0")
+                    stale = await asyncio.to_thread(finished, *words, environ=environ, is_forked=False)
+                    assert stale.returncode == 3
+                    assert f"the key file lacks {named()[-1]}" in stale.stderr
+        await asyncio.to_thread(keys, "retire", old)
+        with sites[0].serving() as one, sites[1].serving() as two:
+            ask = [f"{running.url}/{slugs[0]}" for running in (one, two)]
+            told = [await buyer.ask("GET", at, headers={"X-Credit-Token": token}) for at in ask]
+            assert [answer.status for answer in told] == [200, 200]
+            await asyncio.to_thread(keys, "revoke", old)
+            told = [await buyer.ask("GET", at, headers={"X-Credit-Token": token}) for at in ask]
+            assert [answer.status for answer in told] == [403, 403]
+
+
+async def test_a_file_on_one_gateway_s_disk_is_sold_while_no_other_gateway_would(
+    tmp_path: Path, embedded_chain: ChainUnderTest, url: str
+) -> None:
+    site = await asyncio.to_thread(Site, tmp_path, embedded_chain)
+    site.environ |= {"TOLLKEEPER_DATABASE_URL": url}
+    async with Buyer(derive_wallets().buyer) as buyer:
+        with site.serving() as one:
+            bearer = {"Authorization": "Bearer " + await buyer.login(one.url)}
+
+            async def made() -> Answer:
+                form = aiohttp.FormData({"price": "0.01", "resourceType": "file"}, default_to_multipart=True)
+                form.add_field("file", b"content", filename="report.pdf")
+                return await buyer.ask("POST", one.url + "/api/v1/paygates", form=form, headers=bearer)
+
+            assert (await made()).status == 201
+            with site.serving():
+                refused = await made()
+                assert refused.status == 503
+                assert "each keeps files on its own disk" in refused.json()["error"]["message"]
+            assert (await made()).status == 201
 
 
 async def test_workers_take_callers_from_one_listener_and_one_that_dies_is_started_again(

@@ -21,6 +21,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import clean_environment, command
 from tests.cli.program import PAYEE, Site
 from tests.deploy.proxies import DEPLOY, _replaced
+from tests.described_answers import has_no_description
 from tests.nodes.network import Host, Network, listening, network, passing_on
 from tests.nodes.postgresql import Server
 from tollkeeper.core.evm.encoding import Authorization
@@ -235,6 +236,8 @@ async def town(directory: Path, chain: ChainUnderTest, gateways: int = 4, hubs: 
         front = nginx(directory / "nginx", sites)
         stack.callback(front.wait)
         stack.callback(front.terminate)
+        for described in (url, *(node.url for node in nodes)):
+            has_no_description(described)  # it is asked in too many ways
         for node in reversed(nodes):
             node.start()
             await node.ready()

@@ -62,7 +62,8 @@ from tollkeeper.gateway.transfers.foreign import ForeignTransfers
 from tollkeeper.gateway.transfers.request import TransferRequests
 from tollkeeper.gateway.transfers.service import DirectTransfers, transfer_routes
 from tollkeeper.storage.engine.database import StorageError, unit_of_work
-from tollkeeper.storage.engine.nodes import LivingNodes
+from tollkeeper.storage.engine.nodes import LivingNodes, key_of_change
+from tollkeeper.storage.files.store import LocalFiles
 from tollkeeper.storage.gateway.file_rows import cut_all_uploads
 from tollkeeper.storage.gateway.owner_lists import OwnerRows
 from tollkeeper.storage.gateway.paygates import PayGates
@@ -105,6 +106,7 @@ class GatewayConfig:
     through a proxy.
     `proves_payments`: its hub is another program, which may be no hub of ours, so nodes of its own are asked.
     `has_lost_gates`: some do not open under the keys that there are.
+    `seal_by` and `end_tokens` are told which key seals, and whose tokens are good no more, where programs agree on it.
     """
 
     public_url: str
@@ -124,6 +126,8 @@ class GatewayConfig:
     clients: ClientAddresses = field(default_factory=ClientAddresses)
     proves_payments: bool = False
     has_lost_gates: bool = False
+    seal_by: Callable[[str], None] = field(default=lambda _key: None, repr=False)
+    end_tokens: Callable[[str], None] = field(default=lambda _key: None, repr=False)
     min_price_micro: int = 0
 
 
@@ -170,7 +174,8 @@ class Gateway:
         self.buying = self._buying()
         self._settled = SettledAssets(database)
         self.payments = PaymentReader(lambda: self._settled.known)
-        self.uploads = Uploads(database, store, lambda: random_bytes(16).hex())
+        self._is_on_disk = isinstance(store, LocalFiles)
+        self.uploads = Uploads(database, store, lambda: random_bytes(16).hex(), self._are_files_apart)
         self.files = _files(config, database, store)
         self.unpaid_limit = UnpaidLimit(config.limits.unpaid, config.clients)
         self.api_limits = ApiLimits(config.limits)
@@ -206,12 +211,15 @@ class Gateway:
         self.api_limits.allow(limits)
 
     def _sharing(self) -> LivingNodes:
+        ring = self.config.sealing.ring
         return LivingNodes(
             self._database,
             PROCESS_MARK,
             forget=self._forget_gates,
             leave_behind=_left_behind,
             begin_anew=self._begin_anew,
+            keys=(ring.current, *(name for name in ring.keys if name != ring.current)),
+            seal_by=self.config.seal_by,
         )
 
     def _buying(self) -> PurchaseService:
@@ -270,7 +278,14 @@ class Gateway:
 
     def _forget_gates(self, slugs: Iterable[str]) -> None:
         for slug in slugs:
-            self.gates.forget(slug)
+            if (key := key_of_change(slug)) is None:
+                self.gates.forget(slug)
+            else:
+                self.config.end_tokens(key)
+
+    async def _are_files_apart(self) -> bool:
+        """Tell whether another gateway would sell what is on this one's disk. Raises: StorageError."""
+        return self._is_on_disk and await self.nodes.have_company()
 
     def _begin_anew(self) -> None:
         """Go on after another program took this one for dead: nothing that it knew of gates and open calls counts."""

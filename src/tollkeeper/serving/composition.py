@@ -43,6 +43,7 @@ from tollkeeper.serving.nodes import chain_of, config_of
 from tollkeeper.serving.own_database import open_own_database
 from tollkeeper.settings import Role, Settings
 from tollkeeper.storage.engine.clock import require_same_clock
+from tollkeeper.storage.engine.nodes import require_sealing_key
 from tollkeeper.storage.ledger.purchases import Exposure, TrustCaps
 from tollkeeper.storage.urls import server_of
 from tollkeeper.web.assets import Assets
@@ -238,8 +239,9 @@ async def _open_gateway(
     paths = settings.encryption_key_paths
     revoked = KeyFiles(paths).revoked() if paths else frozenset()
     keys = EncryptionKeys(_given(settings.encryption_keys), os.urandom, revoked)
+    if server_of(settings.database_url) is not None:
+        await require_sealing_key(database, keys.sealing.ring.keys)  # before anything is changed by a wrong ring
     await keys.open(database)
-    parts.push_async_callback(_end, asyncio.create_task(keys.move_stored(database)))
     config = GatewayConfig(
         public_url=settings.public_url.text,
         default_network=_given(settings.default_network).name,
@@ -249,6 +251,8 @@ async def _open_gateway(
         sealing=keys.sealing,
         token_keys=keys.tokens,
         has_lost_gates=keys.has_lost_gates,
+        seal_by=keys.seal_by,
+        end_tokens=keys.end_tokens,
         profile=settings.challenge_profile,
         hub_url=_given(settings.hub_url) if settings.role is Role.GATEWAY else settings.public_url.text + HUB_PREFIX,
         exposure_cap=TrustCaps(
@@ -284,6 +288,7 @@ async def _open_gateway(
     )
     parts.push_async_callback(gateway.aclose)
     await gateway.start()
+    parts.push_async_callback(_end, asyncio.create_task(keys.move_stored(database)))
     await parts.enter_async_context(taking_orders(settings.database_url, commands_of(settings, database, keys)))
     return gateway
 

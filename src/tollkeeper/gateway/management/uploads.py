@@ -28,7 +28,7 @@ from tollkeeper.storage.files.store import CHUNK_SIZE_BYTES, FileStoreError, Fil
 from tollkeeper.storage.gateway.file_rows import begin_upload, cut_upload, forget_upload
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
     from tollkeeper.core.json_types import JsonObject
     from tollkeeper.storage.engine.database import Database
@@ -72,11 +72,15 @@ def is_form(headers: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Uploads:
-    """Takes uploads into one store. `new_id` makes 32 random hex digits."""
+    """Takes uploads into one store. `new_id` makes 32 random hex digits.
+
+    `is_unreachable`: other programs that sell the file have it not in a store of theirs.
+    """
 
     database: Database
     store: FileStore
     new_id: Callable[[], str]
+    is_unreachable: Callable[[], Awaitable[bool]]
     left: dict[str, Upload | None] = field(default_factory=dict)  # what could not be discarded yet
 
     async def run(self) -> None:
@@ -169,6 +173,12 @@ class Uploads:
         if reading.file is not None:
             raise invalid("file", "file came twice")
         reading.check_before_file(form_fields(reading.pairs))
+        if await self.is_unreachable():
+            raise ApiError(
+                Code.UNAVAILABLE,
+                "no file is sold here: several gateways share the database, and each keeps files on its own disk. The"
+                " operator must name a bucket that all of them have in `files`; nothing was made",
+            )
         reading.upload_id = self.new_id()
         await self.database.run(begin_upload(reading.upload_id, PROCESS_MARK, clock_ms()))
         reading.upload = await _stored(self.store.begin(reading.upload_id, expected_bytes))

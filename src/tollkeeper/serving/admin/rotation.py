@@ -8,6 +8,7 @@ stops in between, each value is under a key of the file. What this module does n
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,10 @@ from tollkeeper.core.keys.sealing import KEY_SIZE_BYTES
 from tollkeeper.serving import StartError
 from tollkeeper.serving.admin.socket import give_order
 from tollkeeper.serving.keys.files import KeyFiles
+from tollkeeper.serving.own_database import open_own_database
+from tollkeeper.storage.engine.nodes import TOLD_SECONDS, end_tokens
 from tollkeeper.storage.gateway.reseals import retired_ids, sealed_under
-from tollkeeper.storage.urls import open_snapshot
+from tollkeeper.storage.urls import open_snapshot, server_of
 
 if TYPE_CHECKING:
     from tollkeeper.settings import Settings
@@ -94,12 +97,25 @@ async def revoke(settings: Settings, key_id: str) -> list[str]:
         good = [name for name in retired_ids(snapshot) if name not in files.revoked()]
     if key_id not in good:
         raise StartError(f"no tokens of {key_id} are good; of retired keys those of {', '.join(good) or 'none'} are")
-    answer = await give_order(settings.database_url, {"order": "revoke", "key": key_id})
-    if "error" in answer:
-        raise StartError(answer["error"])
+    if server_of(settings.database_url) is None:
+        answer = await give_order(settings.database_url, {"order": "revoke", "key": key_id})
+        if "error" in answer:
+            raise StartError(answer["error"])
+    else:
+        await _revoke_everywhere(settings, key_id)
     with files.locked():
         files.revoke(key_id)
     return [f"tokens and links that {key_id} made are worthless"]
+
+
+async def _revoke_everywhere(settings: Settings, key_id: str) -> None:
+    """End them at every program on the database, each of which has seen it once this returns. Raises: StorageError."""
+    database = open_own_database(settings)
+    try:
+        await database.run(end_tokens(key_id))
+    finally:
+        await database.close()
+    await asyncio.sleep(TOLD_SECONDS)
 
 
 def list_keys(settings: Settings) -> list[str]:

@@ -17,6 +17,7 @@ import structlog
 
 from tollkeeper.api import clock_ms
 from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.keys.sealing import KeyRing
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.engine.seals import Sealing
 from tollkeeper.storage.gateway.reseals import Resealing, forget_retired, keep_retired, lost_gates, retired_token_keys
@@ -24,11 +25,11 @@ from tollkeeper.storage.gateway.reseals import Resealing, forget_retired, keep_r
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from tollkeeper.core.keys.sealing import KeyRing
     from tollkeeper.storage.engine.database import Database
 
 _TOKEN_KEY_PURPOSE: Final = b"tollkeeper credit tokens"
 _AGAIN_SECONDS: Final = 60.0
+_ADOPTED_SECONDS: Final = 10.0  # then every program that can write seals by the key that was agreed on
 _LOG = structlog.get_logger("tollkeeper.serving")
 
 
@@ -50,7 +51,11 @@ class EncryptionKeys:
         self, ring: KeyRing, random_bytes: Callable[[int], bytes], revoked: Collection[str] = frozenset()
     ) -> None:
         self.sealing = Sealing(ring, random_bytes)
-        self._revoked = revoked
+        self._wanted = ring.current
+        self._seals = asyncio.Event()  # the wanted key does
+        self._seals.set()
+        self._adopted_seconds = 0.0
+        self._revoked = set(revoked)
         self._former = {name: token_key(key) for name, key in ring.keys.items() if name != ring.current}
         self._retired: dict[str, bytes] = {}
         self.tokens = [token_key(ring.keys[ring.current]), *self._good(self._former)]
@@ -78,12 +83,28 @@ class EncryptionKeys:
             remedy = "put the lines of these keys back into the key file, below the first, and restart"
             _LOG.error("gates_do_not_open", gates=gates, missing=names, remedy=remedy)
 
+    def seal_by(self, name: str) -> None:
+        """Seal by this key of the ring, and make tokens by it: programs that share a database agree on one."""
+        self._adopted_seconds = _ADOPTED_SECONDS
+        ring = self.sealing.ring
+        if name != ring.current:
+            self.sealing.ring = KeyRing(current=name, keys=ring.keys)
+            made = token_key(ring.keys[name])
+            self.tokens[:] = [made, *(key for key in self.tokens if key != made)]
+            _LOG.info("sealing_key", key=name)
+        if name == self._wanted:
+            self._seals.set()
+        else:
+            self._seals.clear()
+
     async def move_stored(self, database: Database) -> None:
         """Move what former keys sealed under the current one, and keep what made their tokens."""
         if not self._former:
             return
         resealing = Resealing(database, self.sealing)
         while True:
+            await self._seals.wait()
+            await asyncio.sleep(self._adopted_seconds)
             try:
                 moved = await resealing.move_all()
                 await database.run(keep_retired(self.sealing, self._former, clock_ms()))
@@ -103,6 +124,11 @@ class EncryptionKeys:
         if key_id == self.sealing.ring.current:
             raise ApiError(Code.CONFLICT, f"{key_id} is the key in use")
         await database.run(forget_retired(key_id))
+        self.end_tokens(key_id)
+
+    def end_tokens(self, key_id: str) -> None:
+        """Take no credit token and no link of this key any more."""
+        self._revoked.add(key_id)
         made = self._retired.get(key_id) or self._former.get(key_id)
         if made in self.tokens:
             self.tokens.remove(made)

@@ -19,7 +19,7 @@ from tollkeeper.storage.engine.database import Statement, StorageError, unit_of_
 from tollkeeper.storage.engine.locks import counted_together, nothing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from tollkeeper.storage.engine.database import Database, Row, Steps, Unit
 
@@ -42,8 +42,9 @@ def note_change(gate_id: int) -> Statement:
 class LivingNodes:
     """This program among those that share its database.
 
-    `forget` is given the slugs of gates that changed; `leave_behind` makes the unit that ends what the program with a
-    mark left; `begin_anew` is called before this one goes on after it was ended so.
+    `forget` is given the slugs of gates that changed, and keys whose tokens were ended (`key_of_change`);
+    `leave_behind` makes the unit that ends what the program with a mark left; `begin_anew` is called before this one
+    goes on after it was ended so.
     """
 
     def __init__(
@@ -54,7 +55,13 @@ class LivingNodes:
         forget: Callable[[Collection[str]], None],
         leave_behind: Callable[[str], Unit[int]],
         begin_anew: Callable[[], None],
+        keys: Sequence[str] = (),
+        seal_by: Callable[[str], None] = lambda _key: None,
     ) -> None:
+        """`keys` are those of the ring, by name, first the one that is to seal; `seal_by` is told which one does.
+
+        Until every living program has it that is the former one.
+        """
         self._database = database
         self._mark = mark
         self._joined = 1
@@ -62,6 +69,8 @@ class LivingNodes:
         self._forget = forget
         self._leave_behind = leave_behind
         self._begin_anew = begin_anew
+        self._keys = list(keys)
+        self._seal_by = seal_by
         self._seen = 0
         self._beaten = self._steady_since = 0.0
         self._counted_until = 0.0
@@ -69,11 +78,13 @@ class LivingNodes:
         self.is_alone = True
 
     async def open(self) -> None:
-        """Say that this program lives. Raises: StorageError."""
-        rows = await self._database.run(join_nodes(self._name))
+        """Say that this program lives. Raises: StorageError, also where its ring lacks the key that seals."""
+        rows = await self._join()
         self.is_alone = not rows
         if rows:
             self._seen = rows[0]["seen"]
+            if self._keys:
+                self._seal_by(rows[0]["sealing"])
             self._beaten = self._steady_since = time.monotonic()
             self._database.write_as(self._name)
 
@@ -100,6 +111,13 @@ class LivingNodes:
                 await asyncio.wait_for(self._wake.wait(), LOOK_SECONDS)
             except TimeoutError:
                 continue
+
+    async def have_company(self) -> bool:
+        """Tell whether another program lives. Raises: StorageError."""
+        if self.is_alone:
+            return False
+        others = Statement(_OTHERS, {"mark": self._name, "dead_ms": _DEAD_MS})
+        return bool((await self._database.read(others))[0]["nodes"])
 
     async def told(self) -> None:
         """Wait until no living program shows or serves a gate as it was before what was committed just now."""
@@ -131,12 +149,16 @@ class LivingNodes:
         self._counted_until = began + COUNTED_SECONDS
         if not changes and began < self._beaten + BEAT_SECONDS:
             return
-        if not await self._database.run(_own(Statement(_BEAT, {"mark": self._name, "seen": self._seen}))):
+        beat = Statement(_BEAT, {"mark": self._name, "seen": self._seen, "dead_ms": _DEAD_MS})
+        sealing = (await self._database.run(_own(beat)))[0]["sealing"]
+        if sealing is None:
             logger.warning("this program was cut off from the database and begins anew")
             self._joined += 1
             self._is_ended = True
             await self._join_anew()
             return
+        if self._keys:
+            self._seal_by(sealing)
         now = time.monotonic()
         if now > self._beaten + _STEADY_SECONDS:
             self._steady_since = now
@@ -146,10 +168,19 @@ class LivingNodes:
 
     async def _join_anew(self) -> None:
         """Join under the next name; until that is answered, nothing is written."""
-        await self._database.run(join_nodes(self._name))
+        await self._join()
         self._begin_anew()
         self._database.write_as(self._name)
         self._is_ended = False
+
+    async def _join(self) -> list[Row]:
+        """Join under this name; no row where the database is this program's alone. Raises: StorageError."""
+        rows = await self._database.run(join_nodes(self._name, self._keys))
+        if rows and not rows[0]["is_joined"]:
+            raise _lacking(rows[0]["sealing"])
+        if rows:
+            self._forget({_OF_KEY + name for name in rows[0]["ended"]})
+        return rows
 
     async def _end_the_dead(self) -> None:
         for row in await self._database.read(Statement(_DEAD, {"dead_ms": _DEAD_MS, "mark": self._name})):
@@ -170,9 +201,32 @@ class LivingNodes:
 
 
 @unit_of_work
-def join_nodes(name: str) -> Steps[list[Row]]:
+def join_nodes(name: str, keys: Sequence[str]) -> Steps[list[Row]]:
     """Say that the program of this name lives; nothing comes back where it is alone."""
-    return (yield Statement(_JOIN, {"mark": name}, instead=nothing, is_whole=True))
+    return (yield Statement(_JOIN, {"mark": name, "keys": list(keys)}, instead=nothing, is_whole=True))
+
+
+async def require_sealing_key(database: Database, keys: Collection[str]) -> None:
+    """Refuse a ring that lacks the key by which the programs on this database seal. Raises: StorageError."""
+    for row in await database.read(Statement("SELECT name FROM sealing_keys ORDER BY number DESC LIMIT 1")):
+        if row["name"] not in keys:
+            raise _lacking(row["name"])
+
+
+def _lacking(key: str) -> StorageError:
+    remedy = "put its line back, then start again"
+    return StorageError(f"the key file lacks {key}, by which the programs on this database seal: {remedy}")
+
+
+@unit_of_work
+def end_tokens(key: str) -> Steps[None]:
+    """End the credit tokens and links that this key made, at every node."""
+    yield Statement("SELECT revoke_key(:key) AS done", {"key": key})
+
+
+def key_of_change(slug: str) -> str | None:
+    """Return the key whose tokens a change ended; None for one of a gate."""
+    return slug.removeprefix(_OF_KEY) if slug.startswith(_OF_KEY) else None
 
 
 @unit_of_work
@@ -184,16 +238,13 @@ def _own(statement: Statement) -> Steps[list[Row]]:
 _DEAD_MS: Final = int(_DEAD_SECONDS * 1000)
 
 
-_JOIN: Final = """
-INSERT INTO nodes (mark, seen, beat_ms)
-SELECT CAST(:mark AS TEXT), coalesce(max(number), 0), database_ms() FROM gate_changes
-ON CONFLICT (mark) DO UPDATE SET beat_ms = database_ms()
-RETURNING seen
-"""
-_BEAT: Final = "UPDATE nodes SET seen = :seen, beat_ms = database_ms() WHERE mark = :mark RETURNING mark"
+_OF_KEY: Final = "key:"  # no slug has a colon
+_JOIN: Final = "SELECT * FROM join_node(:mark, CAST(:keys AS TEXT[]))"
+_BEAT: Final = "SELECT beat_node(:mark, :seen, :dead_ms) AS sealing"
 _LEAVE: Final = "UPDATE nodes SET beat_ms = 0 WHERE mark = :mark"  # what it left all the same, another one ends
 _CHANGES: Final = "SELECT number, slug FROM gate_changes WHERE number > :seen ORDER BY number"
 _NEWEST: Final = "SELECT coalesce(max(number), 0) AS number FROM gate_changes"
 _BEHIND: Final = "SELECT count(*) AS nodes FROM nodes WHERE seen < :number AND beat_ms > database_ms() - :dead_ms"
+_OTHERS: Final = "SELECT count(*) AS nodes FROM nodes WHERE mark <> :mark AND beat_ms > database_ms() - :dead_ms"
 _DEAD: Final = "SELECT mark FROM nodes WHERE beat_ms < database_ms() - :dead_ms AND mark <> :mark"
 _FORGET: Final = "DELETE FROM nodes WHERE mark = :mark AND beat_ms < database_ms() - :dead_ms RETURNING mark"

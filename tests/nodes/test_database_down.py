@@ -1,0 +1,151 @@
+"""The database fails: callers are told so, nothing is sent that is not committed, and all goes on by itself.
+
+How long an answer and a return took is printed; `-s` shows it. Machines that have other work take longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.chains.chain_under_test import ChainUnderTest
+from tests.cli.program import PAYEE
+from tests.engines import said_to
+from tests.nodes.town import Town, town
+
+DOWN_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
+PRICE_MICRO = 10_000
+SETTLED = "SELECT count(*) AS n FROM settlements WHERE state = 'CONFIRMED'"
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+
+@dataclass
+class Scene:
+    """Two gateways and a hub, a call on held credits, and payments that have bought nothing yet."""
+
+    place: Town
+    gate: dict[str, Any]
+    held: str
+    unused: list[str]
+    earned_before: int
+    seconds: list[float] = field(default_factory=list)
+
+    async def ask(self, payment: str) -> set[int]:
+        """What the gateways answer; how long that took is kept."""
+
+        async def told(node: Any) -> int:
+            began = time.monotonic()
+            answer = await self.place.told(node, self.gate, payment)
+            self.seconds.append(time.monotonic() - began)
+            if answer.status == 503:
+                assert answer.error_code in {"UNAVAILABLE", "SETTLEMENT_PENDING"}, answer.body
+            return answer.status
+
+        return set(await asyncio.gather(*map(told, self.place.gateways)))
+
+    async def is_told(self) -> None:
+        """Every gateway says that it cannot; how long the longest answer took is printed."""
+        self.seconds.clear()
+        assert await self.ask(self.held) == {503}
+        assert await self.ask(self.unused[0]) == {503}
+
+    async def goes_on(self, at: float) -> None:
+        """Every gateway serves by itself, how long after `at` is printed; what was refused buys now."""
+        print(f"told after at most {max(self.seconds):.2f} s")  # noqa: T201 - a figure
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while await self.ask(self.held) != {200}:  # noqa: ASYNC110 - over HTTP
+                await asyncio.sleep(0.05)
+        print(f"back after {time.monotonic() - at:.2f} s")  # noqa: T201 - a figure
+        for payment in self.unused:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while (status := await self.ask(payment)) == {503}:  # noqa: ASYNC110 - over HTTP
+                    await asyncio.sleep(0.1)
+            assert 200 in status
+        await self.is_even()
+
+    async def is_even(self) -> None:
+        """Each settlement that the books have is on the chain, once, and no other one."""
+        chain = self.place.chain
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                (row,) = said_to(self.place.server.url, SETTLED)
+                if chain.balance(PAYEE) == self.earned_before + row["n"] * PRICE_MICRO and row["n"] == 1 + len(
+                    self.unused
+                ):
+                    return
+                await asyncio.sleep(0.2)
+
+
+@asynccontextmanager
+async def scene(directory: Path, chain: ChainUnderTest) -> AsyncIterator[Scene]:
+    before = chain.balance(PAYEE)
+    async with town(directory, chain, gateways=2, hubs=1) as place:
+        gate = await place.gate(credits=100_000)
+        held = await place.bought(gate)
+        unused = [await place.payment(gate) for _ in range(3)]
+        yield Scene(place, gate, held, unused, before)
+
+
+async def test_a_database_that_is_stopped_for_a_while_is_told_and_missed_no_longer_than_that(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    async with scene(tmp_path, embedded_chain) as site:
+        earned = embedded_chain.balance(PAYEE)
+        site.place.server.stop()
+        until = time.monotonic() + DOWN_SECONDS
+        while time.monotonic() < until:
+            await site.is_told()
+            await asyncio.sleep(1)
+        assert embedded_chain.balance(PAYEE) == earned
+        site.place.server.start()
+        await site.goes_on(time.monotonic())
+
+
+async def test_a_database_that_is_killed_again_and_again_loses_no_purchase_and_doubles_none(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    async with scene(tmp_path, embedded_chain) as site:
+        for _ in range(5):
+            buying = asyncio.gather(*(site.ask(payment) for payment in site.unused))
+            await asyncio.sleep(0.3)
+            site.place.server.kill()
+            with suppress(Exception):
+                await buying
+            site.place.server.start()
+        await site.goes_on(time.monotonic())
+
+
+async def test_a_database_without_connections_to_spare_is_told_and_used_again_once_it_has_some(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    async with scene(tmp_path, embedded_chain) as site, AsyncExitStack() as taken:
+        server = site.place.server
+        others = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'tollkeeper'"
+
+        async def take() -> bool:
+            try:
+                connection = await asyncpg.connect(server.url)
+            except asyncpg.TooManyConnectionsError:
+                return False
+            taken.push_async_callback(connection.close)
+            return True
+
+        first = await asyncpg.connect(server.url)
+        taken.push_async_callback(first.close)
+        for _ in range(5):  # what programs get back meanwhile is taken, too
+            await first.fetchval(others)
+            while await take():
+                pass
+        await site.is_told()
+        await taken.aclose()
+        await site.goes_on(time.monotonic())
