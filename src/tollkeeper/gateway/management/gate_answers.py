@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET, to_builtins
 
+from tollkeeper.core.paygates.model import PayGate
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.gateway.management.bodies import ListedPayGate, ShownCounters, ShownRecipient, ShownTrust
@@ -14,41 +16,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.core.json_types import JsonObject
-    from tollkeeper.core.paygates.model import Counters, PayGate, Trust
+    from tollkeeper.core.paygates.model import Counters, Trust
+
+_SHOWN_OTHERWISE: Final = {"payment_address", "accepts", "target_headers", "owner_wallet"}
+_AS_STORED: Final = {one.name for one in fields(PayGate)} & {*ListedPayGate.__struct_fields__} - _SHOWN_OTHERWISE
 
 
 def paygate_body(gate: PayGate, counters: Counters, access_url: str, iso: Callable[[int], str]) -> JsonObject:
     """Return a PayGate as its owner, its page and its commands read it."""
     file = gate.file
     shown = ListedPayGate(
-        id=gate.id,
-        slug=gate.slug,
+        **{name: getattr(gate, name) for name in _AS_STORED},
         access_url=access_url,
-        target_url=gate.target_url,
         price=format_usdc(gate.price_micro),
-        credits=gate.credits,
         method=",".join(gate.methods),
-        title=gate.title,
-        description=gate.description,
-        assume_valid=gate.assume_valid,
-        require_auth=gate.require_auth,
         payment_address=shown_address(gate.payment_address),
-        network=gate.network,
         accepts=[ShownRecipient(one.network, shown_address(one.payment_address)) for one in gate.accepts],
-        mime_type=gate.mime_type,
-        is_enabled=gate.is_enabled,
-        header_auth_mode=gate.header_auth_mode,
-        credit_binding=gate.credit_binding,
-        on_failure=gate.on_failure,
         credits_expire_after=gate.credits_expire_after_seconds,
         resource_type="url" if file is None else "file",
         file_name=UNSET if file is None else file.name,
         file_size=UNSET if file is None else file.size_bytes,
         content_type=UNSET if file is None else file.content_type,
         sha256=UNSET if file is None else file.sha256,
-        allow_subpaths=gate.allow_subpaths,
-        stream=gate.stream,
-        payer_proof=gate.payer_proof,
         target_headers=[name for name, _ in gate.target_headers],
         owner_wallet=None if gate.owner_wallet is None else shown_address(gate.owner_wallet),
         created_at=iso(gate.created_ms),
