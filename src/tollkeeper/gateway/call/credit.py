@@ -39,6 +39,7 @@ from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
+    from tollkeeper.core.payer_proof import AuthorizationStanding
     from tollkeeper.core.paygates.fields import OnFailure
     from tollkeeper.core.presented_payment import PresentedPayment
     from tollkeeper.gateway.call.state import PaidCall
@@ -315,11 +316,10 @@ class Credit:
         """Spend a credit that the payer holds, by this payment, or buy one. Raises: the refusal."""
         call, proof = self._call, None
         if held.outcome is Spend.UNKNOWN:
-            proof = await self._proof(presented)
-            if proof is not None and await call.driver.in_task(call.context.buying.proofs.is_held(proof)):
-                result = await self._spend_by(proof)
-                if result is not None:
-                    return result
+            proof, standing = await self._proof(presented)
+            if proof is not None and standing is not None:
+                if standing.is_unused:
+                    return await self._spend_by(proof, standing)
                 proof = None  # it is used: whoever is asked to settle it says why not
         await self._check_next_try(held.purchase)
         result = await self._take(call.driver.in_task(self._buy(presented, held.purchase, proof)))
@@ -330,20 +330,17 @@ class Credit:
             return await self._spend(presented)
         return result
 
-    async def _proof(self, presented: PresentedPayment) -> PayerProof | None:
-        """Return the payment as a proof; None where it is none, or is to buy in any case."""
+    async def _proof(self, presented: PresentedPayment) -> tuple[PayerProof | None, AuthorizationStanding | None]:
+        """Return the payment as a proof, None where it is none, or is to buy in any case; how it stands, if needed."""
         call, wanted = self._call, self._call.http.head.header.get(b"x-credits", b"")
         is_elsewhere = call.gate.is_of_wallets and call.wallet != presented.key.payer
         if is_elsewhere or wanted.strip().lower() == b"buy":
-            return None
-        return await call.driver.in_task(call.context.buying.proofs.of(call.gate, presented))
+            return None, None
+        return await call.driver.in_task(call.context.buying.proofs.look_at(call.gate, presented))
 
-    async def _spend_by(self, proof: PayerProof) -> SpendResult | None:
-        """Spend a credit by this proof, which is never settled; None where its chain says that it is used."""
+    async def _spend_by(self, proof: PayerProof, standing: AuthorizationStanding) -> SpendResult:
+        """Spend a credit by this proof, which is never settled."""
         call, proofs = self._call, self._call.context.buying.proofs
-        standing = await call.driver.in_task(proofs.standing(proof))
-        if not standing.is_unused:
-            return None
         taking = proofs.spend(proof, standing, self._request(None, is_token=True))
         result = await self._take(call.driver.in_kept_task(taking))
         call.is_proof = result.outcome is Spend.SPENT

@@ -72,6 +72,15 @@ class PayerProofs:
         self._under_way: dict[Place, list[_UnderWay]] = {}
         self._awaiting: Counter[str] = Counter()  # of claims that an earlier request left: how many wait for each
 
+    async def look_at(
+        self, opened: OpenGate, presented: PresentedPayment
+    ) -> tuple[PayerProof | None, AuthorizationStanding | None]:
+        """The payment as a proof, and how it stands where its payer holds a credit. Raises: as `standing`."""
+        proof = await self.of(opened, presented)
+        if proof is None or not await self.is_held(proof):
+            return proof, None
+        return proof, await self.standing(proof)
+
     async def of(self, opened: OpenGate, presented: PresentedPayment) -> PayerProof | None:
         """The payment as a proof; None where it is none. A contract wallet is asked at a node of this gateway's."""
         gate, offered, network = opened.gate, presented.offered, presented.key.network
