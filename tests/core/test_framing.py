@@ -6,12 +6,13 @@ import pytest
 
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.forwarding import Header
-from tollkeeper.core.http.framing import (
+from tollkeeper.core.http.heads import (
     BodyEnd,
     FramingError,
     ResponseFraming,
+    read_head,
+    read_response_head,
 )
-from tollkeeper.edge.shared.heads import read_head, read_response_head
 
 HOST: Header = (b"host", b"gw.example")
 

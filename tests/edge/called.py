@@ -13,12 +13,11 @@ from uvicorn.server import Server
 
 from tests.edge.callers import Listening, render
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.http.heads import answer_lines, end_to_end
+from tollkeeper.core.http.heads import ResponseHead, answer_lines, end_to_end
 from tollkeeper.core.http.target_addresses import TargetUrl
 from tollkeeper.core.http.timeouts import Patience
 from tollkeeper.edge.server.call import InboundCall
 from tollkeeper.edge.server.protocol_class import strict_protocol
-from tollkeeper.edge.shared.heads import ResponseHead
 from tollkeeper.edge.target.addresses import Resolver
 from tollkeeper.edge.target.forwarder import Forwarder
 from tollkeeper.edge.target.relay import RelayRequest, TargetUse

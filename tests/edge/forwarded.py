@@ -14,10 +14,9 @@ from tollkeeper.core.http.forwarding import (
     name_rules,
     request_target,
 )
-from tollkeeper.core.http.framing import BodyEnd
+from tollkeeper.core.http.heads import BodyEnd, ResponseHead
 from tollkeeper.core.http.target_addresses import TargetUrl
 from tollkeeper.edge.server.call import BodySink
-from tollkeeper.edge.shared.heads import ResponseHead
 from tollkeeper.edge.target.forwarder import DEFAULT_LIMITS, Forwarder
 from tollkeeper.edge.target.relay import ForwardLimits, RelayRequest, TargetUse
 from tollkeeper.edge.target.spool import SpooledBody

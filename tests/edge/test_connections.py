@@ -15,7 +15,7 @@ import structlog
 from tests.edge.targets import OK, Connection, Target, answers, serves, sized, target
 from tests.edge.test_calls import until
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.edge.shared.heads import ResponseHead
+from tollkeeper.core.http.heads import ResponseHead
 from tollkeeper.edge.target.connection import TargetConnection, TargetKey
 from tollkeeper.edge.target.exchange import TargetFailure
 from tollkeeper.edge.target.pool import TargetPool

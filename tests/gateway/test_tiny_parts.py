@@ -10,10 +10,10 @@ from typing import cast
 
 import pytest
 
+from tollkeeper.core.http.heads import RequestHead
 from tollkeeper.core.shares import Shares
 from tollkeeper.edge.server.call import BodySink, Connection, InboundCall
 from tollkeeper.edge.shared.deadlines import Deadlines
-from tollkeeper.edge.shared.heads import RequestHead
 from tollkeeper.edge.target.forwarder import Forwarder
 from tollkeeper.edge.target.spool import Space, Spool, SpoolRoom
 from tollkeeper.gateway.call.stream import PartsOwner, StreamedParts

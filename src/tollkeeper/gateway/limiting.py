@@ -82,11 +82,10 @@ class UnpaidLimit:
         return self._count(call)
 
     def _count(self, call: InboundCall) -> bytes:
-        if not (key := self._key(call)):
+        """Return the header lines that tell how the address stands by now; it is counted, unless it is our own."""
+        if not (key := rate_key(self.client_of(call))):
             return b""
-        return self._standing(self._owed.count(key, time.monotonic_ns()))
-
-    def _standing(self, counted: tuple[int, int]) -> bytes:
+        counted = self._owed.count(key, time.monotonic_ns())
         return b'%bratelimit: "unpaid";r=%d;t=%d\r\n' % (self._policy, *counted) if self._policy else b""
 
     def paid(self, call: InboundCall, proofs: Sequence[bytes] = PROOFS) -> None:

@@ -23,10 +23,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from tollkeeper.api import clock_ms, error_envelope, header_pairs, new_request_id_at
 from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.http.heads import RequestHead
 from tollkeeper.edge.server.client_liveness import CONTINUE
 from tollkeeper.edge.server.joined_writes import JOINED_SIZE_BYTES
 from tollkeeper.edge.shared.body_chunks import Part, add_part
-from tollkeeper.edge.shared.heads import RequestHead
 
 # Of a body that nobody has asked for yet; beyond it the connection is not read.
 AHEAD_SIZE_BYTES: Final = 64 * 1024

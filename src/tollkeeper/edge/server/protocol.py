@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.client_addresses import plain_address, rate_key
+from tollkeeper.core.http.heads import RequestHead, read_head
 from tollkeeper.core.limits import HEADERS_MAX, REQUEST_HEAD_SIZE_BYTES
 from tollkeeper.edge.server.call import CallHandler, InboundCall
 from tollkeeper.edge.server.caller_connection import CallerConnection
@@ -24,7 +25,6 @@ from tollkeeper.edge.server.client_liveness import AHEAD_STEP_BYTES, Attendance,
 from tollkeeper.edge.server.joined_writes import JoinedWrites
 from tollkeeper.edge.server.malformed import check_trailer, head_too_large, malformed, reason_of, without_upgrade
 from tollkeeper.edge.server.request_pieces import is_first_line
-from tollkeeper.edge.shared.heads import RequestHead, read_head
 from tollkeeper.edge.shared.turns import REQUESTS_AT_ONCE
 
 # Bytes that bring neither head nor body to an end: chunk extensions, trailers, an endless header.

@@ -5,7 +5,6 @@ one timer serves all deadlines.
 
 None of them has a state that outlives its call, but `deadlines`, which has the one timer.
 
-Begin with `heads`: what is left of a head once the rules of `core.http` let it through. `body_chunks` holds parts of a
-body that wait, `deadlines` ends what takes too long, `turns` lets others go first, and `nothing_sent` is the refusal of
-a call whose target was sent nothing.
+Begin with `body_chunks`, which holds parts of a body that wait. `deadlines` ends what takes too long, `turns` lets
+others go first, and `nothing_sent` is the refusal of a call whose target was sent nothing.
 """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tollkeeper.core.api.errors import Code
-from tollkeeper.edge.shared.heads import ResponseHead
+from tollkeeper.core.http.heads import ResponseHead
 
 
 @dataclass(frozen=True, slots=True)

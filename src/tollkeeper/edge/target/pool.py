@@ -15,11 +15,11 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from select import POLLIN, poll
 from typing import Final
 from weakref import WeakValueDictionary
 
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.edge.server.unread import Unread
 from tollkeeper.edge.shared.nothing_sent import NothingSentError
 from tollkeeper.edge.target.connection import Lane, TargetConnection, TargetKey
 from tollkeeper.edge.target.tls import connect_secure
@@ -63,6 +63,21 @@ def places_for_targets() -> int:
     """
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return sys.maxsize if descriptors == resource.RLIM_INFINITY else descriptors // 4
+
+
+class Unread:
+    """Question to the system about one socket: the loop knows only what had come when it last looked."""
+
+    def __init__(self) -> None:
+        self._one = poll()
+
+    def is_on(self, socket_number: int) -> bool:
+        """Return whether something can be read on this socket, its end included. A system call."""
+        self._one.register(socket_number, POLLIN)
+        try:
+            return bool(self._one.poll(0))
+        finally:
+            self._one.unregister(socket_number)
 
 
 class TargetPool:

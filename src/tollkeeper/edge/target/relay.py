@@ -19,14 +19,13 @@ import msgspec
 import structlog
 
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.http.framing import BodyEnd
+from tollkeeper.core.http.heads import BodyEnd, ResponseHead
 from tollkeeper.core.http.target_addresses import TargetUrl
 from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES, PROXY_TIMEOUT_SECONDS, RESPONSE_MEMORY_SIZE_BYTES
 from tollkeeper.core.shares import Shares
 from tollkeeper.edge.server.call import BodySource
 from tollkeeper.edge.server.crowds import Crowding
 from tollkeeper.edge.shared.deadlines import Deadlines
-from tollkeeper.edge.shared.heads import ResponseHead
 from tollkeeper.edge.target.connection import TargetConnection
 from tollkeeper.edge.target.exchange import Exchange, TargetFailure
 from tollkeeper.edge.target.spool import ShareUsedUpError, Space, Spool, SpooledBody, SpoolRoom

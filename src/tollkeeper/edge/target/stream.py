@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol, cast
 
-from tollkeeper.edge.shared.heads import ResponseHead
+from tollkeeper.core.http.heads import ResponseHead
 from tollkeeper.edge.target.relay import AnswerOwner, ForwardLimits, Relay, RelayRequest, TargetConnections
 
 

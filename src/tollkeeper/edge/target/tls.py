@@ -12,8 +12,8 @@ import ssl
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol, cast
 
-from tollkeeper.edge.server.unread import rest_of
 from tollkeeper.edge.shared.turns import PARTS_AT_ONCE
+from tollkeeper.edge.target.connection import rest_of
 
 _RECORD_SIZE_BYTES: Final = 16 * 1024  # no TLS record holds more plain text
 _RECORD_HEAD_BYTES: Final = 5

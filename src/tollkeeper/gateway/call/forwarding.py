@@ -25,8 +25,8 @@ from tollkeeper.gateway.call.target_signature import BodyAhead
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from tollkeeper.core.http.heads import ResponseHead
     from tollkeeper.edge.server.call import BodySource
-    from tollkeeper.edge.shared.heads import ResponseHead
     from tollkeeper.edge.target.relay import Relay
     from tollkeeper.edge.target.spool import SpooledBody
     from tollkeeper.gateway.call.state import PaidCall

@@ -27,10 +27,10 @@ from tollkeeper.core.x402.version2 import SETTLEMENT_PENDING, receipt_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.core.http.heads import ResponseHead
     from tollkeeper.core.paygates.model import PayGate
     from tollkeeper.core.presented_payment import PresentedPayment
     from tollkeeper.edge.server.call import InboundCall
-    from tollkeeper.edge.shared.heads import ResponseHead
     from tollkeeper.gateway.call.request_facts import RequestFacts
     from tollkeeper.gateway.open_gate import OpenGate
     from tollkeeper.storage.ledger.purchase_rows import Purchase

@@ -13,7 +13,7 @@ import structlog
 
 from tollkeeper.api import clock_ms, envelope, error_envelope, iso
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.http.framing import BodyEnd
+from tollkeeper.core.http.heads import BodyEnd
 from tollkeeper.core.paygates.challenge import exhausted_body
 from tollkeeper.core.purchases import credit_token
 from tollkeeper.edge.server.call import FAULT, JSON_LINE
@@ -25,8 +25,8 @@ from tollkeeper.gateway.pages import is_for_person, page_of_refusal
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from tollkeeper.core.http.heads import ResponseHead
     from tollkeeper.core.json_types import JsonMapping
-    from tollkeeper.edge.shared.heads import ResponseHead
     from tollkeeper.edge.target.spool import SpooledBody
     from tollkeeper.gateway.call.credit_refusals import ExhaustedError
     from tollkeeper.gateway.call.state import PaidCall

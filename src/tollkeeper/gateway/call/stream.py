@@ -11,14 +11,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import ref
 
-from tollkeeper.core.http.framing import BodyEnd
+from tollkeeper.core.http.heads import BodyEnd
 from tollkeeper.edge.shared.body_chunks import Part, add_part
 from tollkeeper.edge.target.relay import AnswerOwner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tollkeeper.edge.shared.heads import ResponseHead
+    from tollkeeper.core.http.heads import ResponseHead
     from tollkeeper.edge.target.stream import StreamedRelay
 
 STREAM_AHEAD_BYTES: Final = 64 * 1024

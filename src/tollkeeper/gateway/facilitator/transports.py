@@ -11,8 +11,8 @@ import structlog
 from tollkeeper.api import CORRELATION_ID, new_request_id
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.http.forwarding import Header, encode_request_head
+from tollkeeper.core.http.heads import ResponseHead
 from tollkeeper.core.http.target_addresses import FIELD, TargetUrl, check_target_url, parse_target_url
-from tollkeeper.edge.shared.heads import ResponseHead
 from tollkeeper.edge.target.addresses import Resolver
 from tollkeeper.edge.target.forwarder import Forwarder
 from tollkeeper.edge.target.relay import ForwardLimits, RelayRequest, TargetUse

@@ -20,9 +20,9 @@ from tollkeeper.edge.target.exchange import Exchange, TargetFailure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tollkeeper.core.http.heads import ResponseHead
     from tollkeeper.core.http.target_addresses import TargetUrl
     from tollkeeper.core.json_types import JsonObject
-    from tollkeeper.edge.shared.heads import ResponseHead
     from tollkeeper.edge.target.forwarder import Forwarder
 
 WAIT_SECONDS: Final = 3.0
