@@ -21,6 +21,8 @@ SHORT_PAPERS: Final = ("architecture.md", "performance.md")
 SENTENCE_WORDS_MAX: Final = 30
 PAPER_LINES_MAX: Final = 250
 DOCS_WORDS_MAX: Final = 45_000
+# Names in docstrings that are another program's, or an example's.
+OF_OTHERS: Final = {"personal_sign", "my.plan", "rpc_url_base_sepolia", "is_global", "tcpi_bytes_acked"}
 
 
 def decisions() -> dict[str, str]:
@@ -95,21 +97,43 @@ def test_every_package_says_where_to_begin() -> None:
     assert [name for name, said in packages.items() if not re.search(r"[Bb]egin with|[Rr]ead `\w+` first", said)] == []
 
 
-def test_every_name_in_what_a_package_says_of_itself_is_there() -> None:
+def words_of_the_program() -> set[str]:
+    """Every name in its code, of a module, of a table or a column, and every word in a text of it."""
     modules = [path for path in (ROOT / "src").rglob("*.py") if path.name != "__init__.py"]
-    there = {part for path in modules for part in path.relative_to(ROOT / "src").with_suffix("").parts}
-    there |= {folder.name for folder in (ROOT / "src").rglob("*") if folder.is_dir()}
+    words = {part for path in modules for part in path.relative_to(ROOT / "src").with_suffix("").parts}
+    words |= {folder.name for folder in (ROOT / "src").rglob("*") if folder.is_dir()}
+    words |= {word for path in (ROOT / "src").rglob("*.sql") for word in re.findall(r"\w+", path.read_text())}
     for path in modules:
-        for node in ast.walk(ast.parse(path.read_text())):
-            words = (getattr(node, kind, None) for kind in ("name", "id", "attr", "arg"))
-            there |= {word for word in words if isinstance(word, str)}
+        tree = ast.parse(path.read_text())
+        said = {id(node.body[0].value) for node in documented(tree) if isinstance(node.body[0], ast.Expr)}
+        for node in ast.walk(tree):
+            names = (getattr(node, kind, None) for kind in ("name", "id", "attr", "arg"))
+            words |= {name for name in names if isinstance(name, str)}
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said:
+                words |= set(re.findall(r"\w+", node.value))
+    return words
+
+
+def documented(tree: ast.Module) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """What has a docstring."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for node in ast.walk(tree):
+        if isinstance(node, kinds) and ast.get_docstring(node):
+            yield node
+
+
+def test_every_name_in_a_docstring_is_there() -> None:
+    words = words_of_the_program()
+    any_name, long_name = r"`([A-Za-z_]\w*(?:\.\w+)*)`", r"`([a-z_]\w*(?:[._]\w+)+)`"  # `x` alone may be anything
     named = {
-        (package, name)
-        for package, said in essays().items()
-        for name in re.findall(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)`", said)
+        (str(path.relative_to(ROOT / "src/tollkeeper")), name)
+        for path in (ROOT / "src").rglob("*.py")
+        for node in documented(ast.parse(path.read_text()))
+        for name in re.findall(any_name if path.name == "__init__.py" else long_name, ast.get_docstring(node) or "")
     }
-    assert named
-    assert {one for one in named if not set(one[1].split(".")) <= there} == set()
+    assert len(named) > 100
+    gone = {(path, name) for path, name in named if name not in OF_OTHERS and not set(name.split(".")) <= words}
+    assert gone == set()
 
 
 def test_documents_are_short() -> None:
