@@ -285,7 +285,7 @@ class Gateway:
 
     async def _are_files_apart(self) -> bool:
         """Tell whether another gateway would sell what is on this one's disk. Raises: StorageError."""
-        return self._is_on_disk and await self.nodes.have_company()
+        return self._is_on_disk and await self.nodes.has_others()
 
     def _begin_anew(self) -> None:
         """Go on after another program took this one for dead: nothing that it knew of gates and open calls counts."""

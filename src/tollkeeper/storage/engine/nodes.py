@@ -112,7 +112,7 @@ class LivingNodes:
             except TimeoutError:
                 continue
 
-    async def have_company(self) -> bool:
+    async def has_others(self) -> bool:
         """Tell whether another program lives. Raises: StorageError."""
         if self.is_alone:
             return False
