@@ -58,7 +58,7 @@ def purchases_to_change(*ids: str) -> Statement:
 
 
 def purchases_to_spend(numbers: Iterable[int], ids: Iterable[str], payments: Sequence[PaymentKey]) -> Statement:
-    """As `purchases_to_change`, of purchases that are named in several ways: all have to be locked at once."""
+    """Lock purchases that are named in several ways, at once, as `purchases_to_change` does."""
     sql = """
         SELECT lock_purchases(CAST(:numbers AS BIGINT[]) || ARRAY(
             SELECT number FROM purchases WHERE id = ANY (CAST(:ids AS TEXT[]))
