@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Locator, Page, expect
 
 from tests.gateway.market import Market
 from tests.web.browsing import SolanaSigner, WalletError, window
@@ -221,3 +221,43 @@ async def test_the_keyboard_is_enough(market: Market, browser: Browser) -> None:
         await page.keyboard.type(market.target.url)
         await page.keyboard.press("Enter")  # the first button of a form is what Enter presses: it must save
         await expect(page.locator("h1")).to_contain_text("created", timeout=15_000)
+
+
+async def reached(page: Page, wanted: Locator) -> None:
+    """Press Tab until it has the focus."""
+    await expect(wanted).to_be_visible(timeout=30_000)
+    for _ in range(60):
+        if await wanted.evaluate("one => one === document.activeElement"):
+            return
+        await page.keyboard.press("Tab")
+    raise AssertionError(f"the keyboard never comes to {wanted}")
+
+
+async def test_from_the_login_to_the_deletion_the_keyboard_is_enough(market: Market, browser: Browser) -> None:
+    async with window(browser, owner_wallet("only keys")) as shown:
+        page = await shown.page()
+        await page.goto(market.stack.gateway_url + "/app/paygates")
+        await reached(page, page.get_by_role("button", name=re.compile("Log in with Test")))
+        await page.keyboard.press("Enter")
+        await reached(page, page.get_by_role("link", name="New PayGate"))
+        await page.keyboard.press("Enter")
+        await reached(page, page.get_by_label("Target URL"))
+        await page.keyboard.type(market.target.url)
+        await reached(page, page.get_by_role("button", name="Test the target"))
+        await page.keyboard.press("Space")
+        await expect(page.locator("#tested")).to_contain_text("The target answered 200", timeout=30_000)
+        await reached(page, page.get_by_role("button", name="Create the PayGate"))
+        await page.keyboard.press("Enter")
+        await reached(page, page.get_by_role("link", name="To the PayGate"))
+        await page.keyboard.press("Enter")
+        await reached(page, page.get_by_role("button", name="Sell no more"))
+        await page.keyboard.press("Enter")
+        await expect(page.locator("main")).to_contain_text("Not selling", timeout=30_000)
+        await reached(page, page.get_by_role("link", name=re.compile("^Delete")))
+        await page.keyboard.press("Enter")
+        await reached(page, page.get_by_role("button", name=re.compile("^Delete")))
+        await page.keyboard.press("Enter")
+        await expect(page.locator("main")).to_contain_text("You have no PayGate yet", timeout=30_000)
+        await reached(page, page.get_by_role("button", name="Log out"))
+        await page.keyboard.press("Enter")
+        await expect(page.locator("h1")).to_have_text("Log in with your wallet")

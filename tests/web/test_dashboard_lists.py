@@ -21,6 +21,8 @@ async def test_a_sale_appears_live_and_is_followed_to_its_payment(market: Market
         page = await logged_in(shown, market)
         gate = await gate_of(market, await created(page, market.target.url, Title=HOSTILE, Credits="3"))
         await page.goto(market.stack.gateway_url + "/app")
+        for link in await page.get_by_role("navigation", name="Pages").get_by_role("link").all():
+            await expect(link).to_be_in_viewport()
         await expect(page.locator("#feed-state")).to_have_text("Live", timeout=15_000)
         payment, _ = await market.buy(gate)
         sale = page.locator("#feed li")
@@ -69,6 +71,7 @@ async def test_lists_have_the_same_filters_as_page_csv_and_json(market: Market, 
         await expect(page.locator("main")).to_contain_text("could not be connected to")
         await page.goto(url + "/app")
         await expect(page.locator(".warn")).to_contain_text("Bad: 1 failed calls within a day (UPSTREAM_UNREACHABLE)")
+        await expect(page.locator("#feed")).to_contain_text("Bad: sold for 0.01 USDC, failed")
         payer = market.buyer.wallet.address
         for path, query, count in (
             ("payments", "", 2),

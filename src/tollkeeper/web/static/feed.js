@@ -13,7 +13,7 @@ events.addEventListener("message", ({ data }) => {
   if (feed.querySelector(`a[href$="${CSS.escape(one.requestId)}"]`)) return; // the page had it already
   const time = make("time", { dateTime: one.at, textContent: one.at.slice(11, 19) });
   const link = make("a", { href: `/app/requests/${one.requestId}` }, time);
-  feed.prepend(make("li", {}, link, " ", one.title || one.slug, ": ", make("strong", { className: one.outcome === "served" ? "good" : "bad", textContent: one.sale ? `sold for ${one.sale} USDC` : one.outcome })));
+  feed.prepend(make("li", {}, link, " ", one.title || one.slug, ": ", make("strong", { className: one.outcome === "served" ? "good" : "bad", textContent: !one.sale ? one.outcome : `sold for ${one.sale} USDC${one.outcome === "served" ? "" : `, ${one.outcome}`}` })));
   while (feed.childElementCount > 50) feed.lastElementChild.remove();
   document.getElementById("feed-empty")?.remove();
 });
