@@ -27,6 +27,8 @@ BENCHMARKS: Final = {
     "peers": "bench.peers:measure",
     "payer-proof": "bench.proofs:measure",
     "tenants": "bench.tenants:measure",
+    "postgres-held": "bench.postgres:held",
+    "postgres-nodes": "bench.postgres:nodes",
 }
 TAKES_NUMBER: Final = {"memory"}  # of calls
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.gateway import Gateway, family_cpu_seconds, gateway
+from bench.gateway import COMMAND, Gateway, family_cpu_seconds, gateway
 from bench.measuring import Result, alternate, cores
 from bench.nginx import nginx
 from bench.processes import serving
@@ -124,11 +124,12 @@ class Scene:
             yield running.enter_context(gateway(self.directory / "serve", node, cores()[0], SSL_CERT_FILE=trusted))
 
     @contextmanager
-    def instant(self, name: str = "instant") -> Iterator[Gateway]:
+    def instant(self, name: str = "instant", database_url: str = "") -> Iterator[Gateway]:
         """A gateway apart, whose facilitator is the target's: purchases cost what they cost here."""
         url = f"{self.target}/v1"
         nowhere = "http://127.0.0.1:1"
-        with gateway(self.directory / name, nowhere, cores()[0], role="gateway", TOLLKEEPER_HUB_URL=url) as own:
+        env = {"TOLLKEEPER_HUB_URL": url} | ({"TOLLKEEPER_DATABASE_URL": database_url} if database_url else {})
+        with gateway(self.directory / name, nowhere, cores()[0], role="gateway", program=COMMAND, **env) as own:
             yield own
 
     @contextmanager

@@ -82,6 +82,11 @@ class PostgresqlServer:
         self._make("template", None)
         urls.open_database(self.url("template"))  # nothing is connected to it before it is used
 
+    @property
+    def pid(self) -> int:
+        """The first of its processes."""
+        return self._process.pid
+
     def url(self, name: str) -> str:
         """The URL of one of its databases."""
         return f"postgresql://tollkeeper@/{name}?host={self.directory}"
