@@ -38,6 +38,10 @@ class Server:
     def url(self) -> str:
         return f"postgresql://tollkeeper@{self.address}:{self.port}/shared"
 
+    def url_with(self, port: int) -> str:
+        """The URL that names this server and another one at its address."""
+        return f"postgresql://tollkeeper@{self.address}:{self.port},{self.address}:{port}/shared"
+
     def make(self) -> None:
         """A new database directory, started, with an empty database."""
         words = ["-D", str(self.data), "-U", "tollkeeper", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C"]
@@ -62,6 +66,22 @@ class Server:
         )
         if waits:
             wait_for_server(self.url.replace("/shared", "/postgres"))
+
+    def stand_by(self, primary: Server) -> None:
+        """Begin anew as a copy of that one, which follows it; started, and as far as it."""
+        shutil.rmtree(self.data, ignore_errors=True)
+        there = f"postgresql://tollkeeper@{primary.address}:{primary.port}/postgres"
+        self.run("pg_basebackup", "-D", str(self.data), "-d", there, "-R", "--checkpoint=fast", "--no-sync")
+        self.start()
+
+    def say(self, *statements: str) -> None:
+        """Carry out statements that no transaction may hold."""
+        for statement in statements:
+            said_to(self.url.replace("/shared", "/postgres"), statement)
+
+    def set(self, name: str, value: str) -> None:
+        """Change a setting while it runs."""
+        self.say(f"ALTER SYSTEM SET {name} = '{value}'", "SELECT pg_reload_conf()")
 
     def kill(self) -> None:
         """SIGKILL of the server and of all its children, as the machine's end would be."""

@@ -206,8 +206,10 @@ def nginx(folder: Path, sites: dict[str, list[str]]) -> subprocess.Popen[bytes]:
 
 
 @asynccontextmanager
-async def town(directory: Path, chain: ChainUnderTest, gateways: int = 4, hubs: int = 2) -> AsyncIterator[Town]:
-    """All of it, running and ready, until the block ends."""
+async def town(
+    directory: Path, chain: ChainUnderTest, gateways: int = 4, hubs: int = 2, standby: int | None = None
+) -> AsyncIterator[Town]:
+    """All of it, running and ready, until the block ends. `standby`: the port of another server that nodes know of."""
     async with AsyncExitStack() as stack:
         net = stack.enter_context(network())
         server = Server(net.address, 5432)
@@ -219,7 +221,7 @@ async def town(directory: Path, chain: ChainUnderTest, gateways: int = 4, hubs: 
         site = Site(directory / "site", replace_url(chain, node_url))
         url, hub_url = f"http://{net.address}:8400", f"http://{net.address}:8401"
         site.environ |= {
-            "TOLLKEEPER_DATABASE_URL": server.url,
+            "TOLLKEEPER_DATABASE_URL": server.url if standby is None else server.url_with(standby),
             "TOLLKEEPER_TRUSTED_PROXIES": net.address,
             "TOLLKEEPER_UNPAID_REQUESTS_PER_MINUTE": "0",
             "TOLLKEEPER_API_REQUESTS_PER_MINUTE": "0",
