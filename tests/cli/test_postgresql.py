@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any, Final
 
 import aiohttp
 import pytest
@@ -15,11 +18,13 @@ import pytest
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import finished
 from tests.cli.program import Program, Scene, Site
-from tests.engines import PostgresqlServer, programs, said_to
+from tests.engines import PostgresqlServer, programs, said_to, wait_for_server
 from tests.gateway.recording_target import recording_target
 from tests.ports import free_port
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
+
+DEBIAN: Final = Path("/usr/lib/postgresql")
 
 
 @pytest.fixture
@@ -33,11 +38,60 @@ def url() -> Iterator[str]:
 async def test_two_programs_sell_the_same_gates_and_neither_shows_a_former_price(
     tmp_path: Path, embedded_chain: ChainUnderTest, url: str
 ) -> None:
+    await sell_the_same_gates(tmp_path, embedded_chain, url, url)
+
+
+async def test_they_do_so_behind_pgbouncer_with_the_postgresql_of_debian(
+    tmp_path: Path, embedded_chain: ChainUnderTest
+) -> None:
+    found = max(DEBIAN.glob("*/bin"), default=None, key=lambda directory: int(directory.parent.name))
+    assert found is not None, "PostgreSQL of Debian is not installed"
+    server = await asyncio.to_thread(PostgresqlServer, found)
+    said_to(server.url("postgres"), "CREATE DATABASE shared")
+    try:
+        with pgbouncer(server.directory) as pooled:
+            await sell_the_same_gates(tmp_path, embedded_chain, server.url("shared"), pooled)
+    finally:
+        server.stop()
+
+
+@contextmanager
+def pgbouncer(server: Path) -> Iterator[str]:
+    """The URL of a database of the server in this directory, behind pgbouncer in transaction mode."""
+    program = shutil.which("pgbouncer", path=os.environ["PATH"] + ":/usr/sbin")
+    assert program, "pgbouncer is not installed"
+    port, folder = free_port(), server / "pgbouncer"
+    folder.mkdir()
+    if os.geteuid() == 0:
+        shutil.chown(folder, "nobody")
+    (folder / "pgbouncer.ini").write_text(
+        f"""[databases]
+shared = host={server} dbname=shared user=tollkeeper
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+"""
+    )
+    as_user: dict[str, Any] = {"user": "nobody"} if os.geteuid() == 0 else {}
+    words = [program, "-q", str(folder / "pgbouncer.ini")]
+    with subprocess.Popen(words, cwd=folder, stderr=subprocess.DEVNULL, **as_user) as process:
+        try:
+            wait_for_server(f"postgresql://tollkeeper@127.0.0.1:{port}/shared")
+            yield f"postgresql://tollkeeper@127.0.0.1:{port}/shared?pgbouncer=transaction"
+        finally:
+            process.terminate()
+
+
+async def sell_the_same_gates(tmp_path: Path, embedded_chain: ChainUnderTest, url: str, theirs: str) -> None:
+    """Two programs, which reach the database at that URL of theirs."""
     sites = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         site = await asyncio.to_thread(Site, tmp_path / name, embedded_chain)
-        site.environ |= {"TOLLKEEPER_DATABASE_URL": url}
+        site.environ |= {"TOLLKEEPER_DATABASE_URL": theirs}
         sites.append(site)
     for path in (tmp_path / "one" / "keys").iterdir():  # what is sealed by one is opened by the other
         (tmp_path / "two" / "keys" / path.name).write_bytes(path.read_bytes())
