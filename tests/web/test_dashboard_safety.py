@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -175,3 +176,39 @@ async def test_another_name_of_this_machine_leads_to_the_dashboard_s_own(market:
         port = market.stack.gateway_url.rpartition(":")[2]
         await page.goto(f"http://localhost:{port}/app/login?next=/paygates")
         assert page.url == market.stack.gateway_url + "/app/login?next=/paygates"
+
+
+async def test_a_stranger_s_page_logs_nobody_in(market: Market, browser: Browser) -> None:
+    """Who is logged in as somebody else saves his gates, and his payment address, where that one reads them."""
+    url, stranger = market.stack.gateway_url, owner_wallet("stranger")
+    market.target.answer = answering(b"<title>other</title>", "text/html")
+    async with window(browser) as shown:
+        other, page = await shown.page(), await shown.page()
+        asked = await page.request.get(f"{url}/app/login/message?walletAddress={stranger.wallet.key.address}")
+        message = (await asked.json())["message"]
+        signed = {"message": message, "signature": stranger.wallet.key.sign_text(message)}
+        await other.goto(market.target.url)  # the same site to cookies, and another origin
+        for media_type in ("text/plain", "application/json"):
+            await other.evaluate(
+                """([url, body, type]) => fetch(url, {method: 'POST', mode: type === 'text/plain' ? 'no-cors' : 'cors',
+                    credentials: 'include', headers: {'Content-Type': type}, body}).catch(() => {})""",
+                [url + "/app/login", json.dumps(signed), media_type],
+            )
+        await posted(other, url + "/app/login/test", {})
+        await expect(other.locator("main")).to_contain_text("another web page")
+        await page.goto(url + "/app/paygates")
+        await expect(page.locator("h1")).to_have_text("Log in with your wallet")
+        assert [one["name"] for one in await shown.context.cookies(url + "/app")] == []
+        sent = await page.request.post(url + "/app/login", data=signed, headers={"Origin": url})
+        assert sent.status == 200  # the signature was good: sent by the page itself it logs in
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/app/login", "/no-such-gate", "/app/terminal"])
+async def test_no_page_of_ours_stands_in_a_frame(market: Market, browser: Browser, path: str) -> None:
+    framed = f"<iframe src='{market.stack.gateway_url}{path}'></iframe>".encode()
+    market.target.answer = answering(framed, "text/html")
+    async with window(browser) as shown:
+        page = await shown.page()
+        await page.goto(market.target.url)
+        inside = page.frame_locator("iframe").locator("body")
+        await expect(inside).to_contain_text("refused to connect")  # the browser's own words
