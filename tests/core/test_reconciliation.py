@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from tollkeeper.core.settlement.difference import Difference
 from tollkeeper.core.settlement.reconciliation import (
@@ -17,7 +18,7 @@ from tollkeeper.core.settlement.reconciliation import (
 from tollkeeper.core.x402.version1 import PaymentKey
 
 KEY = PaymentKey("base", "0xa55e7", "0xpayer", "0x01")
-OTHER = replace(KEY, nonce="0x02")
+OTHER = structs.replace(KEY, nonce="0x02")
 PAID = Entry("s-1", KEY, "0xpayee", 10, BookedPayment.PAID, "0xhash", 7)
 SEEN = ChainPayment(KEY, "0xpayee", 10, "0xhash", "0xsigner", 7)
 BLOCKS = range(5, 20)

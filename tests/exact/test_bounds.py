@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from tests.exact.conftest import PROGRAMS
 from tests.hub.test_store import KEY, NEW
@@ -40,7 +41,7 @@ async def claimed(databases: list[Database], bound: str, network: str, *, at_onc
         return b"%s-%d" % (network.encode(), nonce), f"{network}-{nonce}"
 
     async def claim(number: int) -> ClaimedSettlement:
-        key = replace(KEY, network=network, payer=f"0x{number:040x}", nonce=f"0x{number:064x}")
+        key = structs.replace(KEY, network=network, payer=f"0x{number:040x}", nonce=f"0x{number:064x}")
         new = replace(NEW, id=f"{network}-{number}", key=key, tenant=f"tenant-{number % tenants}")
         budget = GasBudget(network, per_hour, strangers, 60_000)
         unit = claim_and_sign([SettlementRequest(new, gas=10)], sign, budget, bounds_of(network))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.chains.cancelling import cancellation_calldata
 from tests.chains.chain_under_test import ChainUnderTest
@@ -417,7 +418,7 @@ async def test_of_another_token_than_the_nodes_nothing_is_told(embedded_chain: C
         assert chain.asset is not None
         key = payment_key(chain.asset, payload)
         nobody = Senders(frozenset(), are_all=True)
-        other = replace(key, asset="0x" + "11" * 20)
+        other = structs.replace(key, asset="0x" + "11" * 20)
         expected = ExpectedTransfer(other, "0x" + "22" * 20, 10_000, None, 0, nobody)
         with pytest.raises(RpcUnavailable, match="asset"):
             await EvmEvidence(chain, lambda: 0).before(expected, Payment(1, "exact", "base-sepolia", payload))

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from tests.core.payments import AUTHORIZATION, signed_payment
 from tollkeeper.core.settlement.states import SettlementKind, State
@@ -111,5 +112,5 @@ def test_a_failed_item_says_why_and_shows_its_hash() -> None:
     [("base", 8453), ("base-sepolia", 84532), ("solana-mainnet", None), ("solana-devnet", None)],
 )
 def test_the_chain_id_follows_the_network_and_is_null_on_solana(network: str, chain_id: int | None) -> None:
-    item = shown(replace(ROW, key=replace(ROW.key, network=network)))
+    item = shown(replace(ROW, key=structs.replace(ROW.key, network=network)))
     assert (item["network"], item["chainId"]) == (network, chain_id)

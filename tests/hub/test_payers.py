@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from msgspec import structs
 
 from tests.hub.test_store import (
     BUDGET,
@@ -108,7 +109,7 @@ async def test_what_a_payer_has_under_way_is_taken_from_its_balance(database: Da
     used = frozenset({OTHERS[0].key.nonce})
     assert (await asked(database, 2, 1_000, balance=25, used=used)).outcome is ClaimedSettlement.WON
     assert (await asked(database, 3, 1_000)).outcome is ClaimedSettlement.WON  # where no balance is known
-    stranger = replace(OTHERS[4], key=replace(OTHERS[4].key, payer="0x" + "12" * 20), value=25)
+    stranger = replace(OTHERS[4], key=structs.replace(OTHERS[4].key, payer="0x" + "12" * 20), value=25)
     (other,) = await claim(database, SettlementRequest(stranger, balance=25))
     assert other.outcome is ClaimedSettlement.WON
 
@@ -148,7 +149,9 @@ async def test_what_cost_nothing_suspends_nobody_and_old_failures_are_forgotten(
 
 
 async def test_a_payer_has_so_many_payments_under_way_at_most(database: Database) -> None:
-    news = [replace(NEW, id=f"m-{n}", key=replace(KEY, nonce=f"0x{n:064x}")) for n in range(PAYER_UNDER_WAY_MAX)]
+    news = [
+        replace(NEW, id=f"m-{n}", key=structs.replace(KEY, nonce=f"0x{n:064x}")) for n in range(PAYER_UNDER_WAY_MAX)
+    ]
     answers = await claim(database, *(SettlementRequest(new) for new in news))
     assert {answer.outcome for answer in answers} == {ClaimedSettlement.WON}
     refused = (await claim(database, SettlementRequest(NEW)))[0]

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.storage.plans import plan_of
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
@@ -79,7 +80,7 @@ NEW = NewSettlement(
     now_ms=1_000,
 )
 BUDGET = GasBudget("base-sepolia", 1_000, 1_000, 60_000)
-OTHERS = [replace(NEW, id=f"s-{index}", key=replace(KEY, nonce=f"0x{index:064x}")) for index in range(60)]
+OTHERS = [replace(NEW, id=f"s-{index}", key=structs.replace(KEY, nonce=f"0x{index:064x}")) for index in range(60)]
 
 
 def sign(nonce: int, _won: object) -> tuple[bytes, str]:
@@ -281,7 +282,7 @@ def test_no_hour_goes_over_the_budget_and_strangers_leave_the_share(requests: li
         await database.run(open_lane("base-sepolia", SIGNER, 0))
         for index, (is_trusted, pause_ms) in enumerate(requests):
             now_ms += pause_ms
-            new = replace(NEW, id=f"s-{index}", key=replace(KEY, nonce=f"0x{index:064x}"), tenant=f"t-{index}")
+            new = replace(NEW, id=f"s-{index}", key=structs.replace(KEY, nonce=f"0x{index:064x}"), tenant=f"t-{index}")
             request = SettlementRequest(new, is_trusted=is_trusted, gas=1)
             (one,) = await claim(database, request, budget=GasBudget("base-sepolia", 10, 5, now_ms))
             recent = [known for known in granted if known[1] // 60_000 > now_ms // 60_000 - 60]
