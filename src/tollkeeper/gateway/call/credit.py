@@ -272,13 +272,13 @@ class Credit:
 
     async def _spend(self, presented: PresentedPayment) -> SpendResult:
         """Spend a credit that this payment bought. Of a new one, as stock clients show, only a look is taken."""
-        call, buying = self._call, self._call.context.buying
+        call = self._call
         assert call.buyer is not None  # noqa: S101 - it shows a payment
-        call.buyer.spend_request = self._request(presented)
-        if presented.accepted is not None and not await call.driver.in_task(buying.proofs.is_known(presented.key)):
+        call.buyer.spend_request = request = self._request(presented)
+        if request.is_once and not await call.driver.in_task(call.context.buying.proofs.is_known(presented.key)):
             return SpendResult(Spend.UNKNOWN)
         reply: KeptReply[SpendResult | ApiError] = KeptReply()
-        call.context.purchases.spend_soon(presented.key, call.buyer.spend_request, clock_ms(), reply.tell)
+        call.context.purchases.spend_soon(presented.key, request, clock_ms(), reply.tell)
         return await self._take(reply)
 
     async def _spend_of(self, purchase_id: str, *, is_token: bool) -> SpendResult:

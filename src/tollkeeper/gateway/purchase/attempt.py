@@ -9,6 +9,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.paygates.fields import CreditBinding
 from tollkeeper.core.payment_offers import require_valid_now
@@ -34,8 +36,7 @@ ASK_AGAIN: Final = SpendResult(Spend.STALE)
 _NO_REQUEST: Final = SpendRequest(0, 0, None, "")  # until it is known what is shown
 
 
-@dataclass(slots=True, eq=False)
-class Waiter:
+class Waiter(msgspec.Struct, eq=False):
     """One request that waits for a purchase. `spend_request` asks for its credit; `wants` is False once it gave up.
 
     `taken`: its credit is being spent, so it must stay for the answer. `claiming`: done once its claim is written, or
