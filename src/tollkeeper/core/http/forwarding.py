@@ -205,8 +205,9 @@ def request_target(target: TargetUrl, subpath: bytes, query: bytes) -> bytes:
     if not _QUERY.fullmatch(query):
         raise invalid("query", "the query contains characters that must be percent-encoded")
     own_query = target.query.encode("ascii")
-    joined = b"&".join(part for part in (own_query, query) if part)
-    return path + b"?" + joined if joined else path
+    if own_query and query:
+        return b"%b?%b&%b" % (path, own_query, query)
+    return path + b"?" + (own_query or query) if own_query or query else path
 
 
 def header_lines(headers: Iterable[Header]) -> bytes:

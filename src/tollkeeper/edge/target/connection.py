@@ -12,6 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from select import POLLIN, poll
 from typing import Final, NamedTuple, TypeAlias, cast
 
 import structlog
@@ -67,6 +68,7 @@ class TargetConnection(asyncio.Protocol):
     """A connection to a target; tells the pool by `on_idle` that it is free again, and by `on_lost` that it is gone."""
 
     __slots__ = (
+        "_arrivals",
         "_came",
         "_chatter",
         "_complete",
@@ -117,6 +119,7 @@ class TargetConnection(asyncio.Protocol):
         self._reading_paused = False
         self._is_plain = True  # its socket's bytes are those of the exchange
         self._is_in_record = False  # of TLS: more has come than was handed on
+        self._arrivals: poll  # asks the system about this one socket
         self._came: list[bytes] = []  # of the body, and not yet handed on
         self._reset("")
 
@@ -260,6 +263,12 @@ class TargetConnection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         self._write = self.transport.write
         self.socket_number = transport.get_extra_info("socket").fileno()
+        self._arrivals = poll()
+        self._arrivals.register(self.socket_number, POLLIN)
+
+    def has_unread(self) -> bool:
+        """Return True if something came, an end included: the loop knows only what had come when it last looked."""
+        return bool(self._arrivals.poll(0))
 
     def write_through(self, write: Callable[[bytes], None]) -> None:
         """Write by `write` from now on: the bytes go through TLS."""

@@ -15,7 +15,6 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from select import POLLIN, poll
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -65,21 +64,6 @@ def places_for_targets() -> int:
     return sys.maxsize if descriptors == resource.RLIM_INFINITY else descriptors // 4
 
 
-class Unread:
-    """Question to the system about one socket: the loop knows only what had come when it last looked."""
-
-    def __init__(self) -> None:
-        self._one = poll()
-
-    def is_on(self, socket_number: int) -> bool:
-        """Return whether something can be read on this socket, its end included. A system call."""
-        self._one.register(socket_number, POLLIN)
-        try:
-            return bool(self._one.poll(0))
-        finally:
-            self._one.unregister(socket_number)
-
-
 class TargetPool:
     """Idle connections by key, newest first out, oldest first evicted. For one event loop."""
 
@@ -104,7 +88,6 @@ class TargetPool:
         self._lanes: WeakValueDictionary[TargetKey, Lane] = WeakValueDictionary()  # as long as anybody knows them
         self._expiry: dict[TargetConnection, float] = {}  # of idle ones, in the order of going idle
         self._open: set[TargetConnection] = set()
-        self._unread = Unread()
         self._places = places
         self._opening = 0
         self._silent: dict[str, float] = {}  # addresses that did not answer, until when they are tried last
@@ -146,7 +129,7 @@ class TargetPool:
                 connection = lane.pop()
                 if (
                     self._expiry.pop(connection) > now_seconds
-                    and not self._unread.is_on(connection.socket_number)
+                    and not connection.has_unread()
                     and not connection.transport.is_closing()
                 ):
                     return connection
