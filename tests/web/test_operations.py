@@ -30,7 +30,7 @@ async def test_an_operator_sees_nodes_signers_and_what_waits(
             async with window(browser, color_scheme=scheme, viewport={"width": 320, "height": 640}) as shown:
                 page = await shown.page()
                 await page.goto(admin + "/ops")
-                await expect(page.locator("main")).to_contain_text("Operations of this serve")
+                await expect(page.locator("main")).to_contain_text("Operations of this program (serve)")
                 nodes = page.get_by_role("region", name="Table: Nodes of the networks")
                 await expect(nodes).to_contain_text("base-sepolia")
                 await expect(nodes).to_contain_text("asked")
@@ -81,6 +81,7 @@ async def test_a_parked_payment_is_told_with_the_command_that_grants_it(
             f"tollkeeper payments honour TRANSACTION --gate parked-here --nonce {other}"
         )
         await expect(waiting).not_to_contain_text(nonce)
+        await expect(page.locator("main")).not_to_contain_text("`")
         assert await findings(page) == []
         assert await page.evaluate("document.documentElement.scrollWidth") == 320
 
