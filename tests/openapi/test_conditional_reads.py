@@ -31,7 +31,10 @@ WITHOUT = {
     "healthz": "whether the process lives now",
     "readyz": "what is reachable now",
     "callByGet": "the target's own",
+    "events": "what happens next",
 }
+
+UNTOLD = {"transfer-encoding"}  # where there is no body
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ async def test_every_get_is_answered_to_head_with_the_same_headers_and_no_body(d
                 got, head = ({**one.headers} for one in answers)
                 if [one.status for one in answers] not in ([200, 200], [402, 402]) or answers[1].body:
                     wrong[operation] = [(one.status, one.body[:100]) for one in answers]
-                elif {name.lower() for name in got} ^ {name.lower() for name in head}:
+                elif ({name.lower() for name in got} ^ {name.lower() for name in head}) - UNTOLD:
                     wrong[operation] = (got, head)
                 elif got["content-type"] != head["content-type"]:
                     wrong[operation] = (got["content-type"], head["content-type"])
