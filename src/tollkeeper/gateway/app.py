@@ -309,7 +309,7 @@ class Gateway:
                 _LOG.warning("calls_interrupted", count=interrupted)
             await self._database.run(cut_all_uploads())
         else:
-            self.gates.count_while(self.nodes.counts)
+            self.gates.count_while(self.nodes.counts, self.nodes.catch_up)
             self.paygates.told = self.nodes.told
         await self.purchases.ledger.open()
         opening = asyncio.create_task(self.evidence.keep_open())

@@ -18,7 +18,7 @@ from tollkeeper.edge.target.relay import TargetUse
 from tollkeeper.gateway.open_gate import GateWire, OpenGate, gate_wire, not_found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from tollkeeper.core.paygates.model import PayGate
     from tollkeeper.core.payment_offers import Asset
@@ -44,11 +44,13 @@ class Gates:
         self._public_url = public_url
         self._open: dict[str, OpenGate] = {}
         self.kept: Callable[[str], OpenGate | None] = self._open.get  # the copy of the gate with this slug that counts
+        self._catch_up: Callable[[], Awaitable[None]] | None = None
         self._being_read: dict[str, _Reads] = {}
 
-    def count_while(self, is_current: Callable[[], bool]) -> None:
-        """Other programs change gates too: a copy counts while it `is_current`."""
+    def count_while(self, is_current: Callable[[], bool], catch_up: Callable[[], Awaitable[None]]) -> None:
+        """Other programs change gates too: a copy counts while it `is_current`, and again after `catch_up`."""
         self.kept = lambda slug: self._open.get(slug) if is_current() else None
+        self._catch_up = catch_up
 
     def access_url(self, slug: str) -> str:
         """The public URL of a gate."""
@@ -66,6 +68,8 @@ class Gates:
 
         Reads again for as long as this gate changes while it is read.
         """
+        if self._catch_up is not None:  # also with keys whose tokens were ended
+            await self._catch_up()
         self._open.pop(slug, None)
         reads = self._being_read.setdefault(slug, _Reads())
         reads.under_way += 1

@@ -75,6 +75,7 @@ class LivingNodes:
         self._beaten = self._steady_since = 0.0
         self._counted_until = 0.0
         self._wake = asyncio.Event()
+        self._learning = asyncio.Lock()
         self.is_alone = True
 
     async def open(self) -> None:
@@ -142,11 +143,7 @@ class LivingNodes:
         if self._is_ended:
             await self._join_anew()
         began = time.monotonic()
-        changes = await self._database.read(Statement(_CHANGES, {"seen": self._seen}))
-        if changes:
-            self._forget({row["slug"] for row in changes})
-            self._seen = changes[-1]["number"]
-        self._counted_until = began + COUNTED_SECONDS
+        changes = await self._learn()
         if not changes and began < self._beaten + BEAT_SECONDS:
             return
         beat = Statement(_BEAT, {"mark": self._name, "seen": self._seen, "dead_ms": _DEAD_MS})
@@ -165,6 +162,22 @@ class LivingNodes:
         self._beaten = now
         if now >= self._steady_since + _DEAD_SECONDS:
             await self._end_the_dead()
+
+    async def catch_up(self) -> None:
+        """Learn what others changed, unless that was done within the last second. Raises: StorageError."""
+        if not self.counts():
+            await self._learn()
+
+    async def _learn(self) -> bool:
+        """Forget what others changed since the last look; tell whether there was anything."""
+        async with self._learning:
+            began = time.monotonic()
+            changes = await self._database.read(Statement(_CHANGES, {"seen": self._seen}))
+            if changes:
+                self._forget({row["slug"] for row in changes})
+                self._seen = changes[-1]["number"]
+            self._counted_until = began + COUNTED_SECONDS
+            return bool(changes)
 
     async def _join_anew(self) -> None:
         """Join under the next name; until that is answered, nothing is written."""
