@@ -97,6 +97,8 @@ async def test_events_are_of_one_s_own_gates_and_go_on_behind_the_last_one(marke
     _, called = await next_event(market, {**bearer, "Last-Event-ID": event_id})
     assert (called["slug"], called["outcome"], called["sale"]) == (gate["slug"], "served", None)
     assert (await market.ask("GET", "/api/v1/events")).error_code == "AUTH_REQUIRED"
+    head = await market.ask("HEAD", "/api/v1/events", headers=bearer)
+    assert (head.status, head.body) == (200, b"")
 
 
 async def test_streams_of_one_owner_are_few_and_end_with_their_readers(market: Market) -> None:

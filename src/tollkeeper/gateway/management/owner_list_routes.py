@@ -45,6 +45,8 @@ def owner_list_routes(lists: OwnerLists, feed: OwnerFeed) -> list[HTTPRouteHandl
         """Contract 11; Litestar ends the stream when its reader is gone."""
         after = request.headers.get("last-event-id") or query_of(request).get("since", "")
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if request.method == "HEAD":
+            gone.set_result(None)
         stream = await feed.begin(bearer_token(request.headers), after, gone)
         return Stream(stream, media_type=MEDIA_TYPE, headers={"Cache-Control": "no-store"})
 
