@@ -7,12 +7,17 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from tests.engines import programs, said_to, wait_for_server
+import asyncpg
+
+from tests.engines import programs, said_to
 
 _USER: Final[dict[str, Any]] = {"user": "nobody"} if os.geteuid() == 0 else {}
+_START_SECONDS: Final = 90.0
 _SETTINGS: Final = {
     "fsync": "off",  # processes die here, no machine does
     "max_connections": "200",
@@ -56,16 +61,23 @@ class Server:
         command: list[str | Path] = [programs() / program, *words]
         subprocess.run(command, check=True, cwd=self.directory, stdout=subprocess.DEVNULL, **_USER)
 
-    def start(self, *, waits: bool = True) -> None:
-        """Start it, after a kill too."""
+    def start(self) -> None:
+        """Start it, after a kill too: as often as it takes until the last of what was killed has gone."""
         words = [f"-c{name}={value}" for name, value in self.settings.items()]
         words += [f"-clisten_addresses={self.address}", f"-cport={self.port}"]
         command: list[str | Path] = [programs() / "postgres", "-D", self.data, "-k", str(self.directory), *words]
-        self.process = subprocess.Popen(
-            command, cwd=self.directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **_USER
-        )
-        if waits:
-            wait_for_server(self.url.replace("/shared", "/postgres"))
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            self.process = subprocess.Popen(command, cwd=self.directory, **quiet, **_USER)
+            while self.process.poll() is None:
+                assert time.monotonic() < deadline
+                with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                    said_to(self.url.replace("/shared", "/postgres"), "SELECT 1")
+                    return
+                time.sleep(0.05)
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
     def stand_by(self, primary: Server) -> None:
         """Begin anew as a copy of that one, which follows it; started, and as far as it."""

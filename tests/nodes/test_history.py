@@ -54,6 +54,11 @@ class History:
             finally:
                 writer.close()
 
+    def logged(self, answer: str) -> list[str]:
+        """What gateways logged of the call with this answer."""
+        name = answer.partition("\r\nx-request-id: ")[2].partition("\r\n")[0]
+        return [line for node in self.place.gateways for line in node.wrote.splitlines() if name in line]
+
     async def _call(
         self, purchase: int, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
@@ -74,7 +79,7 @@ class History:
             left = int(answer.partition("\r\nx-credits-remaining: ")[2].partition("\r\n")[0])
             self.calls.append(Call(purchase, began, time.monotonic(), Outcome.SERVED, left))
             return True
-        assert status == 503, answer
+        assert status == 503, (answer, self.logged(answer))
         if b"nothing was charged" not in body:  # of a commit that was not answered the gateway itself does not know
             self.calls.append(Call(purchase, began, LOST, Outcome.UNKNOWN))
         await asyncio.sleep(0.05)

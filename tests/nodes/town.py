@@ -9,8 +9,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final
@@ -68,6 +68,18 @@ class Target:
             await writer.drain()
 
 
+async def ready(url: str, check: Callable[[], None] = lambda: None) -> None:
+    """Wait until whoever is there says that all it needs is there."""
+    async with aiohttp.ClientSession() as http, asyncio.timeout(START_SECONDS):
+        while True:
+            check()
+            with suppress(aiohttp.ClientError):
+                async with http.get(url + "/readyz") as answer:
+                    if answer.status == 200:
+                        return
+            await asyncio.sleep(0.05)
+
+
 class Node:
     """One program on a host of its own, to be started as often as a test likes."""
 
@@ -97,17 +109,12 @@ class Node:
 
     async def ready(self) -> None:
         """Wait until it says of itself that it can do its work."""
-        async with aiohttp.ClientSession() as http, asyncio.timeout(START_SECONDS):
-            while True:
-                assert self.process is not None
-                assert self.process.poll() is None, self.wrote
-                try:
-                    async with http.get(self.url + "/readyz") as answer:
-                        if answer.status == 200:
-                            return
-                except aiohttp.ClientError:
-                    pass
-                await asyncio.sleep(0.05)
+
+        def lives() -> None:
+            assert self.process is not None
+            assert self.process.poll() is None, self.wrote
+
+        await ready(self.url, lives)
 
     async def restart(self) -> None:
         """End it in order, start it, wait until it is ready."""
@@ -243,6 +250,8 @@ async def town(
         for node in reversed(nodes):
             node.start()
             await node.ready()
+        for front_url in (url, hub_url):  # whom nginx took for dead before it was ready is asked again now
+            await ready(front_url)
         buyer = await stack.enter_async_context(Buyer(chain.wallets.buyer))
         yield Town(chain, net, server, site, url, nodes[:gateways], nodes[gateways:], target, buyer)
 

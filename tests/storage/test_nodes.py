@@ -17,7 +17,7 @@ from tests.storage.test_purchases import NOW_MS, Shop
 from tollkeeper.core.purchases import Spend
 from tollkeeper.storage import Database, Statement, Steps, open_database, unit_of_work
 from tollkeeper.storage.auth import admit
-from tollkeeper.storage.engine.database import NotTakenError
+from tollkeeper.storage.engine.database import NotTakenError, StorageError
 from tollkeeper.storage.engine.locks import gate_to_change
 from tollkeeper.storage.engine.nodes import LivingNodes
 from tollkeeper.storage.ledger.interrupted_calls import interrupt_calls
@@ -208,3 +208,17 @@ async def waiting(tmp_path: Path, count: int, *, of: str = "NOT granted") -> Non
     locks += " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     while rows_of(tmp_path / "shared.db", locks)[0]["locks"] < count:  # noqa: ASYNC110 - set elsewhere
         await asyncio.sleep(0.01)
+
+
+async def test_a_unit_whose_connection_breaks_off_leaves_an_unknown_outcome_and_no_fault(tmp_path: Path) -> None:
+    database = open_database(str(tmp_path / "broken.db"))
+
+    @unit_of_work
+    def broken_off() -> Steps[None]:
+        yield Statement("SELECT 1 AS one")
+        yield Statement("SELECT pg_terminate_backend(pg_backend_pid()) AS done")
+
+    for _ in range(5):
+        with pytest.raises(StorageError):
+            await database.run(broken_off())
+    await database.close()

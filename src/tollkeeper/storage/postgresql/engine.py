@@ -241,9 +241,9 @@ def _require_transaction(connection: _Connection, unit: Unit[Any]) -> None:
 
 async def _roll_back(connection: _Connection) -> None:
     """Undo what was begun; a connection that cannot is closed, by which the server undoes it."""
-    if connection.is_closed() or not connection.is_in_transaction():
-        return
     try:
-        await connection.execute("ROLLBACK", timeout=CONNECT_SECONDS)
+        if not connection.is_closed() and connection.is_in_transaction():
+            await connection.execute("ROLLBACK", timeout=CONNECT_SECONDS)
     except Exception:  # noqa: BLE001 - whatever it is, the connection is of no use
-        connection.terminate()
+        with suppress(asyncpg.InterfaceError):  # one that broke off has left the pool already
+            connection.terminate()
