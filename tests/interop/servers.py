@@ -100,10 +100,19 @@ def official_facilitator_of_version_2(rpc_url: str, private_key: str, network: s
 
 
 @contextmanager
-def pasted(title: str, facilitator_url: str, pay_to: str, directory: pathlib.Path) -> Iterator[str]:
-    """The URL of the server that stands under that heading of the guide, with these addresses in it."""
-    _, _, section = GUIDE.read_text().partition(f"\n## {title}")
-    code = "\n".join(line[4:] for line in section.partition("\n## ")[0].splitlines() if line[:4] in {"    ", ""})
+def pasted(
+    title: str, facilitator_url: str, pay_to: str, directory: pathlib.Path, *, at_sandbox: bool = False
+) -> Iterator[str]:
+    """The URL of the server that stands under that heading of the guide, with these addresses in it.
+
+    At a sandbox with the price that the guide names for it.
+    """
+    code = _code_under(title)
+    if at_sandbox:
+        language = "Python" if title.endswith("FastAPI") else "JavaScript"
+        version = 2 if title.startswith("Today") else 1
+        _, _, price = _code_under("Against the sandbox").partition(f" {language}, version {version}\n")
+        code = price.partition("\n\n")[0] + "\n" + code.replace('"$0.01"', "price")
     code = code.replace("https://pay.example.org/hub", facilitator_url).replace("0xYourAddress", pay_to)
     generation, _, kind = title.partition(": ")
     environment = CACHE / PASTED_IN[generation, kind]
@@ -118,6 +127,11 @@ def pasted(title: str, facilitator_url: str, pay_to: str, directory: pathlib.Pat
         command = [os.environ.get("NODE", "node"), str(script)]
     with _running(command, directory) as url:
         yield url
+
+
+def _code_under(title: str) -> str:
+    _, _, section = GUIDE.read_text().partition(f"\n## {title}")
+    return "\n".join(line[4:] for line in section.partition("\n## ")[0].splitlines() if line[:4] in {"    ", ""})
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from tests.interop.local_server import LocalServer, Reply, Request, serving
 from tests.interop.official import PAYING_CLIENTS, PAYING_CLIENTS_ON_SOLANA, VERSION_2, Json
 from tests.interop.servers import (
     EVM,
+    PASTED_IN,
     PRICE_MICRO,
     SERVERS,
     SOLANA,
@@ -122,6 +123,18 @@ def test_what_the_guide_says_to_paste_for_version_1_is_paid(title: str, anvil: S
             bought = PAYING_CLIENTS[client].run({"url": url + "/report", "privateKey": anvil.buyer_key})
             assert_bought(bought, "base-sepolia")
     assert anvil.balance_micro(payee) == len(AT_VERSION_1) * PRICE_MICRO
+
+
+@pytest.mark.parametrize("title", PASTED_IN, ids=" ".join)
+def test_what_the_guide_says_to_paste_is_paid_at_a_sandbox_by_the_price_that_it_names(
+    title: tuple[str, str], embedded: Stack, tmp_path: pathlib.Path
+) -> None:
+    payee, is_today = Account.create().address, title[0] == "Today"
+    with pasted(": ".join(title), embedded.hub_url, payee, tmp_path, at_sandbox=True) as url:
+        client = AT["/data"] if is_today else AT_VERSION_1[0]
+        bought = PAYING_CLIENTS[client].run({"url": url + "/report", "privateKey": embedded.buyer_key})
+    assert_bought(bought, EVM if is_today else "base-sepolia")
+    assert embedded.balance_micro(payee) == PRICE_MICRO
 
 
 @asynccontextmanager
