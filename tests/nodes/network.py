@@ -89,7 +89,7 @@ async def listening(serve: Callable[..., Awaitable[None]], address: str) -> Asyn
         with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             await serve(reader, writer)
         writer.close()
-        with suppress(ConnectionError):
+        with suppress(ConnectionError, asyncio.CancelledError):
             await writer.wait_closed()
         running.discard(task)
 
