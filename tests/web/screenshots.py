@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from playwright.async_api import Page
 
-from tests.interop.stack import sandbox
+from tests.gateway.composed import composed
+from tests.interop.stack import Stack, sandbox
+from tests.ports import free_port
 from tests.web.browsing import browsing, window
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -44,8 +46,13 @@ async def _sell(page: Page, url: str, target_url: str) -> str:
     return paths[0]
 
 
-async def _shoot(url: str, target_url: str, folder: Path) -> None:
-    async with browsing() as browser, Buyer(derive_wallets().buyer) as buyer:
+async def _shoot(stack: Stack, home: Path, folder: Path) -> None:
+    url, target_url, admin = stack.gateway_url, stack.target_url, ("127.0.0.1", free_port())
+    async with (
+        browsing() as browser,
+        Buyer(derive_wallets().buyer) as buyer,
+        composed(stack.rpc_url, home / "ops.db", metrics_address=admin),
+    ):
         body = {"targetUrl": target_url, "price": "0.01", "credits": 3, "title": "Nobody's own", "slug": "forecast"}
         await buyer.ask("POST", url + "/api/v1/paygates", body=body)
         state: Any = None
@@ -70,6 +77,8 @@ async def _shoot(url: str, target_url: str, folder: Path) -> None:
                         name = path.strip("/").replace("/", "-").split("?")[0] or "home"
                         name = "request" if path == request else "payment" if path == payment else name
                         await page.screenshot(path=folder / f"{name}-{width}-{scheme}.png", full_page=True)
+                    await page.goto("http://{}:{}/ops".format(*admin))
+                    await page.screenshot(path=folder / f"ops-{width}-{scheme}.png", full_page=True)
 
 
 def main() -> None:
@@ -77,7 +86,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as home, sandbox(Path(home) / "log.txt") as stack:
-        asyncio.run(_shoot(stack.gateway_url, stack.target_url, folder))
+        asyncio.run(_shoot(stack, Path(home), folder))
     sys.stdout.write(f"{len(list(folder.glob('*.png')))} pictures are in {folder}\n")
 
 
