@@ -219,8 +219,8 @@ def test_config_check_shows_each_setting_of_the_guide(tmp_path: Path) -> None:
     rows = [line.split("|")[1] for line in GUIDE.read_text().splitlines() if line.startswith("| `")]
     table = rows[rows.index(" `host`, `port` ") : rows.index(" `encryption_keys_file` ")]
     named = {name for row in table for name in re.findall("`([a-z_]+)`", row)}
-    # data_dir is in the paths of database and files; hub_url is shown where it counts, of a gateway alone; workers is 1
-    assert named - shown - {"hub"} == {"data_dir", "hub_url", "workers"}
+    # data_dir is in the paths of database and files; hub_url is shown where it counts, of a gateway alone
+    assert named - shown - {"hub"} == {"data_dir", "hub_url"}
 
 
 def test_config_check_shows_what_is_effective_and_no_secret(tmp_path: Path) -> None:
