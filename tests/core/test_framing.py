@@ -10,6 +10,8 @@ from tollkeeper.core.http.heads import (
     BodyEnd,
     FramingError,
     ResponseFraming,
+    keeps_alive,
+    promised_seconds,
     read_head,
     read_response_head,
 )
@@ -231,3 +233,53 @@ def test_a_body_is_as_long_as_declared_of_unknown_length_in_chunks_and_else_not_
     assert read_head(b"POST", b"/", "1.1", [HOST, (b"content-length", b"12")]).content_length == 12
     assert read_head(b"POST", b"/", "1.1", [HOST, (b"transfer-encoding", b"chunked")]).content_length is None
     assert read_head(b"POST", b"/", "1.1", [HOST]).content_length == 0
+
+
+def test_heads_give_their_headers_as_asgi_has_them_and_are_shown_without_them() -> None:
+    sent = [(b"Host", b"gw.example \t"), (b"X-Payment", b"secret")]
+    request = read_head(b"GET", b"/a?b", "1.1", sent)
+    assert request.headers == [(b"host", b"gw.example"), (b"x-payment", b"secret")]
+    assert repr(request) == "RequestHead(GET, b'/a?b')"
+    assert request.__rich_repr__() == [("method", "GET"), ("target", b"/a?b")]
+    answer = read_response_head("GET", 200, "1.1", [(b"ETag", b'"a" ')])
+    assert answer.headers == [(b"etag", b'"a"')]
+
+
+@pytest.mark.parametrize("twice", [b"content-length", b"transfer-encoding"])
+def test_a_target_s_header_that_may_be_there_once_is_refused_twice(twice: bytes) -> None:
+    with pytest.raises(FramingError):
+        read_response_head("GET", 200, "1.1", [(twice, b"1"), (twice, b"1")])
+
+
+@pytest.mark.parametrize(
+    ("version", "connection", "stays"),
+    [
+        ("1.1", b"", True),
+        ("1.0", b"", False),
+        ("1.0", b"Keep-Alive", True),
+        ("1.0", b"a, keep-alive , b", True),
+        ("1.0", b"keep-alive, close", False),
+        ("1.0", b"keep-alives", False),
+    ],
+)
+def test_a_target_s_connection_stays_open_as_its_version_and_its_options_say(
+    version: str, connection: bytes, *, stays: bool
+) -> None:
+    head = read_response_head("GET", 200, version, [(b"connection", connection)] if connection else [])
+    assert keeps_alive(version, head) is stays
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        (None, None),
+        (b"timeout=5", 5),
+        (b"max=100, Timeout=65 ", 65),
+        (b"timeout", None),
+        (b"timeout=x", None),
+        (b"timeout=100000", None),
+    ],
+)
+def test_how_long_a_target_keeps_a_connection_is_read(said: bytes | None, seconds: int | None) -> None:
+    headers = [] if said is None else [(b"keep-alive", said)]
+    assert promised_seconds(read_response_head("GET", 200, "1.1", headers)) == seconds

@@ -394,6 +394,8 @@ def test_requirements_that_cannot_be_read_name_the_field(members: dict[str, Any]
 
 def test_the_status_of_a_payment_has_a_path_in_either_family() -> None:
     assert PaymentKey("base", "0xa", "0xb", "0xc").status_path == "/payments/base/0xb/0xc"
+    columns = {"network": "base", "asset": "0xa", "payer": "0xb", "nonce": "0xc"}
+    assert PaymentKey("base", "0xa", "0xb", "0xc").columns == columns
     assert PaymentKey("base", "0xa", "0xb", "0xc").status_query == "/payments/base/0xb/0xc?asset=0xa"
     solana = PaymentKey("solana-devnet", "mint", "payer", "ab12")
     assert (solana.status_path, solana.status_query) == ("/payments/solana-devnet/ab12", "/payments/solana-devnet/ab12")
