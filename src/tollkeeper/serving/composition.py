@@ -100,7 +100,7 @@ async def compose(
         if settings.role is Role.GATEWAY:
             hub_there = HttpTransport(_given(settings.hub_url))
             measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, hub_there, assets)
-            yield _fronted(_gateway_app(gateway, settings, assets, play), settings, measured, reloading)
+            yield _fronted(PacedStarts(_gateway_app(gateway, settings, assets, play)), settings, measured, reloading)
             return
         prefix = HUB_PREFIX if settings.role is Role.SERVE else ""
         public_url = settings.public_url.text + prefix
@@ -111,7 +111,7 @@ async def compose(
             return
         hub_here = AsgiTransport(hub, {GATEWAY_IN_PROCESS: settings.public_url.text})
         measured.gateway = gateway = await _open_gateway(parts, settings, database, auth, hub_here, assets)
-        app = Mounted(_gateway_app(gateway, settings, assets, play), HUB_PREFIX, hub)
+        app = Mounted(PacedStarts(_gateway_app(gateway, settings, assets, play)), HUB_PREFIX, hub)
         yield _fronted(app, settings, measured, reloading)
 
 
@@ -131,7 +131,7 @@ def _traced(hub: Application, spans: Spans | None) -> Application:
 def _fronted(app: Application, settings: Settings, measured: Measured, reloading: Reloading | None) -> Application:
     guarded = ("/api/", HUB_PREFIX + "/api/")
     calls = None if measured.gateway is None else measured.gateway.calls
-    guard = OriginGuard(PacedStarts(app), settings.public_url.text, settings.cors_origins, guarded)
+    guard = OriginGuard(app, settings.public_url.text, settings.cors_origins, guarded)
     if reloading is not None:
         reloading.gateway, reloading.guard = measured.gateway, guard
     if calls is None or settings.app_url is None or settings.app_url == settings.public_url.text:

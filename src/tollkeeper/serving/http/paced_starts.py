@@ -1,7 +1,8 @@
-"""Requests of the API and the pages begin a few in a turn of the loop (security A-58).
+"""Requests of the gateway's API and pages begin a few in a turn of the loop (security A-58).
 
 Each costs some half a millisecond of the loop. A burst of 160 from one caller, begun in one turn, would hold up every
-paid call for a tenth of a second; begun a few in a turn, the calls in between are served as always.
+paid call for a tenth of a second; begun a few in a turn, the calls in between are served as always. The hub's are not
+held back: what is asked of a node in one turn is asked together.
 """
 
 from __future__ import annotations
