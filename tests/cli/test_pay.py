@@ -360,7 +360,7 @@ def test_a_payment_that_somebody_before_the_gateway_answered_is_kept() -> None:
 @pytest.mark.parametrize(
     ("ending", "under"),
     [
-        *((ending, "--default-signal=INT") for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),
+        *((ending, "--default-signal=INT,HUP,TERM") for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),
         (signal.SIGTERM, "--ignore-signal=INT"),  # as what a shell runs in a script's background
     ],
 )
