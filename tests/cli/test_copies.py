@@ -42,6 +42,15 @@ def content(file: Path) -> dict[str, list[str]]:
         return {name: sorted(map(repr, connection.execute(f"SELECT * FROM {name}"))) for name in kept}  # noqa: S608 - the schema's
 
 
+def insert(made: sqlite3.Connection, table: str, **values: object) -> None:
+    """A row that has something in every column that needs it."""
+    for _, name, kind, is_needed, *_ in made.execute(f"PRAGMA table_info({table})").fetchall():
+        if is_needed:
+            values.setdefault(name, {"TEXT": "", "BYTEA": b""}.get(kind, 0))
+    places = ", ".join("?" for _ in values)
+    made.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({places})", [*values.values()])  # noqa: S608 - ours
+
+
 def migrated(url: str) -> None:
     asyncio.run(open_database(url).close())
 
@@ -119,6 +128,27 @@ def test_a_row_that_comes_out_different_is_told_and_nothing_is_copied(tmp_path: 
     with pytest.raises(Exception, match="settled_assets came out different"):
         copies.put_back(url, file)
     assert said_to(url, "SELECT count(*) AS n FROM settled_assets") == [{"n": 0}]
+
+
+def test_what_a_copied_state_has_under_way_is_of_dead_programs_and_ended_tokens_stay_ended(
+    tmp_path: Path, server: PostgresqlServer
+) -> None:
+    file, url = tmp_path / "data.db", server.url("here")
+    with closing(create_file(file)) as made:
+        made.execute("PRAGMA foreign_keys = OFF")
+        calls = [(f"{'0' * 12}{mark}", state) for mark, state in (("single00", "DISPATCHED"), ("ended000", "DONE"))]
+        made.executemany("INSERT INTO single_calls VALUES (?, 'p-1', ?, NULL, 1, NULL)", calls)
+        made.execute("INSERT INTO open_calls VALUES ('journal0-ledger', 1, '[]', NULL)")
+        uploads = [("f-1", "upload00", 0), ("f-2", "cut00000", 1)]
+        made.executemany("INSERT INTO uploads VALUES (?, ?, 1, ?)", uploads)
+        made.execute("INSERT INTO revoked_keys VALUES ('k-1')")
+        insert(made, "paygates", id=1, version=1, price_micro=1, credits=1)
+        insert(made, "purchases", id="p-1", gate_id=1, price_micro=1, credits=1, attempt=1)
+    copies.put_back(url, file)
+    dead = said_to(url, "SELECT mark, beat_ms FROM nodes ORDER BY mark")
+    assert dead == [{"mark": mark, "beat_ms": 0} for mark in ("journal0", "single00", "upload00")]
+    copies.back_up(url, tmp_path / "again.db")
+    assert content(tmp_path / "again.db")["revoked_keys"] == ["('k-1',)"]
 
 
 def test_a_copy_that_is_cut_off_begins_again(tmp_path: Path, server: PostgresqlServer) -> None:

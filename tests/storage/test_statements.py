@@ -86,5 +86,5 @@ def test_both_schemas_have_the_same_tables_and_columns(tmp_path: Path) -> None:
     here: dict[str, set[str]] = {}
     for row in rows_of(tmp_path / "x.db", columns):
         here.setdefault(row["table_name"], set()).add(row["column_name"])
-    own = {"nodes", "gate_changes", "sealing_keys", "revoked_keys", "schema_migrations"}
+    own = {"nodes", "gate_changes", "sealing_keys", "schema_migrations"}
     assert {table: names for table, names in here.items() if table not in own} == there

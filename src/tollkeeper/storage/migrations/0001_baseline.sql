@@ -167,6 +167,12 @@ CREATE TABLE retired_keys (
     retired_ms BIGINT NOT NULL
 );
 
+-- Keys whose credit tokens and links were ended, where programs share PostgreSQL: a backup has them, too. A program alone
+-- has them in a file beside its keys.
+CREATE TABLE revoked_keys (
+    name TEXT PRIMARY KEY
+);
+
 -- What the facilitator settled on each network when that was last heard of: payments on one that is away for a while
 -- are read by it.
 CREATE TABLE settled_assets (

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -41,21 +41,27 @@ _NUMBERED: Final = """
 SELECT table_name, column_name FROM information_schema.columns
 WHERE table_schema = current_schema() AND is_identity = 'YES'
 """
-# Calls that the copied state has open: whoever starts next on it finds their program dead, and ends them.
-_DEAD_PROGRAMS: Final = (
-    "INSERT INTO nodes (mark, seen, beat_ms) SELECT DISTINCT substr(ledger, 1, 8), 0, 0 FROM open_calls"
-)
+# What the copied state has under way: whoever starts next on it finds those programs dead, and ends what they left.
+_DEAD_PROGRAMS: Final = """
+INSERT INTO nodes (mark, seen, beat_ms)
+SELECT mark, 0, 0 FROM (
+    SELECT substr(ledger, 1, 8) AS mark FROM open_calls
+    UNION SELECT substr(id, 13, 8) FROM single_calls WHERE state = 'DISPATCHED'
+    UNION SELECT mark FROM uploads WHERE is_cut = 0
+) AS begun
+"""
 
 
 def back_up(url: str, to: Path) -> int:
     """Copy the last committed state of a server's database into a file; return its size. Raises: StorageError."""
     if os.path.lexists(to):
         raise StorageError(f"{to} is there already, and a backup is written over nothing")
-    with connected(url) as (loop, connection), whole_or_not_there(to) as part, closing(create_file(part)) as made:
+    with connected(url) as (loop, connection), whole_or_not_there(to) as part, _file_errors(to):
         loop.wait(begin_snapshot(connection, shown_url(url)))
-        made.execute("BEGIN")
-        _copy_tables(_Server(loop, connection), _File(made), _tables(made))
-        made.execute("COMMIT")
+        with closing(create_file(part)) as made:
+            made.execute("BEGIN")
+            _copy_tables(_Server(loop, connection), _File(made), _tables(made))
+            made.execute("COMMIT")
     return to.stat().st_size
 
 
@@ -68,7 +74,7 @@ def put_back(url: str, copy: Path) -> int:
         loop.wait(bring_up_to_date(connection, shown, migrate=True))
         loop.wait(connection.execute("BEGIN"))
         loop.wait(connection.execute(ONE_AT_A_TIME))
-        with looking(copy) as file:
+        with looking(copy) as file, _file_errors(copy):
             tables = _tables(file)
             for table, _ in tables:
                 if loop.wait(connection.fetchval(f"SELECT EXISTS (SELECT 1 FROM {table})")):  # noqa: S608 - the schema's
@@ -94,6 +100,15 @@ def move(source: Path, url: str) -> int:
         return put_back(url, source)
     finally:
         os.close(lock)
+
+
+@contextmanager
+def _file_errors(path: Path) -> Iterator[None]:
+    """Raise StorageError for what SQLite raises, as for a disk that is full."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StorageError(f"{path} cannot be copied ({error})") from error
 
 
 class _Tables(Protocol):
