@@ -168,7 +168,7 @@ async def _until_ended(paying: Coroutine[Any, Any, PaidAnswer]) -> PaidAnswer:
     import signal
 
     task, loop = asyncio.ensure_future(paying), asyncio.get_running_loop()
-    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) is not signal.SIG_IGN:
             # By the loop: an exception out of a handler may come amid any line, where nothing is told.
             loop.add_signal_handler(ending, task.cancel)
