@@ -31,7 +31,7 @@ daemon off;
 pid {folder}/nginx.pid;
 error_log stderr warn;
 worker_processes 1;
-events {{ worker_connections 512; }}
+events {{ worker_connections 4096; }}
 http {{
     access_log off;
     client_body_temp_path {folder}/body;
@@ -39,7 +39,7 @@ http {{
     fastcgi_temp_path {folder}/fastcgi;
     uwsgi_temp_path {folder}/uwsgi;
     scgi_temp_path {folder}/scgi;
-    include {folder}/tollkeeper.conf;
+    include {folder}/*.conf;
 }}
 """
 
@@ -98,7 +98,7 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _replaced(text: str, changes: dict[str, str]) -> str:
+def replaced(text: str, changes: dict[str, str]) -> str:
     """The text with each of the patterns, which must be there, replaced."""
     for pattern, new in changes.items():
         text, count = re.subn(pattern, new.replace("\\", "\\\\"), text)
@@ -107,13 +107,13 @@ def _replaced(text: str, changes: dict[str, str]) -> str:
 
 
 def _write_nginx(folder: Path, port: int, upstream: str, cert: Path, key: Path) -> list[str]:
-    site = _replaced((DEPLOY / "nginx" / "tollkeeper.conf").read_text(), {r"127\.0\.0\.1:8402": upstream})
+    site = replaced((DEPLOY / "nginx" / "tollkeeper.conf").read_text(), {r"127\.0\.0\.1:8402": upstream})
     return _nginx_with(site, folder, port, cert, key)
 
 
 def _write_nginx_of_several(folder: Path, port: int, upstream: str, cert: Path, key: Path) -> list[str]:
     places = {rf"gateway-{number}:8402": place for number, place in enumerate(upstream.split(), start=1)}
-    site = _replaced((DEPLOY / "nginx" / "several.conf").read_text(), places)
+    site = replaced((DEPLOY / "nginx" / "several.conf").read_text(), places)
     return _nginx_with(site, folder, port, cert, key)
 
 
@@ -125,11 +125,16 @@ def _nginx_with(site: str, folder: Path, port: int, cert: Path, key: Path) -> li
         r"ssl_certificate_key /.*;": f"ssl_certificate_key {key};",
         r"pay\.example\.org": "localhost",
     }
-    (folder / "tollkeeper.conf").write_text(_replaced(site, changes))
-    (folder / "nginx.conf").write_text(_NGINX.format(folder=folder))
+    (folder / "tollkeeper.conf").write_text(replaced(site, changes))
+    return nginx_with_sites(folder)
+
+
+def nginx_with_sites(folder: Path) -> list[str]:
+    """The command line of nginx with the sites that the folder has."""
+    (folder / "nginx.cfg").write_text(_NGINX.format(folder=folder))
     program = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin")
     assert program, "nginx is not installed"
-    return [program, "-p", str(folder), "-e", "stderr", "-c", str(folder / "nginx.conf")]
+    return [program, "-p", str(folder), "-e", "stderr", "-c", str(folder / "nginx.cfg")]
 
 
 def _write_caddy(folder: Path, port: int, upstream: str, cert: Path, key: Path) -> list[str]:
@@ -137,6 +142,6 @@ def _write_caddy(folder: Path, port: int, upstream: str, cert: Path, key: Path) 
         r"127\.0\.0\.1:8402 \{": f"{upstream} {{",
         r"(?m)^pay\.example\.org \{": _CADDY.format(port=port, cert=cert, key=key),
     }
-    (folder / "Caddyfile").write_text(_replaced((DEPLOY / "caddy" / "Caddyfile").read_text(), changes))
+    (folder / "Caddyfile").write_text(replaced((DEPLOY / "caddy" / "Caddyfile").read_text(), changes))
     program = Path(sys.executable).with_name("caddy")
     return [str(program), "run", "--adapter", "caddyfile", "--config", str(folder / "Caddyfile")]

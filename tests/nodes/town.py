@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import tempfile
@@ -20,7 +19,7 @@ import aiohttp
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import clean_environment, command
 from tests.cli.program import PAYEE, Site
-from tests.deploy.proxies import DEPLOY, _replaced
+from tests.deploy.proxies import DEPLOY, nginx_with_sites, replaced
 from tests.described_answers import has_no_description
 from tests.nodes.network import Host, Network, listening, network, passing_on
 from tests.nodes.postgresql import Server
@@ -30,22 +29,6 @@ from tollkeeper.sandbox.buyer import Answer, Buyer
 START_SECONDS: Final = 120
 STOP_SECONDS: Final = 60
 PORT: Final = 8402
-_NGINX: Final = """\
-daemon off;
-pid {folder}/nginx.pid;
-error_log stderr crit;
-worker_processes 1;
-events {{ worker_connections 4096; }}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
-    include {folder}/*.conf;
-}}
-"""
 
 
 @dataclass(slots=True)
@@ -193,7 +176,7 @@ def nginx(folder: Path, sites: dict[str, list[str]]) -> subprocess.Popen[bytes]:
     folder.mkdir()
     for number, (place, servers) in enumerate(sites.items()):
         lines = "\n".join(f"    server {server} fail_timeout=2s;" for server in servers)
-        site = _replaced(
+        site = replaced(
             (DEPLOY / "nginx" / "several.conf").read_text(),
             {
                 r"(?s)    server gateway-1.*?gateway-2[^\n]*": lines,
@@ -205,11 +188,8 @@ def nginx(folder: Path, sites: dict[str, list[str]]) -> subprocess.Popen[bytes]:
             },
         )
         (folder / f"{number}.conf").write_text(site)
-    (folder / "nginx.cfg").write_text(_NGINX.format(folder=folder))
-    environment = {**os.environ, "PATH": os.environ["PATH"] + ":/usr/sbin"}
-    words = ["nginx", "-p", str(folder), "-e", "stderr", "-c", str(folder / "nginx.cfg")]
     with (folder / "log").open("wb") as log:
-        return subprocess.Popen(words, stderr=log, env=environment)
+        return subprocess.Popen(nginx_with_sites(folder), stderr=log)
 
 
 @asynccontextmanager
