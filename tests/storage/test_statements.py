@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.engines import IS_POSTGRESQL, rows_of, sqlite_only, url_of
+from tests.storage.test_purchases import NOW_MS, Shop
 from tollkeeper.storage import load_queries, open_database
 from tollkeeper.storage.engine import clock, locks, nodes
+from tollkeeper.storage.engine.database import Statement, Steps, unit_of_work
 from tollkeeper.storage.engine.migrations import load_migrations
 from tollkeeper.storage.engine.queries import Query
 from tollkeeper.storage.ledger import spends
@@ -71,6 +73,33 @@ async def test_postgresql_takes_every_statement_with_numbers_of_64_bits(tmp_path
             assert kinds <= {"int8", "int4", "int2", "text", "bytea"} | own, sql
     finally:
         await connection.close()
+
+
+@pytest.mark.skipif(not IS_POSTGRESQL, reason="its plans are PostgreSQL's")
+@pytest.mark.parametrize("size", [1, 64])
+async def test_a_spend_reads_no_table_whole_whatever_was_counted_beforehand(tmp_path: Path, size: int) -> None:
+    shop = Shop(open_database(url_of(tmp_path / "x.db")))  # nothing is analysed there but by hand
+    gate = await shop.gate()
+
+    @unit_of_work
+    def credits_of_sales() -> Steps[None]:
+        yield Statement("SET LOCAL session_replication_role = replica")  # else each would need its purchase
+        yield Statement("INSERT INTO credits SELECT n, 1000, 1000, 0, 1 FROM generate_series(1, 500) n")
+
+    @unit_of_work
+    def spend(turn: int) -> Steps[list[str]]:
+        calls = {f"{turn}-{number}": number for number in range(1, size + 1)}
+        known = spends.KnownSpends({(gate.id, gate.version)}, calls, size)
+        assert (yield from spends.spend_known(known, NOW_MS)).lefts == [999 - turn] * size
+        read = yield Statement("SELECT relname FROM pg_stat_xact_user_tables WHERE seq_scan > 0")
+        return [row["relname"] for row in read]
+
+    try:
+        await shop.database.run(credits_of_sales())
+        for turn in range(8):  # past the five that PostgreSQL plans one by one
+            assert await shop.database.run(spend(turn)) == []
+    finally:
+        await shop.database.close()
 
 
 @pytest.mark.skipif(not IS_POSTGRESQL, reason="it compares with SQLite's")
