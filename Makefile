@@ -45,6 +45,7 @@ test: setup
 
 # The long forms of what kills, cuts, forks, fills and hangs, and how many faults came: an hour on two cores. The short
 # ones are in `make test`.
+faults: export HISTORY_CALLS = 1000000
 faults: setup exact nodes
 	@scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m long \
 	  --durations=20 $(PYTEST) tests/faults tests/storage/test_ledger_kills.py \

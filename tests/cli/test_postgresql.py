@@ -44,15 +44,20 @@ async def test_two_programs_sell_the_same_gates_and_neither_shows_a_former_price
 async def test_they_do_so_behind_pgbouncer_with_the_postgresql_of_debian(
     tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:
-    found = max(DEBIAN.glob("*/bin"), default=None, key=lambda directory: int(directory.parent.name))
-    assert found is not None, "PostgreSQL of Debian is not installed"
-    server = await asyncio.to_thread(PostgresqlServer, found)
+    server = await asyncio.to_thread(PostgresqlServer, debian())
     said_to(server.url("postgres"), "CREATE DATABASE shared")
     try:
         with pgbouncer(server.directory) as pooled:
             await sell_the_same_gates(tmp_path, embedded_chain, server.url("shared"), pooled)
     finally:
         server.stop()
+
+
+def debian() -> Path:
+    """The directory of the programs of Debian's PostgreSQL."""
+    found = max(DEBIAN.glob("*/bin"), default=None, key=lambda directory: int(directory.parent.name))
+    assert found is not None, "PostgreSQL of Debian is not installed"
+    return found
 
 
 @contextmanager

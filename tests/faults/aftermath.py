@@ -77,7 +77,7 @@ async def assert_nothing_lost(
             {("paid_but_not_on_the_chain", one) for one in gone} if role is Role.GATEWAY else set[tuple[str, str]]()
         )
         assert {(one.rule, one.subject) for one in differences} == listed, (path, differences)
-    await asyncio.to_thread(_assert_carried_out, chain, list(paid), list(refused), since_block)
+    await asyncio.to_thread(assert_carried_out, chain, list(paid), list(refused), since_block)
     CHECKED.add(directory)
 
 
@@ -106,9 +106,10 @@ def authorization_in(header: str) -> Authorization:
     return payload.authorization
 
 
-def _assert_carried_out(
+def assert_carried_out(
     chain: ChainUnderTest, paid: list[Authorization], refused: list[Authorization], since_block: int
 ) -> None:
+    """Our signers carried out each authorization that was paid once since that block, and none else."""
     ours = transfers_of_signers(chain, since_block)
     wanted = Counter((one.payer.lower(), one.nonce.lower(), one.pay_to.lower(), one.value) for one in paid)
     assert set(wanted.values()) <= {1}

@@ -21,6 +21,7 @@ class Outcome(Enum):
 
     SERVED = "served"
     REFUSED = "refused"  # whatever was taken came back
+    EXHAUSTED = "exhausted"  # no credit was left
     UNKNOWN = "unknown"
 
 

@@ -28,10 +28,11 @@ _SETTINGS: Final = {
 
 
 class Server:
-    """One server: `url` is its database's."""
+    """One server: `url` is its database's. `folder` has its programs, where they are not the locked ones."""
 
-    def __init__(self, address: str, port: int) -> None:
+    def __init__(self, address: str, port: int, folder: Path | None = None) -> None:
         self.address, self.port = address, port
+        self.folder = folder or programs()
         self.directory = Path(tempfile.mkdtemp(prefix="tk-nodes-pg-"))
         if _USER:
             shutil.chown(self.directory, _USER["user"])
@@ -58,14 +59,14 @@ class Server:
 
     def run(self, program: str, *words: str) -> None:
         """Carry out one of PostgreSQL's programs, as its user."""
-        command: list[str | Path] = [programs() / program, *words]
+        command: list[str | Path] = [self.folder / program, *words]
         subprocess.run(command, check=True, cwd=self.directory, stdout=subprocess.DEVNULL, **_USER)
 
     def start(self) -> None:
         """Start it, after a kill too: as often as it takes until the last of what was killed has gone."""
         words = [f"-c{name}={value}" for name, value in self.settings.items()]
         words += [f"-clisten_addresses={self.address}", f"-cport={self.port}"]
-        command: list[str | Path] = [programs() / "postgres", "-D", self.data, "-k", str(self.directory), *words]
+        command: list[str | Path] = [self.folder / "postgres", "-D", self.data, "-k", str(self.directory), *words]
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         deadline = time.monotonic() + _START_SECONDS
         while True:

@@ -1,11 +1,17 @@
-"""100,000 paid calls amid kills of gateways and of PostgreSQL: a counter for each purchase explains every answer."""
+"""100,000 paid calls, amid kills of gateways, hubs and PostgreSQL: a counter for each purchase explains every answer.
+
+Some of the calls are first ones, so that settlements meet the kills as well. `HISTORY_CALLS` says how many there are.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import random
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,56 +19,92 @@ from pathlib import Path
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.cli.program import PAYEE
 from tests.engines import said_to
+from tests.faults.aftermath import assert_carried_out, authorization_in
 from tests.nodes.history import LOST, Call, Outcome, faults
 from tests.nodes.town import PORT, Node, Town, town
+from tollkeeper.sandbox.buyer import Answer
 
-CALLS = 100_000
+CALLS = int(os.environ.get("HISTORY_CALLS", "100_000"))
 CALLERS = 32
 PURCHASES = 8
-CREDITS = 100_000
+BUYERS = 4
+SOLD_CREDITS = 3  # of a purchase that is made amid the kills, and used up
 DATABASE_KILLS = 5
 ANSWER_SECONDS = 60.0
 
 
 @dataclass
 class History:
-    """What callers were told."""
+    """What callers were told. Purchases are numbered; `payments` and `granted` have what each was made with.
+
+    `refused` has payments of which callers were told that nothing was charged, and which they never sent again.
+    """
 
     place: Town
-    slug: str
     calls: list[Call] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
-    stopped: bool = False
+    payments: dict[int, str] = field(default_factory=dict)
+    granted: dict[int, int] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    async def call_on(self, number: int, payment: str) -> None:
+    @property
+    def is_over(self) -> bool:
+        return len(self.calls) >= CALLS
+
+    def purchase(self, payment: str, granted: int) -> int:
+        """Number the purchase that is made with this payment."""
+        number = next(self.numbers)
+        self.payments[number], self.granted[number] = payment, granted
+        return number
+
+    async def call_on(self, slug: str, purchase: int, seed: int) -> None:
         """Call one gateway after the other until it is enough."""
-        random_ = random.Random(number)
-        while not self.stopped and len(self.calls) < CALLS:
+        random_ = random.Random(seed)
+        while not self.is_over:
+            await self._connected(random_, slug, purchase, 200)
+
+    async def buy_on(self, slug: str, unpaid: Answer, seed: int) -> None:
+        """Buy by a first call and use that up, again and again until it is enough.
+
+        Half of those who were told that nothing was charged, and nothing else, sign another payment.
+        """
+        random_ = random.Random(seed)
+        while not self.is_over:
+            purchase, told = self.purchase(self.place.sign(unpaid), SOLD_CREDITS), set[Outcome]()
+            while (outcome := await self._connected(random_, slug, purchase, 1)) is not Outcome.EXHAUSTED:
+                told.add(outcome)
+                if told == {Outcome.REFUSED} and random_.random() < 1 / 2:
+                    self.refused.append(self.payments.pop(purchase))
+                    del self.granted[purchase]
+                    break
+
+    async def _connected(self, random_: random.Random, slug: str, purchase: int, calls: int) -> Outcome:
+        """Carry out so many calls of one connection, or as many as it takes; return how the last one ended."""
+        while True:
             node = random_.choice(self.place.gateways)
             try:
                 reader, writer = await asyncio.open_connection(node.host.address, PORT)
             except OSError:
                 await asyncio.sleep(0.05)
                 continue
-            head = f"GET /{self.slug} HTTP/1.1\r\nHost: {node.host.address}:{PORT}\r\nX-Payment: {payment}\r\n\r\n"
-            try:
-                for _ in range(200):
-                    if not await self._call(number % PURCHASES, head.encode(), reader, writer) or self.stopped:
-                        break
-            finally:
-                writer.close()
-
-    def logged(self, answer: str) -> list[str]:
-        """What gateways logged of the call with this answer."""
-        name = answer.partition("\r\nx-request-id: ")[2].partition("\r\n")[0]
-        return [line for node in self.place.gateways for line in node.wrote.splitlines() if name in line]
+            break
+        payment = self.payments[purchase]
+        head = f"GET /{slug} HTTP/1.1\r\nHost: {node.host.address}:{PORT}\r\nX-Payment: {payment}\r\n\r\n"
+        try:
+            for _ in range(calls):
+                outcome = await self._call(purchase, head.encode(), reader, writer)
+                if outcome is not Outcome.SERVED or self.is_over:
+                    break
+        finally:
+            writer.close()
+        return outcome
 
     async def _call(
         self, purchase: int, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> bool:
-        """Carry out one call; tell whether the connection is of use still."""
+    ) -> Outcome:
+        """Carry out one call; what may have taken a credit is kept."""
         began = time.monotonic()
         try:
             writer.write(head)
@@ -72,25 +114,36 @@ class History:
                 body = await reader.readexactly(size)
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
             self.calls.append(Call(purchase, began, LOST, Outcome.UNKNOWN))
-            return False
+            return Outcome.UNKNOWN
         status = int(answer.split(" ", 2)[1])
         self.statuses[status] += 1
         if status == 200:
             left = int(answer.partition("\r\nx-credits-remaining: ")[2].partition("\r\n")[0])
             self.calls.append(Call(purchase, began, time.monotonic(), Outcome.SERVED, left))
-            return True
-        assert status == 503, (answer, self.logged(answer))
-        if b"nothing was charged" not in body:  # of a commit that was not answered the gateway itself does not know
-            self.calls.append(Call(purchase, began, LOST, Outcome.UNKNOWN))
+            return Outcome.SERVED
+        if status == 402:
+            assert b"CREDITS_EXHAUSTED" in body, self._told(answer, body)
+            return Outcome.EXHAUSTED
+        assert status == 503, self._told(answer, body)
         await asyncio.sleep(0.05)
-        return "connection: close" not in answer
+        if b"nothing was charged" in body:
+            return Outcome.REFUSED
+        self.calls.append(Call(purchase, began, LOST, Outcome.UNKNOWN))  # the gateway itself does not know
+        return Outcome.UNKNOWN
+
+    def _told(self, answer: str, body: bytes) -> str:
+        """An answer, and what gateways logged of its call."""
+        name = answer.partition("\r\nx-request-id: ")[2].partition("\r\n")[0]
+        logged = [line for node in self.place.gateways for line in node.wrote.splitlines() if name in line]
+        return "\n".join([answer, body.decode(errors="replace"), *logged])
 
 
 async def kill_on(place: Town, history: History) -> None:
-    """Each second kill a gateway, unless it is the last that lives; the database five times. All start again."""
+    """Each second kill a node that is not the last of its kind, and the database five times. All start again."""
     random_ = random.Random(1)
     starting: dict[str, asyncio.Task[None]] = {}
-    databases = kills = 0
+    kills: Counter[str] = Counter()
+    began = time.monotonic()
 
     async def again(node: Node) -> None:
         """Start it as often as whoever watches over it would: without a database it ends."""
@@ -100,43 +153,61 @@ async def kill_on(place: Town, history: History) -> None:
                 await node.ready()
                 return
 
-    while len(history.calls) < CALLS:
+    def may_die() -> Iterator[Node]:
+        for nodes in (place.gateways, place.hubs):
+            living = [node for node in nodes if (task := starting.get(node.url)) is None or task.done()]
+            yield from living if len(living) > 1 else ()
+
+    while not history.is_over:
         await asyncio.sleep(1)
-        if len(history.calls) > CALLS // (DATABASE_KILLS + 1) * (databases + 1) and databases < DATABASE_KILLS:
-            databases += 1
+        due = len(history.calls) * (DATABASE_KILLS + 1) // CALLS
+        if kills["database"] < min(due, DATABASE_KILLS):
+            kills["database"] += 1
             place.server.kill()
             await asyncio.to_thread(place.server.start)
-        living = [node for node in place.gateways if (task := starting.get(node.url)) is None or task.done()]
-        if len(living) > 1:
-            node = random_.choice(living)
+        if mortal := list(may_die()):
+            node = random_.choice(mortal)
             node.kill()
-            kills += 1
+            kills[node.role] += 1
             starting[node.url] = asyncio.create_task(again(node))
+    seconds = time.monotonic() - began
     await asyncio.gather(*starting.values())
-    print(f"{kills} kills of gateways, {databases} of PostgreSQL")  # noqa: T201 - a figure
-    assert databases == DATABASE_KILLS
+    print(f"{dict(kills)} killed in {seconds:.0f} s")  # noqa: T201 - a figure
+    assert kills["database"] == DATABASE_KILLS
+    assert kills["gateway"] > 0
+    assert kills["hub"] > 0
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7_200)
 async def test_a_counter_for_each_purchase_explains_every_answer_amid_kills(
     tmp_path: Path, embedded_chain: ChainUnderTest
 ) -> None:
-    before = embedded_chain.balance(PAYEE)
+    since_block = int(embedded_chain.rpc.call("eth_blockNumber"), 16) + 1
     async with town(tmp_path, embedded_chain) as place:
-        gate = await place.gate(credits=CREDITS)
-        payments = [await place.bought(gate) for _ in range(PURCHASES)]
-        history = History(place, gate["slug"])
+        held, sold = await place.gate(credits=CALLS), await place.gate(credits=SOLD_CREDITS)
+        unpaid = await place.buyer.ask("GET", f"{place.url}/{sold['slug']}")
+        history = History(place)
+        for _ in range(PURCHASES):
+            history.purchase(await place.bought(held), CALLS - 1)  # its first call bought it
         async with asyncio.TaskGroup() as group:
             for number in range(CALLERS):
-                group.create_task(history.call_on(number, payments[number % PURCHASES]))
+                group.create_task(history.call_on(held["slug"], number % PURCHASES, number))
+            for number in range(BUYERS):
+                group.create_task(history.buy_on(sold["slug"], unpaid, number))
             group.create_task(kill_on(place, history))
-        for node in place.gateways:
+        for node in (*place.gateways, *place.hubs):
             await node.stop()
-        rows = said_to(place.server.url, "SELECT remaining FROM credits ORDER BY number")
-        left = {number: int(row["remaining"]) for number, row in enumerate(rows)}
-        print(history.statuses, Counter(call.outcome for call in history.calls))  # noqa: T201 - figures
-        granted = dict.fromkeys(range(PURCHASES), CREDITS - 1)  # the first call of each bought it
-        assert faults(history.calls, granted, left) == []
+        paid = {number: authorization_in(payment) for number, payment in history.payments.items()}
+        outcomes = Counter(call.outcome for call in history.calls)
+        figures = f"{len(paid)} purchases, {len(history.refused)} given up"
+        print(history.statuses, outcomes, figures)  # noqa: T201
+        rows = said_to(place.server.url, "SELECT nonce, remaining FROM holdings")
+        remaining = {row["nonce"]: int(row["remaining"]) for row in rows}
+        left = {number: remaining[one.nonce] for number, one in paid.items()}
+        assert faults(history.calls, history.granted, left) == []
+        assert {left[number] for number, granted in history.granted.items() if granted == SOLD_CREDITS} == {0}
         assert set(place.target.calls.values()) == {1}
-        assert embedded_chain.balance(PAYEE) == before + PURCHASES * 10_000
+        refused = [authorization_in(payment) for payment in history.refused]
+        await asyncio.to_thread(assert_carried_out, embedded_chain, list(paid.values()), refused, since_block)
+        await place.assert_books_agree(since_block)

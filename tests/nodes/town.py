@@ -17,10 +17,11 @@ from typing import IO, Any, Final
 import aiohttp
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.cli.processes import clean_environment, command
+from tests.cli.processes import clean_environment, command, finished
 from tests.cli.program import PAYEE, Site
 from tests.deploy.proxies import DEPLOY, nginx_with_sites, replaced
 from tests.described_answers import has_no_description
+from tests.engines import said_to
 from tests.nodes.network import Host, Network, listening, network, passing_on
 from tests.nodes.postgresql import Server
 from tollkeeper.core.evm.encoding import Authorization
@@ -150,7 +151,11 @@ class Town:
         """A payment for it, good for an hour."""
         answer = await self.buyer.ask("GET", f"{self.url}/{gate['slug']}")
         assert answer.status == 402, answer.body
-        return self.buyer.sign(answer.json(), for_long)
+        return self.sign(answer)
+
+    def sign(self, unpaid: Answer) -> str:
+        """A payment for what this 402 asks for, good for an hour."""
+        return self.buyer.sign(unpaid.json(), for_long)
 
     async def bought(self, gate: dict[str, Any]) -> str:
         """A payment that has bought, by a first call."""
@@ -164,6 +169,28 @@ class Town:
     async def told(self, node: Node, gate: dict[str, Any], payment: str) -> Answer:
         """What that gateway answers."""
         return await self.buyer.call(f"{node.url}/{gate['slug']}", payment)
+
+    async def assert_books_agree(self, since_block: int) -> None:
+        """The books of gateways and hubs hold what the chain does since that block, and agree with each other.
+
+        Nothing was sent that was not written before.
+        """
+        for node in (self.gateways[0], self.hubs[0]):
+            words = ("db", "check", "--chain", "--since-block", str(since_block), "--for", node.role)
+            environ = self.site.environ | node.environ
+            checked = await asyncio.to_thread(
+                finished, *words, "--config", self.site.config, environ=environ, is_forked=False
+            )
+            assert checked.returncode == 0, checked.stdout + checked.stderr
+        written = {row["hash"] for row in said_to(self.server.url, "SELECT hash FROM raw_transactions")}
+        assert await asyncio.to_thread(self._sent, since_block) <= written
+
+    def _sent(self, since_block: int) -> set[str]:
+        """The hub's transactions on the chain since that block."""
+        ask, signer = self.chain.rpc.call, self.chain.wallets.relayer.address.lower()
+        numbers = range(since_block, int(ask("eth_blockNumber"), 16) + 1)
+        blocks = (ask("eth_getBlockByNumber", hex(number), True) for number in numbers)
+        return {one["hash"] for block in blocks for one in block["transactions"] if one["from"].lower() == signer}
 
 
 def for_long(wanted: Authorization) -> Authorization:
