@@ -28,7 +28,7 @@ from bench.scene import scene
 from bench.variety import request
 from tollkeeper.client.payments import authorization_for, payment_for
 from tollkeeper.core.evm.encoding import checksum_address
-from tollkeeper.sandbox.evm.genesis import TOKEN_NAME
+from tollkeeper.sandbox.evm.node import TOKEN_NAME
 from tollkeeper.sandbox.wallets import derive_wallets
 
 if TYPE_CHECKING:

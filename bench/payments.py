@@ -19,7 +19,7 @@ from tollkeeper.core.evm.encoding import (
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.x402.verification import EvmAsset
 from tollkeeper.core.x402.version1 import EvmPayload, Payment, Requirements, payment_body, requirements_body
-from tollkeeper.sandbox.evm.genesis import TOKEN_NAME
+from tollkeeper.sandbox.evm.node import TOKEN_NAME
 from tollkeeper.sandbox.wallets import derive_wallets
 
 if TYPE_CHECKING:

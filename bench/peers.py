@@ -26,7 +26,7 @@ from bench.references.running import official_express_server, official_paid_serv
 from bench.scene import scene
 from bench.wrk import listed, varied
 from tollkeeper.core.evm.encoding import checksum_address
-from tollkeeper.sandbox.evm.genesis import TOKEN_NAME
+from tollkeeper.sandbox.evm.node import TOKEN_NAME
 from tollkeeper.sandbox.wallets import derive_wallets
 
 if TYPE_CHECKING:

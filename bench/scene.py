@@ -25,7 +25,7 @@ from bench.wrk import CONNECTIONS
 from tests.edge.targets import certificate
 from tests.ports import free_port
 from tollkeeper.core.evm.encoding import checksum_address
-from tollkeeper.sandbox.evm.genesis import TOKEN_NAME
+from tollkeeper.sandbox.evm.node import TOKEN_NAME
 from tollkeeper.sandbox.wallets import derive_wallets
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.rpc_client import RpcClient
 from tollkeeper.core.evm.batches import Via, batch_gas, encode_batch
 from tollkeeper.core.evm.encoding import transfer_calldata
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallets
 
 if TYPE_CHECKING:

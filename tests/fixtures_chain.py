@@ -17,8 +17,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.rpc_client import RpcClient
 from tests.node_thread import run_in_thread
 from tollkeeper.sandbox.evm.engine import EngineName
-from tollkeeper.sandbox.evm.genesis import TOKEN_NAME
-from tollkeeper.sandbox.evm.node import EvmNode
+from tollkeeper.sandbox.evm.node import TOKEN_NAME, EvmNode
 from tollkeeper.sandbox.wallets import TestWallets, derive_wallets
 
 _OTHER_NAME = "Dollar of Another Name"

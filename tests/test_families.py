@@ -16,7 +16,7 @@ NAMES_A_FAMILY: Final = {
     "cli/wallets.py": "a new wallet is of the family that was asked for",
     "client/balances.py": "how a balance of either is asked for",
     "client/payments.py": "what is signed of either",
-    "gateway/evidence/families.py": "the gateway's table",
+    "gateway/evidence/nodes.py": "the gateway's table",
     "gateway/purchase/payer_proofs.py": "a credit is spent by version 1's payments on one family only",
     "gateway/purchase/unsigned_payments.py": "only one family's payments are made for a wallet",
     "hub/api/standing.py": "how a payment of either is named",

@@ -5,7 +5,7 @@ forwarded, an unknown outcome is pending, and the database decides every race.
 
 Begin with docs/architecture.md, then by what you look for:
 
-- a paid call: `gateway.call.flow`; its payment: `gateway.purchase.attempt`; its settlement: `hub.settlement.flow`;
+- a paid call: `gateway.call.flow`; its payment: `gateway.purchase.service`; its settlement: `hub.settlement.flow`;
 - a rule: `core`, where nothing waits and nothing is read; a row: `storage`;
 - a node of a chain: `chains`; a socket: `edge`; a login: `auth`; a page: `web`;
 - a process and its parts: `serving.run`, `serving.composition`; a command: `cli`; a setting: `settings`.

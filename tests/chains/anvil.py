@@ -24,7 +24,7 @@ from tests.chains.rpc_client import RpcClient, RpcFailure
 from tests.ports import free_port
 from tollkeeper.core.evm.encoding import keccak256
 from tollkeeper.sandbox.evm.chain import BASE_SEPOLIA_CHAIN_ID
-from tollkeeper.sandbox.evm.genesis import BUYER_BALANCE_MICRO, RELAYER_BALANCE_WEI, USDC_ADDRESS, planted_token
+from tollkeeper.sandbox.evm.node import BUYER_BALANCE_MICRO, RELAYER_BALANCE_WEI, USDC_ADDRESS, planted_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.chains.abi import encode_call
 from tests.chains.anvil import wait_for_receipt
-from tollkeeper.chains.evm.artifacts import load_artifact
+from tollkeeper.chains.evm.batcher import load_artifact
 from tollkeeper.core.evm.encoding import (
     Authorization,
     Transaction,
@@ -19,7 +19,7 @@ from tollkeeper.core.evm.encoding import (
     sign_transaction,
 )
 from tollkeeper.sandbox.evm.chain import BASE_SEPOLIA_CHAIN_ID
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 
 if TYPE_CHECKING:
     from tests.chains.rpc_client import RpcClient

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.chains import batching
 from tests.chains.abi import encode_call
-from tollkeeper.chains.evm.artifacts import load_artifact
+from tollkeeper.chains.evm.batcher import load_artifact
 from tollkeeper.core.evm.batches import Via
 from tollkeeper.core.evm.counterfactual import WalletDeployment, wrap
 from tollkeeper.core.evm.encoding import ZERO_ADDRESS, Authorization

@@ -24,7 +24,7 @@ from tollkeeper.core.evm.batches import (
 from tollkeeper.core.evm.encoding import keccak256, transfer_calldata
 from tollkeeper.core.evm.receipt_logs import Log, Transfer, shows_transfer
 from tollkeeper.sandbox.evm.engine import EngineName
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.chains.block_interval import BlockBeat
+from tollkeeper.chains.watcher import BlockBeat
 
 ROUND_TRIP = 0.003
 WIDEST_PAUSE = 0.5

@@ -11,7 +11,7 @@ from tests.chains.rpc_client import RpcClient
 from tests.fixtures_chain import taken_back
 from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.sandbox.evm.engine import EngineName
-from tollkeeper.sandbox.evm.genesis import TOKEN_NAME, USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import TOKEN_NAME, USDC_ADDRESS
 
 if TYPE_CHECKING:
     from tollkeeper.sandbox.wallets import TestWallets

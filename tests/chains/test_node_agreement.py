@@ -12,7 +12,7 @@ from tests.chains.abi import encode_call
 from tests.chains.anvil import wait_for_receipt
 from tests.chains.rpc_client import RpcFailure
 from tollkeeper.core.evm.encoding import TRANSFER_TOPIC, checksum_address, keccak256, transfer_calldata
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 
 if TYPE_CHECKING:
     from tests.chains.chain_under_test import ChainUnderTest

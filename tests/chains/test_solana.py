@@ -21,7 +21,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.sightings import Expected, Submission, Verdict
 from tollkeeper.chains.solana import LAG_BLOCKS, Lifetime, SolanaChain, SolanaConfig, has_expired
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.settlement.proof import LIFETIME_DOUBTED_SECONDS
+from tollkeeper.core.settlement.states import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana import SolanaAsset, chain_checks, read_transfer
 from tollkeeper.core.solana.programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM
 from tollkeeper.core.x402.verification import Reason

@@ -17,7 +17,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana import Lifetime, SolanaChain, has_expired
 from tollkeeper.chains.solana.payment_lookup import holding, is_listed, read_use
 from tollkeeper.chains.solana.payments import payments_of, read_payments
-from tollkeeper.core.settlement.proof import LIFETIME_DOUBTED_SECONDS
+from tollkeeper.core.settlement.states import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana import payment_key, read_transfer
 from tollkeeper.sandbox.rpc_server import JsonRpcApp
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS, EmbeddedSolanaChain

@@ -19,7 +19,7 @@ from tollkeeper.core.evm.encoding import (
     selector,
     transfer_calldata,
 )
-from tollkeeper.sandbox.evm.genesis import BUYER_BALANCE_MICRO, USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import BUYER_BALANCE_MICRO, USDC_ADDRESS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

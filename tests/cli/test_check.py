@@ -21,8 +21,7 @@ from tests.cli.processes import configured
 from tests.gateway.composed import composed, settings_for
 from tests.node_thread import run_in_thread
 from tests.storage.test_invariants import Books
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
-from tollkeeper.sandbox.evm.node import EvmNode
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS, EvmNode
 from tollkeeper.serving.books import inspection
 from tollkeeper.serving.books.inspection import REGISTRY, inspect_books, keep_inspecting
 from tollkeeper.serving.books.reconciliation import not_compared

@@ -12,7 +12,7 @@ from tollkeeper.core.configuration import AnonymousPaygates, LogLevel
 from tollkeeper.core.http.timeouts import Patience
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygates.challenge import Profile
-from tollkeeper.core.settlement.proof import Depths
+from tollkeeper.core.settlement.states import Depths
 from tollkeeper.serving.nodes import config_of, solana_config
 from tollkeeper.settings import (
     ExposureCaps,

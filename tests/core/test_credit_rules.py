@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.credit_rules import header_counts, is_given_back, next_try_is_buyers, payer_may_spend
 from tollkeeper.core.paygates.fields import CreditBinding, OnFailure
-from tollkeeper.core.purchases import Spend
+from tollkeeper.core.purchases import Spend, header_counts, is_given_back, next_try_is_buyers, payer_may_spend
 
 PAYMENT, TOKEN, WALLET = CreditBinding.PAYMENT, CreditBinding.TOKEN, CreditBinding.WALLET
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tollkeeper.core.settlement.difference import Difference
+from tollkeeper.core.settlement.reconciliation import Difference
 
 
 def test_a_difference_reads_as_one_line_and_sorts_by_its_rule() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.core.evm.fees import USUAL_TIP_WEI, bounded_tip, raised, settlement_cap
+from tollkeeper.core.evm.signed_transactions import USUAL_TIP_WEI, bounded_tip, raised, settlement_cap
 
 CAPS = st.integers(min_value=1, max_value=10**24)
 

@@ -7,7 +7,7 @@ import pytest
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.target_addresses import parse_target_url
 from tollkeeper.core.paygates.locations import Locations
-from tollkeeper.core.paygates.parameters import names_in, without
+from tollkeeper.core.paygates.model import names_in, without
 
 GATE = "https://pay.example/Slug1234"
 

@@ -9,8 +9,8 @@ import pytest
 from tests.core.payments import AUTHORIZATION, BASE_SEPOLIA, NOW_SECONDS, signed_payment
 from tests.core.solana_payments import DEVNET, Draft
 from tests.core.solana_payments import payment as solana_payment
-from tollkeeper.core.payer_proof import AuthorizationStanding, ends_soon
 from tollkeeper.core.payment_offers import offered_payment
+from tollkeeper.core.purchases import AuthorizationStanding, ends_soon
 
 ON_SOLANA = offered_payment(solana_payment(Draft().payload()), DEVNET)
 

@@ -11,7 +11,7 @@ from tests.core.gates import GATE, NOW_MS
 from tests.core.test_paygates import DEFAULTS, FORBIDDEN
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.paygates.downloads import StoredFile
-from tollkeeper.core.paygates.form import form_fields
+from tollkeeper.core.paygates.fields import form_fields
 from tollkeeper.core.paygates.model import (
     Counters,
     PayGate,

@@ -29,13 +29,13 @@ from tests.core.solana_payments import PAYER as SOLANA_PAYER
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.payment_offers import (
     Asset,
+    PresentedPayment,
     offered_payment,
     price_check,
     recipient_check,
     require_valid_now,
     with_advice,
 )
-from tollkeeper.core.presented_payment import PresentedPayment
 from tollkeeper.core.solana.programs import SYSTEM_PROGRAM
 from tollkeeper.core.x402.verification import Reason
 from tollkeeper.core.x402.version1 import EvmPayload, Payment, SolanaPayload

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from tollkeeper.core.settlement.difference import Difference
 from tollkeeper.core.settlement.reconciliation import (
     RECORDED_WITHIN_BLOCKS,
     BookedPayment,
     ChainPayment,
+    Difference,
     Entry,
     compare,
 )

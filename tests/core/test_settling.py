@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from tollkeeper.core.settlement.proof import EXPIRY_MARGIN_SECONDS, AuthorizationEvidence, Conclusion, Depths, conclude
+from tollkeeper.core.settlement.states import EXPIRY_MARGIN_SECONDS, AuthorizationEvidence, Conclusion, Depths, conclude
 
 END = 1_000_000
 NOTHING = AuthorizationEvidence(

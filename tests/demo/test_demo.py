@@ -6,7 +6,7 @@ import pytest
 
 from tests.cli.processes import finished
 from tests.interop.official import build_environments
-from tollkeeper.sandbox.demo.narration import Narrator, StepFailed
+from tollkeeper.sandbox.demo.story import Narrator, StepFailed
 
 
 @pytest.mark.parametrize("engine", ["pyrevm", "pyevm"])

@@ -16,8 +16,7 @@ from tests.storage.test_purchases import NOW_MS, TRUST, Shop
 from tollkeeper.core.purchases import Claim
 from tollkeeper.storage.auth import admit
 from tollkeeper.storage.engine.database import Database, StatementError
-from tollkeeper.storage.hub.claim_bounds import ClaimBounds, Funds
-from tollkeeper.storage.hub.claims import ClaimedSettlement, SettlementRequest, claim_and_sign
+from tollkeeper.storage.hub.claims import ClaimBounds, ClaimedSettlement, Funds, SettlementRequest, claim_and_sign
 from tollkeeper.storage.hub.transactions import GasBudget, open_lane
 
 AT_ONCE = 40

@@ -23,7 +23,7 @@ from tollkeeper.core.evm.encoding import Authorization
 from tollkeeper.core.solana import SolanaTransfer
 from tollkeeper.core.solana.message import read_transaction
 from tollkeeper.core.x402.version1 import EvmPayload, decode_payment_header
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS
 from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.serving.books.reconciliation import compare_with_chain

@@ -35,7 +35,7 @@ from tests.ports import free_port
 from tollkeeper.core.evm.encoding import Authorization
 from tollkeeper.core.x402.version1 import EvmPayload, decode_payment_header
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet, derive_wallet
 from tollkeeper.serving.books.reconciliation import compare_with_chain
 

@@ -31,7 +31,7 @@ from tests.faults.test_recovery_boundaries import until_come
 from tests.hub.faulty_database import Kind, Moment
 from tests.hub.hub_under_test import TestPayment, new_payment
 from tollkeeper.core.evm.encoding import transfer_calldata
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallet
 
 FIRST, SECOND = 0, 1

@@ -26,7 +26,7 @@ from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run
 from tollkeeper.core.evm.batches import Via
 from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.hub.evm import batch_window
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.storage.engine.database import Statement
 
 DEPTHS: Final = range(1, 7)

@@ -45,7 +45,7 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.gateway.purchase import recovery
 from tollkeeper.hub.app import create_app
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet
 from tollkeeper.settings import NetworkSettings, Role
 

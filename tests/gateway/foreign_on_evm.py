@@ -17,7 +17,7 @@ from tests.gateway.foreign_facilitator import Foreign, Settling, honest, success
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper.core.evm.encoding import Authorization, transfer_calldata
 from tollkeeper.core.x402.version1 import EvmPayload, parse_payload
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet
 
 PAYEE = "0x" + "77" * 20

@@ -14,17 +14,15 @@ from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.shop import Shop
 from tollkeeper.api import clock_ms
-from tollkeeper.core.keys.sealing import KeyRing
+from tollkeeper.core.keys.sealing import KeyRing, Sealing
 from tollkeeper.gateway.evidence.nodes import EvidenceNodes
 from tollkeeper.gateway.facilitator.client import HubClient
 from tollkeeper.gateway.facilitator.transports import HttpTransport
 from tollkeeper.gateway.purchase.decisions import DEFAULT_EXPOSURE
-from tollkeeper.gateway.purchase.monitor import SaleMonitor
-from tollkeeper.gateway.purchase.parts import PurchaseParts
+from tollkeeper.gateway.purchase.monitor import PurchaseParts, SaleMonitor
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.settings import Role
 from tollkeeper.storage import open_database
-from tollkeeper.storage.engine.seals import Sealing
 from tollkeeper.storage.ledger.purchases import Purchases
 
 HOUR_MS = 3_600_000

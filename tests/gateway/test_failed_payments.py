@@ -33,9 +33,9 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.x402.version1 import EvmPayload, decode_payment_header
 from tollkeeper.gateway.purchase import recovery
 from tollkeeper.hub.app import Hub
-from tollkeeper.hub.evm.reorganisations import ReorganisationWatch
+from tollkeeper.hub.evm.watch import ReorganisationWatch
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.serving.books.reconciliation import compare_with_chain
 from tollkeeper.settings import NetworkSettings, Role
 from tollkeeper.storage.ledger.purchases import Purchase, Purchases

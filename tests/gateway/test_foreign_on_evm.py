@@ -39,7 +39,7 @@ from tollkeeper.gateway.evidence.port import EvidenceOutcome, ExpectedTransfer
 from tollkeeper.gateway.facilitator.client import Senders
 from tollkeeper.gateway.purchase import monitor, recovery
 from tollkeeper.sandbox.buyer import Buyer
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.serving.books.inspection import inspect_books
 from tollkeeper.settings import DepthSettings, Role
 from tollkeeper.storage.books.invariants import parked

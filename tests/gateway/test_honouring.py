@@ -43,12 +43,12 @@ from tests.gateway.solana_market import SolanaMarket, mainnet_market
 from tests.hub.chaos import run_chaos
 from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.settlement.difference import Difference
+from tollkeeper.core.settlement.reconciliation import Difference
 from tollkeeper.core.solana.programs import TOKEN_PROGRAM
 from tollkeeper.core.x402.version1 import EvmPayload, decode_payment_header
 from tollkeeper.gateway.purchase import recovery
 from tollkeeper.sandbox.buyer import Buyer
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets, fee_payers_of
 from tollkeeper.serving import StartError

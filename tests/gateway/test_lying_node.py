@@ -31,7 +31,7 @@ from tollkeeper.core.evm.encoding import (
     Authorization,
 )
 from tollkeeper.core.x402.version1 import EvmPayload, parse_payload
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.solana.node import SolanaNode
 
 Shown = Callable[[str, list[Any], Any], Any]

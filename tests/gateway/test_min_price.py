@@ -10,7 +10,7 @@ from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.hub_under_test import new_payment
 from tollkeeper.sandbox.buyer import Buyer
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallets
 
 SETTING: dict[str, Any] = {"min_price_micro": 1_000}

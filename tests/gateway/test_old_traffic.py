@@ -17,13 +17,12 @@ from structlog.testing import capture_logs
 from tests.engines import commits_of
 from tests.gateway.test_traffic import request as call_of
 from tests.storage.plans import plan_of
-from tollkeeper.core.keys.sealing import KeyRing
+from tollkeeper.core.keys.sealing import KeyRing, Sealing
 from tollkeeper.core.paygates.model import CreateDefaults, parse_create
 from tollkeeper.core.paygates.statistics import DAY_MS, HOUR_MS, Kept, RequestOutcome
 from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.storage import Statement, Steps, StorageError, Unit, open_database, unit_of_work
 from tollkeeper.storage.engine.database import Database
-from tollkeeper.storage.engine.seals import Sealing
 from tollkeeper.storage.gateway.paygates import PayGates
 from tollkeeper.storage.gateway.statistics import Counted, LoggedRequest, Statistics
 from tollkeeper.storage.ledger.purchases import Purchases

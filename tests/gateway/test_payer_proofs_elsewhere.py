@@ -23,7 +23,7 @@ from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.x402.version1 import EvmPayload, parse_payload
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets
 from tollkeeper.settings import NetworkSettings, Role

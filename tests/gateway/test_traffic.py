@@ -13,13 +13,12 @@ from typing import Final, cast
 from structlog.testing import capture_logs
 
 from tollkeeper.core.http.heads import RequestHead
-from tollkeeper.core.keys.sealing import KeyRing
+from tollkeeper.core.keys.sealing import KeyRing, Sealing
 from tollkeeper.core.paygates.model import CreateDefaults, parse_create
 from tollkeeper.core.paygates.statistics import HOUR_MS, Kept
 from tollkeeper.edge.server.call import CallHandler, Connection, InboundCall
 from tollkeeper.gateway.traffic import LOGGED_MAX, ROWS_AT_ONCE, Traffic
 from tollkeeper.storage import Database, StorageError, open_database
-from tollkeeper.storage.engine.seals import Sealing
 from tollkeeper.storage.gateway.paygates import PayGates
 from tollkeeper.storage.gateway.statistics import Counted, Statistics
 from tollkeeper.storage.ledger.purchases import Purchases

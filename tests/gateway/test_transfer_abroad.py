@@ -26,7 +26,7 @@ from tests.hub.chaos import Act, run_chaos
 from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.core.x402.version1 import EvmPayload
 from tollkeeper.sandbox.buyer import Buyer
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import Role
 

@@ -16,7 +16,7 @@ from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper.core.networks import NETWORKS, Asset
 from tollkeeper.sandbox.buyer import Buyer
-from tollkeeper.sandbox.evm.genesis import planted_token
+from tollkeeper.sandbox.evm.node import planted_token
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import NetworkSettings
 

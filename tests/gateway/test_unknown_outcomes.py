@@ -40,7 +40,7 @@ from tollkeeper.core.keys.sealing import KeyRing
 from tollkeeper.core.limits import READINESS_WAIT_SECONDS
 from tollkeeper.gateway import app
 from tollkeeper.gateway.call import state
-from tollkeeper.gateway.purchase import pending as waiting
+from tollkeeper.gateway.purchase import decisions as waiting
 from tollkeeper.gateway.purchase import recovery
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets

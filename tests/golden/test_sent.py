@@ -15,7 +15,7 @@ from tests.golden.place import PAYEE, recorded_at
 from tests.golden.recording import exchange
 from tests.specification.client import Chain, Http, Json, Wallet
 from tests.specification.world import World
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.settings import Role
 
 CALLERS = {

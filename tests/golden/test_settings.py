@@ -17,7 +17,7 @@ from tests.specification.other_network import base_world
 from tests.specification.world import World
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygates.challenge import Profile
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.settings import NetworkSettings
 
 SUPERSET = {"Accept": 'application/json;profile="superset"'}

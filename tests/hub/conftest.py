@@ -11,7 +11,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import ChaosNode, run_chaos
 from tests.hub.gateway_requests import TRUSTED
 from tests.hub.hub_under_test import HubUnderTest, run_hub
-from tollkeeper.core.settlement.proof import Depths
+from tollkeeper.core.settlement.states import Depths
 from tollkeeper.hub.evm import batch_window
 
 

@@ -18,7 +18,7 @@ from tollkeeper.core.evm.encoding import (
     sign_digest,
 )
 from tollkeeper.sandbox.evm.chain import BASE_SEPOLIA_CHAIN_ID
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet, derive_wallet
 
 PRICE: Final = 10_000

@@ -32,7 +32,7 @@ from tollkeeper.hub.evm.signer import Signer
 from tollkeeper.hub.evm.watch import EvmWatch
 from tollkeeper.hub.families import HubNetwork
 from tollkeeper.hub.settlement.recovery import SettlementRecovery
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet
 from tollkeeper.storage import Database, open_database
 

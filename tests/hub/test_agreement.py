@@ -34,7 +34,7 @@ from tollkeeper.core.evm.encoding import (
     transfer_calldata,
 )
 from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 
 DEPLOY_GAS_LIMIT: Final = 500_000
 AGGREGATE: Final = selector(b"aggregate3((address,bool,bytes)[])")

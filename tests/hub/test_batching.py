@@ -20,7 +20,7 @@ from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_paym
 from tollkeeper.chains.evm.batcher import batcher_artifact
 from tollkeeper.core.evm.batches import Via
 from tollkeeper.core.evm.encoding import transfer_calldata
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet
 from tollkeeper.storage.engine.database import Statement
 

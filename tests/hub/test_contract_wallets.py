@@ -10,7 +10,7 @@ import pytest
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_payment, settle_body
 from tollkeeper.core.evm.encoding import transfer_calldata
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.storage.engine.database import Statement
 
 SIGNATURE = "invalid_exact_evm_payload_signature"

@@ -22,7 +22,7 @@ from tollkeeper.chains.evm.batcher import batcher_address
 from tollkeeper.core.evm.counterfactual import WalletDeployment, wrap
 from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS, SELECTOR_AGGREGATE
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.storage.engine.database import Statement
 
 NOT_ALLOWED = "eip6492_factory_not_allowed"

@@ -15,7 +15,7 @@ from tests.hub.hub_under_test import HubUnderTest, new_payment
 from tests.hub.solana_hub import NETWORK as SOLANA
 from tests.hub.solana_hub import SolanaHub, body_of, run_solana_hub
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 
 Checks: TypeAlias = dict[str, tuple[Any, Any]]
 

@@ -18,8 +18,8 @@ from tests.chains.forks import take_back
 from tests.hub.hub_under_test import HubUnderTest, TestPayment, fresh_nonce, in_the_pool, new_payment, run_hub
 from tests.hub.test_reorganisations import cancel_calldata, events_of, height
 from tollkeeper.core.evm.encoding import transfer_calldata
-from tollkeeper.core.settlement.proof import Depths
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.core.settlement.states import Depths
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallet
 from tollkeeper.storage.engine.database import Statement
 

@@ -19,7 +19,7 @@ from tests.hub.gateway_requests import TRUSTED, request_of, signed
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment, run_hub
 from tollkeeper.api import clock_ms
 from tollkeeper.core.http.client_addresses import ClientAddresses
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.storage.engine.database import Statement
 
 GAS_LIMIT = 150_000

@@ -22,7 +22,7 @@ from tests.hub.hub_under_test import NETWORK, Answer, HubUnderTest, new_payment,
 from tests.hub.test_contract_wallets import ALWAYS_YES, HOSTILE
 from tests.hub.test_gas import GAS_LIMIT
 from tollkeeper.core.limits import PAYER_FAILURES_MAX
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet, derive_wallet
 from tollkeeper.storage.engine.database import Statement
 

@@ -30,15 +30,15 @@ from tests.hub.test_recovery import change
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.settlement.proof import Depths
+from tollkeeper.core.settlement.states import Depths
 from tollkeeper.hub.app import Hub
 from tollkeeper.hub.evm.account import EvmAccount
 from tollkeeper.hub.evm.signer import Signer
 from tollkeeper.hub.families import HubNetwork
-from tollkeeper.hub.signer_balance import SignerBalance
+from tollkeeper.hub.signer_pool import SignerBalance
 from tollkeeper.storage import open_database
 from tollkeeper.storage.engine.database import Statement
-from tollkeeper.storage.hub.claim_bounds import Funds
+from tollkeeper.storage.hub.claims import Funds
 
 OTHER = "base"
 

@@ -20,7 +20,7 @@ from tollkeeper.api import clock_ms
 from tollkeeper.chains import quorum
 from tollkeeper.chains.quorum import OVERDUE_SECONDS
 from tollkeeper.core.evm.encoding import AUTHORIZATION_USED_TOPIC, SELECTOR_AUTHORIZATION_STATE, TRANSFER_TOPIC
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.storage.engine.database import Statement
 
 

@@ -20,7 +20,7 @@ from tests.hub.test_recovery import change
 from tollkeeper.api import clock_ms
 from tollkeeper.core.evm.encoding import Transaction, transfer_calldata
 from tollkeeper.core.evm.signed_transactions import read_signed
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.storage.engine.database import Statement
 from tollkeeper.storage.hub.leases import LeaseLost
 from tollkeeper.storage.hub.settlements import find_payment

@@ -39,7 +39,7 @@ from tollkeeper.api import clock_ms
 from tollkeeper.core.evm.batches import Via
 from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.core.http.signatures import Algorithm, SigningKey, content_digest
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.serving.keys.trusted_gateways import GatewayKeys
 from tollkeeper.storage import open_database
 

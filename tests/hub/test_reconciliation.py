@@ -21,12 +21,12 @@ from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run
 from tollkeeper.chains.evm import payments
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.evm.encoding import transfer_calldata
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.serving.books.reconciliation import REGISTRY, compare_with_chain, keep_reconciling
 from tollkeeper.settings import Role
 from tollkeeper.storage.books.reconciliation import Books
 from tollkeeper.storage.engine.database import Row, Statement
-from tollkeeper.storage.sqlite.snapshot import SqliteSnapshot
+from tollkeeper.storage.sqlite.file import SqliteSnapshot
 
 
 async def differences(path: Path, rpc_url: str, since_block: int | None = None, *, role: Role = Role.HUB) -> list[str]:

@@ -14,8 +14,8 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.forks import take_back
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment, run_hub
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.settlement.proof import Depths
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.core.settlement.states import Depths
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.storage.engine.database import Statement
 
 

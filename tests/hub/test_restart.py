@@ -28,7 +28,7 @@ from tollkeeper.chains.replies import HttpReply
 from tollkeeper.core.evm.encoding import Transaction, sign_transaction, transfer_calldata
 from tollkeeper.core.settlement.states import SettlementKind
 from tollkeeper.core.x402.version1 import PaymentKey
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.storage import Statement, open_database
 from tollkeeper.storage.engine.database import Steps, unit_of_work
 from tollkeeper.storage.hub.claims import ClaimedSettlement, NewSettlement, SettlementRequest, claim_and_sign

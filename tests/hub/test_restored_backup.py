@@ -12,7 +12,7 @@ from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import NETWORK, HubUnderTest, TestPayment, new_payment
 from tests.hub.test_recovery import change
 from tollkeeper.core.evm.encoding import transfer_calldata
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.storage.engine.database import Statement
 
 FORGET = ("settlement_events", "settlement_slots", "raw_transactions", "idempotency", "settlements")

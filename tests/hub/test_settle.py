@@ -15,8 +15,8 @@ from tests.hub.hub_under_test import NETWORK, HubUnderTest, new_payment
 from tollkeeper.core.evm.encoding import SELECTOR_BALANCE_OF, SELECTOR_TRANSFER, checksum_address
 from tollkeeper.hub.evm.family import EvmFamily
 from tollkeeper.hub.evm.signing import EvmOrder, FeeTerms
-from tollkeeper.hub.settlement.balance import balance_beside
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.hub.settlement.concurrent_payers import balance_beside
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallet
 from tollkeeper.storage.engine.database import Statement
 

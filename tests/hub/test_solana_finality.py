@@ -14,7 +14,7 @@ from tests.hub.chaos import Act, run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub
 from tollkeeper.api import clock_ms
 from tollkeeper.chains.solana import LAG_BLOCKS
-from tollkeeper.core.settlement.proof import Depths
+from tollkeeper.core.settlement.states import Depths
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
 from tollkeeper.sandbox.solana.node import BUYER_MICRO, SolanaNode
 from tollkeeper.storage.engine.database import Statement
@@ -264,7 +264,7 @@ async def test_a_node_that_lacks_a_success_s_block_does_not_take_it_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_first_told: bool
 ) -> None:
     """Nor does anything else wait for it, also where the node does not say which block is its first."""
-    monkeypatch.setattr("tollkeeper.hub.solana.finality._SOON_SECONDS", 0.0)
+    monkeypatch.setattr("tollkeeper.hub.solana.watch._SOON_SECONDS", 0.0)
     async with (
         SolanaNode(wallets=WALLETS, slot_seconds=None) as node,
         run_chaos(node.url) as proxy,

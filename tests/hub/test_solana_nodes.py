@@ -17,7 +17,7 @@ from tests.hub.chaos import Act, ChaosNode, recording, run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of
 from tollkeeper.api import clock_ms
 from tollkeeper.chains.solana import LAG_BLOCKS
-from tollkeeper.core.settlement.proof import LIFETIME_DOUBTED_SECONDS
+from tollkeeper.core.settlement.states import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana.base58 import encode
 from tollkeeper.core.solana.message import read_transaction
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS

@@ -13,7 +13,7 @@ from tests.hub.chaos import Act, ChaosNode
 from tests.hub.gateway_requests import settle_for_gateway
 from tests.hub.hub_under_test import NETWORK, Answer, HubUnderTest, TestPayment, in_the_pool, new_payment
 from tollkeeper.core.evm.encoding import checksum_address, transfer_calldata
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.storage.engine.database import Statement
 
 STRANGER = "0x" + "5a" * 20

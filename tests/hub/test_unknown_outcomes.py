@@ -13,7 +13,7 @@ from tests.chains.chain_under_test import GAS, ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run_hub
 from tollkeeper.core.evm.counterfactual import settling_call
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS, planted_token
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS, planted_token
 from tollkeeper.storage.engine.database import Statement
 
 SEND = "eth_sendRawTransaction"

@@ -11,7 +11,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.hub.chaos import Act, ChaosNode, recording
 from tests.hub.hub_under_test import Answer, HubUnderTest, TestPayment, new_payment
 from tollkeeper.core.evm.encoding import SECP256K1_ORDER, checksum_address, domain_separator
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.storage.engine.database import Statement
 
 FAR = "0x" + "77" * 20

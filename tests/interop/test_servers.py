@@ -34,7 +34,7 @@ from tests.interop.servers import (
 )
 from tests.interop.stack import Stack, sandbox
 from tollkeeper.hub.api import requests
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 
 if TYPE_CHECKING:
     import pathlib

@@ -18,8 +18,7 @@ from tests.node_thread import run_in_thread
 from tests.ports import free_port
 from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.evm.genesis import USDC_ADDRESS
-from tollkeeper.sandbox.evm.node import EvmNode
+from tollkeeper.sandbox.evm.node import USDC_ADDRESS, EvmNode
 from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets
 

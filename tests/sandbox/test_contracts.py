@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tollkeeper.chains.evm.artifacts import load_artifact
+from tollkeeper.chains.evm.batcher import load_artifact
 
 _ROOT = Path(__file__).parents[2]
 

@@ -22,7 +22,7 @@ from tollkeeper.sandbox.evm.engine import (
     Result,
 )
 from tollkeeper.sandbox.evm.engines import open_engine
-from tollkeeper.sandbox.evm.genesis import (
+from tollkeeper.sandbox.evm.node import (
     BUYER_BALANCE_MICRO,
     RELAYER_BALANCE_WEI,
     USDC_ADDRESS,

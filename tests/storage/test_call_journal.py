@@ -35,9 +35,8 @@ from tollkeeper.storage.engine.database import (
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.ledger import call_journal as journal
 from tollkeeper.storage.ledger.call_journal import Open
-from tollkeeper.storage.ledger.interrupted_calls import PIECE_ROWS
 from tollkeeper.storage.ledger.ledger import Ledger
-from tollkeeper.storage.ledger.open_calls import ENDED_AT_ONCE, Ended, OpenCalls
+from tollkeeper.storage.ledger.open_calls import ENDED_AT_ONCE, PIECE_ROWS, Ended, OpenCalls
 
 CREDITS = 100_000
 NOTHING = Ended({}, {})

@@ -11,10 +11,9 @@ import pytest
 from tests.engines import sqlite_only
 from tests.storage.test_deleting_gates import opened
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.keys.sealing import KeyRing
+from tollkeeper.core.keys.sealing import KeyRing, Sealing
 from tollkeeper.storage import open_database
 from tollkeeper.storage.engine.database import Statement, Steps, unit_of_work
-from tollkeeper.storage.engine.seals import Sealing
 from tollkeeper.storage.gateway.creations import CreatedBeforeError, CreationKey, Creations
 
 DAY_MS = 24 * 3600 * 1000

@@ -17,11 +17,10 @@ from tests.storage.test_purchases import NOW_MS, Shop
 from tollkeeper.core.purchases import Spend
 from tollkeeper.storage import Database, Statement, Steps, open_database, unit_of_work
 from tollkeeper.storage.auth import admit
-from tollkeeper.storage.engine.database import NotTakenError, StorageError
-from tollkeeper.storage.engine.locks import gate_to_change
+from tollkeeper.storage.engine.database import NotTakenError, StorageError, gate_to_change
 from tollkeeper.storage.engine.nodes import LivingNodes
-from tollkeeper.storage.ledger.interrupted_calls import interrupt_calls
 from tollkeeper.storage.ledger.ledger import Ledger
+from tollkeeper.storage.ledger.open_calls import interrupt_calls
 from tollkeeper.storage.ledger.purchase_rows import SpendResult
 from tollkeeper.storage.postgresql.words import said
 

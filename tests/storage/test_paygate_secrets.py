@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.keys.sealing import KeyRing
+from tollkeeper.core.keys.sealing import KeyRing, Sealing
 from tollkeeper.core.limits import SECRETS_IN_FORCE_MAX
 from tollkeeper.core.paygates.model import CreateDefaults, PayGate, parse_create
 from tollkeeper.core.paygates.target_signing import HmacSecret, SignedCall, signature_lines
 from tollkeeper.storage import open_database
-from tollkeeper.storage.engine.seals import Sealing
 from tollkeeper.storage.gateway.paygates import PayGates
 
 NOW_MS = 1_700_000_000_000

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.engines import IS_POSTGRESQL, sqlite_only
 from tests.storage.plans import plan_of
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.keys.sealing import KeyRing, SealError
+from tollkeeper.core.keys.sealing import KeyRing, SealError, Sealing
 from tollkeeper.core.limits import TRUST_LOST_SECONDS
 from tollkeeper.core.paygates.model import CreateDefaults, PayGate, parse_create, updated
 from tollkeeper.core.purchases import (
@@ -36,7 +36,6 @@ from tollkeeper.gateway.purchase.monitor import key_of
 from tollkeeper.storage import open_database
 from tollkeeper.storage.engine.database import Database, Statement, Steps, unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
-from tollkeeper.storage.engine.seals import Sealing
 from tollkeeper.storage.gateway.paygates import PayGates
 from tollkeeper.storage.ledger.purchases import (
     ClaimResult,

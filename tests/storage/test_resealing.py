@@ -10,11 +10,10 @@ from typing import TypeVar, cast
 
 import pytest
 
-from tollkeeper.core.keys.sealing import KeyRing, place
+from tollkeeper.core.keys.sealing import KeyRing, Sealing, place
 from tollkeeper.storage import open_database
 from tollkeeper.storage.engine.database import Database, Statement, Steps, Unit, unit_of_work
 from tollkeeper.storage.engine.migrations import load_migrations
-from tollkeeper.storage.engine.seals import Sealing
 from tollkeeper.storage.gateway.reseals import (
     SEALED_TABLES,
     Resealing,

@@ -11,7 +11,7 @@ import pytest
 from tests.engines import IS_POSTGRESQL, rows_of, sqlite_only, url_of
 from tests.storage.test_purchases import NOW_MS, Shop
 from tollkeeper.storage import load_queries, open_database
-from tollkeeper.storage.engine import clock, locks, nodes
+from tollkeeper.storage.engine import database, nodes
 from tollkeeper.storage.engine.database import Statement, Steps, unit_of_work
 from tollkeeper.storage.engine.migrations import load_migrations
 from tollkeeper.storage.engine.queries import Query
@@ -27,16 +27,16 @@ QUERIES = [
 # What only programs that share a database say is beside what it is for.
 SHARED = [
     text
-    for module in (clock, nodes, spends)
+    for module in (nodes, spends)
     for text in vars(module).values()
     if isinstance(text, str) and text.split(maxsplit=1)[:1] in (["SELECT"], ["INSERT"], ["UPDATE"], ["DELETE"])
 ]
 LOCKS = [
-    locks.gates_as_they_are([1]),
-    locks.gate_to_change(1),
-    locks.counted_together("x"),
-    locks.purchases_to_change("x"),
-    locks.purchases_to_spend([1], ["x"], []),
+    database.gates_as_they_are([1]),
+    database.gate_to_change(1),
+    database.counted_together("x"),
+    database.purchases_to_change("x"),
+    database.purchases_to_spend([1], ["x"], []),
 ]
 # What is 0 or 1, or the length of a prefix: PostgreSQL takes these for small numbers, and all others for 64 bits.
 SMALL = {"size", "is_paid", "token_used", "is_followed_anew", "is_told", "is_bounded", "are_all_dead", "of_sales"}

@@ -6,14 +6,13 @@ import os
 from pathlib import Path
 
 from tests.engines import rows_of
-from tollkeeper.core.keys.sealing import KeyRing
+from tollkeeper.core.keys.sealing import KeyRing, Sealing
 from tollkeeper.core.paygates.model import CreateDefaults, Trust, parse_create
 from tollkeeper.core.paygates.statistics import HOUR_MS, RequestOutcome, Span
 from tollkeeper.core.purchases import Terms
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.storage import open_database
 from tollkeeper.storage.books.invariants import Bounds, inspect
-from tollkeeper.storage.engine.seals import Sealing
 from tollkeeper.storage.gateway.paygates import PayGates
 from tollkeeper.storage.gateway.statistics import Counted, LoggedRequest, Statistics, Whose
 from tollkeeper.storage.ledger.purchases import WITHOUT_LIMIT, Exposure, Paid, Purchases, TrustCaps

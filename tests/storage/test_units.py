@@ -25,7 +25,7 @@ from tollkeeper.storage import (
 )
 from tollkeeper.storage.engine.database import JobOutcome
 from tollkeeper.storage.engine.migrations import Migration
-from tollkeeper.storage.engine.sequences import next_id
+from tollkeeper.storage.engine.queries import next_id
 from tollkeeper.storage.sqlite.batches import WAITING_MAX
 from tollkeeper.storage.sqlite.engine import SqliteDatabase
 from tollkeeper.storage.sqlite.file import open_sqlite

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Final
 import aiohttp
 from yarl import URL
 
-from tollkeeper.client.daily_limit import DailyLimit
-from tollkeeper.client.kept_purchases import KeptPurchase, PurchaseStore, gate_of
+from tollkeeper.client.kept_purchases import DailyLimit, KeptPurchase, PurchaseStore, gate_of
 from tollkeeper.client.logins import log_in
 from tollkeeper.client.offers import Offer, offers_of
 from tollkeeper.client.paid_answer import CREDITS_IN, Charge, PaidAnswer, ShownProof

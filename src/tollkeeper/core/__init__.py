@@ -8,10 +8,10 @@ Promises:
 
 States: `purchases` has those of a purchase, `settlement.states` those of a settlement, each with its transitions.
 
-Begin with `credit_rules` for a paid call, `x402.verification` for a payment, `paygates.fields` for a PayGate. What
+Begin with `purchases` for a paid call, `x402.verification` for a payment, `paygates.fields` for a PayGate. What
 differs from one family of networks to another stands in a row of `families`; the rest is in `evm` and `solana`.
 
-- a payment: `presented_payment` (as it was shown), `payment_offers` (what it pays), `payer_proof`, `purchases`;
+- a payment: `payment_offers` (as it was shown, and what it pays), `purchases`;
 - what a payment names: `networks`, `wallets`, `usdc`;
 - what is bounded: `limits`, and `shares` between tenants;
 - what goes in and out: `http` (heads), `api` (errors and JSON), `keys` (seals, logins, tokens).

@@ -3,6 +3,7 @@
 Only what a gateway must know by itself before it asks its facilitator: form, the payer's signature, and whether the
 payment is to this recipient and of this price. On EVM at least the price is paid, on Solana exactly. Balance, fee and
 blockhash are the facilitator's to judge: only the facilitator risks anything by them.
+`PresentedPayment` is a payment as it was shown with one request, once its form was checked (contract 4.2, 10.1).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tollkeeper.core.x402.verification import Check, EvmAsset, require, signatur
 from tollkeeper.core.x402.version1 import EvmPayload, SolanaPayload
 
 if TYPE_CHECKING:
+    from tollkeeper.core.json_types import JsonMapping
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
 
 Asset: TypeAlias = EvmAsset | SolanaAsset
@@ -97,3 +99,23 @@ def price_check(offered: OfferedPayment, asset: Asset, price_micro: int) -> Chec
 def with_advice(message: str, payer: str) -> str:
     """A refusal of a payment that was used before, with what its family's payers should know."""
     return message + FAMILIES[family_of(payer)].used_advice
+
+
+@dataclass(frozen=True, slots=True)
+class PresentedPayment:
+    """A payment whose form was checked, as it came with one request; on EVM its signature may still be anything."""
+
+    payment: Payment
+    offered: OfferedPayment
+    header: bytes = field(repr=False)
+    header_hash: bytes = field(repr=False)
+
+    @property
+    def key(self) -> PaymentKey:
+        """The payment's identity."""
+        return self.offered.key
+
+    @property
+    def accepted(self) -> JsonMapping | None:
+        """The offer that a payment of version 2 says to take; None of version 1."""
+        return self.payment.accepted

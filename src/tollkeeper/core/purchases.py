@@ -3,6 +3,17 @@
 The append-only ledger (`credit_entries`: calls, and what was granted and given back) is the truth; the counter
 `remaining` is a cache written in the same transaction. Storage applies a transition with `WHERE state = :from` and
 reads how many rows it changed.
+
+Rules of credits: which proof counts, whose next try it is, what is given back (contract 4.3, 4.5).
+
+A payer's proof: a payment that is shown to spend a held credit, and is never settled (contract 10.3).
+
+It is a good payment here and now in everything but its balance. Official clients sign one for every call.
+
+- It takes an offer of the gate, to the letter, and its payer signed it (`core.purchases.terms_for`,
+  `core.payment_offers`).
+- It ends soon: one that holds for long is worth more to whoever finds it than the credit.
+- No chain has used it, and nobody showed it before. Its identity is kept until no chain can use it any more.
 """
 
 from __future__ import annotations
@@ -12,16 +23,18 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tollkeeper.core.api.errors import Code, failed_check, payment_error
-from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX, SALE_VALUE_MAX_MICRO
+from tollkeeper.core.limits import CHALLENGE_TIMEOUT_SECONDS, PAYMENT_ATTEMPTS_MAX, SALE_VALUE_MAX_MICRO
+from tollkeeper.core.paygates.fields import CreditBinding, OnFailure
 from tollkeeper.core.payment_offers import price_check, recipient_check
 from tollkeeper.core.x402.verification import Check, Reason, refusal, require
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tollkeeper.core.api.errors import ApiError
     from tollkeeper.core.paygates.model import PayGate
     from tollkeeper.core.payment_offers import Asset, OfferedPayment
     from tollkeeper.core.x402 import version2
@@ -191,3 +204,72 @@ def purchase_of_token(keys: Sequence[bytes], token: str) -> str | None:
         return None
     matches = [hmac.compare_digest(credit_token(key, purchase_id), token) for key in keys]
     return purchase_id if any(matches) else None
+
+
+def header_counts(binding: CreditBinding, *, shown: bytes, bought: bytes, is_payer: bool) -> bool:
+    """Return True if a payment that is shown again counts for what it bought (contract 4.3, `creditBinding`).
+
+    Under "payment" the same bytes do, compared by their hashes, and no bearer: it may be wanted and belong to somebody
+    else. Elsewhere only the payer's bearer beside it does.
+    """
+    if binding is CreditBinding.PAYMENT:
+        return hmac.compare_digest(shown, bought)
+    return is_payer
+
+
+def payer_may_spend(binding: CreditBinding, outcome: Spend, *, is_payer: bool) -> bool:
+    """Return True if a bearer of the payer may spend where the payment beside it gave nothing.
+
+    Under "token" the purchase of that payment; under "wallet" whatever purchase of the payer's is the oldest, also
+    where that one is used up.
+    """
+    if binding is CreditBinding.PAYMENT or not is_payer:
+        return False
+    return outcome is Spend.WITHHELD or (binding is CreditBinding.WALLET and outcome is Spend.EXHAUSTED)
+
+
+def next_try_is_buyers(binding: CreditBinding, *, is_payer: bool, shows_token: bool) -> bool:
+    """Return True if a failed payment may be tried again by whoever shows it, though its transaction made it public.
+
+    Under "token" anybody could have read it there, so its buyer shows who he is: by the claim's credit token, or as
+    the payer.
+    """
+    return binding is not CreditBinding.TOKEN or is_payer or shows_token
+
+
+def is_given_back(error: ApiError, on_failure: OnFailure) -> bool:
+    """Return True if a call that was paid for and answered with this has its credit again (contract 4.5).
+
+    A 503 charges nothing that is not honoured, as far as the database can: no connection was to be had, or it was our
+    own disk, or our stop. A target that failed is paid, unless the owner has it otherwise. So is what is found wrong
+    behind the spend with the rest of the request (413), and a fault of ours (500): committed is dispatched.
+    """
+    return error.code is Code.UNAVAILABLE or (error.status == 502 and on_failure is OnFailure.RESTORE)
+
+
+# Clients let a payment hold for as long as its offer says, by clocks that may be a minute ahead.
+LIFETIME_SECONDS: Final = CHALLENGE_TIMEOUT_SECONDS + 60
+# A branch of an EVM chain that is dropped takes no later block's time with it than this.
+_SAFE_SECONDS: Final = 3600
+
+
+class AuthorizationStanding(NamedTuple):
+    """How a payment stands on its chain.
+
+    `moment` counts as the chain does what ends its payments: on EVM Unix seconds of its latest block, on Solana the
+    height of its latest finalized block. `last`: the last such moment at which it may be used; 0 where the payment says
+    it itself.
+    """
+
+    is_unused: bool
+    moment: int
+    last: int = 0
+
+    def kept_until(self, offered: OfferedPayment) -> int:
+        """Return the moment from which on nobody need remember that this payment was shown."""
+        return self.last if offered.valid_before is None else offered.valid_before + _SAFE_SECONDS
+
+
+def ends_soon(offered: OfferedPayment, now_seconds: int) -> bool:
+    """Tell whether the payment ends about when its offer asks for. On Solana each does: blocks end it."""
+    return offered.valid_before is None or offered.valid_before <= now_seconds + LIFETIME_SECONDS

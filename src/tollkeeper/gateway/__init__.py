@@ -7,7 +7,7 @@ Promises:
 
 A gate is enabled or not, then deleted. The states of a purchase are `core.purchases.PurchaseState`.
 
-Begin with `call.flow`, the paid call from top to bottom; then `call.credit` and `purchase.attempt`. `app` puts the
+Begin with `call.flow`, the paid call from top to bottom; then `call.credit` and `purchase.service`. `app` puts the
 parts together and says how they start and stop. Around the call:
 
 - `gate_cache` and `open_gate`: the gate that a call is about, with its 402 made once;

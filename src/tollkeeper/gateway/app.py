@@ -53,7 +53,7 @@ from tollkeeper.gateway.management.statistics import Reports, stats_routes
 from tollkeeper.gateway.management.target_probe import TargetProbe
 from tollkeeper.gateway.management.uploads import Uploads
 from tollkeeper.gateway.purchase.decisions import DEFAULT_EXPOSURE, PurchaseDecisions
-from tollkeeper.gateway.purchase.parts import PurchaseParts
+from tollkeeper.gateway.purchase.monitor import PurchaseParts
 from tollkeeper.gateway.purchase.recovery import PurchaseRecovery
 from tollkeeper.gateway.purchase.service import PurchaseService
 from tollkeeper.gateway.purchase.unsigned_payments import UnsignedPayments, unsigned_payment_routes
@@ -69,7 +69,7 @@ from tollkeeper.storage.gateway.owner_lists import OwnerRows
 from tollkeeper.storage.gateway.paygates import PayGates
 from tollkeeper.storage.gateway.settled_assets import SettledAssets
 from tollkeeper.storage.gateway.statistics import Statistics
-from tollkeeper.storage.ledger.interrupted_calls import interrupt_calls
+from tollkeeper.storage.ledger.open_calls import interrupt_calls
 from tollkeeper.storage.ledger.payer_proofs import ShownPayments
 from tollkeeper.storage.ledger.purchases import Purchases, TrustCaps
 
@@ -79,12 +79,12 @@ if TYPE_CHECKING:
     from litestar.handlers import ASGIRouteHandler, HTTPRouteHandler
     from litestar.types import ASGIApp, HTTPScope, Receive, Send
 
+    from tollkeeper.core.keys.sealing import Sealing
     from tollkeeper.core.payment_offers import Asset
     from tollkeeper.edge.target.pool import TargetPool
-    from tollkeeper.gateway.evidence.families import AnyChain
+    from tollkeeper.gateway.evidence.nodes import AnyChain
     from tollkeeper.gateway.pages import Pages
     from tollkeeper.storage.engine.database import Database, Steps
-    from tollkeeper.storage.engine.seals import Sealing
     from tollkeeper.storage.files.store import FileStore
 
 _LOG = structlog.get_logger("tollkeeper.gateway")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
     from tollkeeper.auth import Auth
-    from tollkeeper.core.presented_payment import PresentedPayment
+    from tollkeeper.core.payment_offers import PresentedPayment
     from tollkeeper.gateway.call.payment_header import PaymentReader
     from tollkeeper.storage.ledger.purchase_rows import Purchase
     from tollkeeper.storage.ledger.purchases import Purchases

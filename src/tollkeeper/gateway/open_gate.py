@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.http.target_addresses import TargetUrl
     from tollkeeper.core.paygates.challenge import Challenge
     from tollkeeper.core.paygates.model import PayGate
-    from tollkeeper.core.payment_offers import Asset, OfferedPayment
-    from tollkeeper.core.presented_payment import PresentedPayment
+    from tollkeeper.core.payment_offers import Asset, OfferedPayment, PresentedPayment
     from tollkeeper.core.x402.version1 import Requirements
     from tollkeeper.edge.target.relay import TargetUse
 

@@ -11,6 +11,6 @@ implementation of it, `evm.family` or `solana.family`. Around them:
 
 - `app` puts the parts together, and `families` is the one table that knows both families;
 - `api` reads HTTP and writes answers;
-- `gas_budget`, `admission`, `signer_pool` and `signer_balance` bound what settling may cost;
+- `admission` and `signer_pool` bound what settling may cost;
 - `membership` says what this process may do alone, where several share the database.
 """

@@ -32,8 +32,8 @@ from tollkeeper.hub.api.transfer import Transfers
 from tollkeeper.hub.families import FamilyDispatch, HubContext, account_of
 from tollkeeper.hub.membership import Membership
 from tollkeeper.hub.metrics import HubMetrics
+from tollkeeper.hub.settlement.family import SettlementParts
 from tollkeeper.hub.settlement.outcomes import SettlementRecords
-from tollkeeper.hub.settlement.parts import SettlementParts
 from tollkeeper.storage.engine.database import Statement
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.auth import Auth
     from tollkeeper.core.x402.version1 import PaymentKey
-    from tollkeeper.hub.accounts import AnyAccount
-    from tollkeeper.hub.families import HubNetwork
+    from tollkeeper.hub.families import AnyAccount, HubNetwork
     from tollkeeper.storage.engine.database import Database
 
 _LOG = structlog.get_logger("tollkeeper.hub")

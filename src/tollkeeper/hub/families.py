@@ -2,6 +2,8 @@
 
 The rest of the hub asks here and knows no family. What differs between them is in `hub.evm` and `hub.solana`, under the
 same names.
+
+The networks that this hub settles on: which of them can be used now, and for whom (contract 5.2, 5.3).
 """
 
 from __future__ import annotations
@@ -14,18 +16,17 @@ from tollkeeper.chains.evm.config import EvmConfig
 from tollkeeper.chains.solana import RENT_EXEMPT_LAMPORTS, SolanaChain, SolanaConfig
 from tollkeeper.core.keys.keyring import fee_payer_seeds
 from tollkeeper.core.limits import PAYER_FAILURES_MAX, PAYER_UNDER_WAY_MAX
-from tollkeeper.core.networks import Family
-from tollkeeper.hub.admission import Admission
+from tollkeeper.core.networks import ALIASES, Family
+from tollkeeper.hub.admission import Admission, FeeBudget
 from tollkeeper.hub.evm.account import EvmAccount
 from tollkeeper.hub.evm.batch import BatchPlanner
 from tollkeeper.hub.evm.family import EvmFamily
 from tollkeeper.hub.evm.signer import NetworkSigner, Signer, SignerPolicy
 from tollkeeper.hub.evm.watch import EvmWatch
-from tollkeeper.hub.gas_budget import FeeBudget
+from tollkeeper.hub.refusals import unavailable
 from tollkeeper.hub.settlement.flow import SettlementFlow
 from tollkeeper.hub.settlement.recovery import SettlementRecovery
-from tollkeeper.hub.signer_balance import SignerBalance
-from tollkeeper.hub.signer_pool import Relayer, SignerPool
+from tollkeeper.hub.signer_pool import Relayer, SignerBalance, SignerPool
 from tollkeeper.hub.solana.account import SolanaAccount
 from tollkeeper.hub.solana.family import SolanaFamily
 from tollkeeper.hub.solana.signer import FeePayer
@@ -34,13 +35,14 @@ from tollkeeper.hub.solana.watch import SolanaWatch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 
-    from tollkeeper.core.x402.verification import Reason
+    from tollkeeper.core.solana import SolanaAsset
+    from tollkeeper.core.x402.verification import EvmAsset, Reason
     from tollkeeper.core.x402.version1 import Payment
-    from tollkeeper.hub.accounts import AnyAccount
     from tollkeeper.hub.metrics import HubMetrics
+    from tollkeeper.hub.settlement.family import SettlementParts
     from tollkeeper.hub.settlement.orders import Order, PriorOutcome, SettleOutcome
     from tollkeeper.hub.settlement.outcomes import SettlementRecords
-    from tollkeeper.hub.settlement.parts import SettlementParts
+    from tollkeeper.hub.settlement.requests import Asker
 
 AnySigner: TypeAlias = Signer | FeePayer
 # Here alone an order's family is found by its account, and not by its type.
@@ -171,3 +173,27 @@ class FamilyDispatch:
             watch = SolanaWatch(self._parts)
             found[Family.SOLANA] = SettlementRecovery(self._solana, watch, on_solana, self._parts, interval_seconds)
         return found
+
+
+AnyAccount: TypeAlias = "EvmAccount | SolanaAccount"
+
+
+def enabled_assets(accounts: Mapping[str, AnyAccount]) -> dict[str, EvmAsset | SolanaAsset]:
+    """Return the asset of each network that can be settled on now, by the network's name."""
+    return {name: account.chain.asset for name, account in accounts.items() if account.chain.asset is not None}
+
+
+def require_reachable(accounts: Mapping[str, AnyAccount], network: str) -> None:
+    """Raises: UNAVAILABLE for a network that is ours and whose node has not answered yet."""
+    account = accounts.get(ALIASES.get(network, network))
+    if account is not None and account.chain.asset is None and not account.chain.is_refused:
+        raise unavailable("its node does not answer")
+
+
+def require_answers_for(account: AnyAccount, asker: Asker) -> None:
+    """Keep what the network's nodes serve for sales, where they limit it.
+
+    Raises: UNAVAILABLE for a stranger who has had his share.
+    """
+    if not asker.is_trusted and not account.chain.rpc.quota.may_ask(asker.tenant):
+        raise unavailable("its nodes limit how often they are asked, and strangers have had their share")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.api import new_request_id
-from tollkeeper.storage.engine.clock import DatabaseClock
 from tollkeeper.storage.engine.database import StorageError
+from tollkeeper.storage.engine.nodes import DatabaseClock
 from tollkeeper.storage.hub.leases import Lease, join, leave, renew, take_lease
 
 if TYPE_CHECKING:

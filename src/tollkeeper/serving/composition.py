@@ -42,8 +42,7 @@ from tollkeeper.serving.metrics.operator_page import OperatorPage
 from tollkeeper.serving.nodes import chain_of, config_of
 from tollkeeper.serving.own_database import open_own_database
 from tollkeeper.settings import Role, Settings
-from tollkeeper.storage.engine.clock import require_same_clock
-from tollkeeper.storage.engine.nodes import require_sealing_key
+from tollkeeper.storage.engine.nodes import require_same_clock, require_sealing_key
 from tollkeeper.storage.ledger.purchases import Exposure, TrustCaps
 from tollkeeper.storage.urls import server_of
 from tollkeeper.web.assets import Assets

@@ -11,7 +11,7 @@ from tollkeeper.core.http.rate_limits import RequestLimits
 from tollkeeper.core.http.timeouts import Patience
 from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, DOWNLOAD_LIFETIME_SECONDS
 from tollkeeper.core.paygates.statistics import Kept
-from tollkeeper.core.settlement.proof import Depths
+from tollkeeper.core.settlement.states import Depths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,10 +15,8 @@ from tollkeeper.core.limits import (
     LOGIN_MESSAGE_LIFETIME_SECONDS,
     REFRESH_TOKEN_LIFETIME_SECONDS,
 )
-from tollkeeper.storage.engine.database import unit_of_work
-from tollkeeper.storage.engine.locks import counted_together
-from tollkeeper.storage.engine.queries import load_queries
-from tollkeeper.storage.engine.sequences import next_id
+from tollkeeper.storage.engine.database import counted_together, unit_of_work
+from tollkeeper.storage.engine.queries import load_queries, next_id
 
 if TYPE_CHECKING:
     from tollkeeper.core.keys.siwe import LoginMessage

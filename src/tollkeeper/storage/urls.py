@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.engine.migrations import Migration, load_migrations, missing_migrations
 from tollkeeper.storage.sqlite import copy
-from tollkeeper.storage.sqlite.file import applied_migrations, open_sqlite
-from tollkeeper.storage.sqlite.snapshot import sqlite_snapshot
+from tollkeeper.storage.sqlite.file import applied_migrations, open_sqlite, sqlite_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

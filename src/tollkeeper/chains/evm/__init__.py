@@ -8,5 +8,5 @@ facts of one node, and `receipts` and `authorizations` are its two halves: what 
 authorization. `payments` reads a range of blocks for the comparison with the books.
 
 `market` says what gas costs, `batcher` which contract carries several settlements, `calls` how a contract's answer is
-read, `blocks`, `block_logs` and `logs` how blocks are; `artifacts` are the bytes of our contracts.
+read, `blocks` and `logs` how blocks are.
 """

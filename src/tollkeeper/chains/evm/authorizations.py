@@ -1,8 +1,8 @@
 """Reader of authorizations: if they are used, by which transaction, and whose nonces are gone (security 5, A-08, F22).
 
 Facts of one question are read in one batch at one block, as deep as the asker needs, which is named by its hash. The
-signer of a transaction is recovered from its bytes, never taken from the node's word. `core.settlement.proof` draws the
-conclusions.
+signer of a transaction is recovered from its bytes, never taken from the node's word. `core.settlement.states` draws
+the conclusions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tollkeeper.chains.evm.receipts import counted, hash_of_block, quantity, req
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
 from tollkeeper.core.evm import encoding as evm
 from tollkeeper.core.evm.signed_transactions import SignedTransaction, signed_by
-from tollkeeper.core.payer_proof import AuthorizationStanding as PaymentStanding
+from tollkeeper.core.purchases import AuthorizationStanding as PaymentStanding
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -2,15 +2,18 @@
 
 A contract is used only after the node has shown that its code is the one that this program was written for. Our own
 goes before Multicall3, because it bounds what each payer can burn.
+
+The compiled contracts that come with the package. `contracts/build.js` writes them; a test compiles them again.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.chains.evm.artifacts import Artifact, load_artifact
 from tollkeeper.chains.rpc import Answer, Call, RpcUnavailable
 from tollkeeper.core.evm.batches import Via, create2_address
 from tollkeeper.core.evm.encoding import keccak256
@@ -18,6 +21,27 @@ from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS, MULTICALL_CODE_HASH
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A contract's code: `creation` deploys it, `runtime` is what stands on the chain afterwards."""
+
+    name: str
+    compiler: str
+    creation: bytes
+    runtime: bytes
+
+
+@cache
+def load_artifact(name: str) -> Artifact:
+    """Return the artifact of a contract in `contracts/`, such as `UsdcTestToken`."""
+    text = files("tollkeeper.chains").joinpath("artifacts", f"{name}.json").read_text("utf-8")
+    fields = json.loads(text)
+    return Artifact(
+        name, fields["compiler"], bytes.fromhex(fields["bytecode"][2:]), bytes.fromhex(fields["runtime"][2:])
+    )
+
 
 # Nothing about the place depends on who deploys: everybody's batcher of this version is the same one.
 DEPLOYMENT_SALT: Final = bytes(32)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tollkeeper.core.evm.fees import settlement_cap
+from tollkeeper.core.evm.signed_transactions import settlement_cap
 from tollkeeper.core.limits import SETTLEMENTS_UNDER_WAY_MAX
-from tollkeeper.core.settlement.proof import Depths
+from tollkeeper.core.settlement.states import Depths
 
 if TYPE_CHECKING:
     from tollkeeper.core.networks import Network

@@ -3,22 +3,33 @@
 Nodes limit `eth_getLogs` to ranges of 10, 100, 1,000 or 10,000 blocks, and say so with any error. A range that is
 refused is asked for in smaller ones: as large as the node says, else by halves. What was learned is kept. A node that
 refuses one block shows nothing, which never means that there is nothing.
+
+Logs of a token's contract in whole blocks: one question in place of one for each transaction (contract 5.2).
+
+Where many transactions of ours lie in a few blocks, as after a restart, their receipts cost a node far more than the
+logs of those blocks: some nodes build a whole block's receipts to show one of them. Only a transaction with status 1
+keeps logs in its receipt, so a transaction seen here was carried out. A transaction not seen here proves nothing; its
+receipt is then asked for. Whether a block is canonical is not decided here: blocks are named by their hash.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from tollkeeper.chains.replies import RefusedByStatus
-from tollkeeper.chains.rpc import RpcError, RpcUnavailable, is_limit
+from tollkeeper.chains.rpc import Answer, Call, RpcError, RpcUnavailable, is_limit
+from tollkeeper.core.evm.receipt_logs import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from tollkeeper.chains.rpc import Answer
+    from tollkeeper.core.json_types import JsonObject
 
 _LOG = structlog.get_logger("tollkeeper.chains")
 # Most nodes show so many blocks at once: of Base, about five hours.
@@ -71,3 +82,87 @@ def _smaller(refused: int, words: str) -> int:
     is_told = any(word in words.lower() for word in ("block", "range"))
     named = [int(re.sub("[,_]", "", text)) for text in _NUMBER.findall(words)] if is_told else []
     return max((one for one in named if 1 < one < refused), default=refused // 2)
+
+
+# A pass over many transactions asks for the same blocks again and again; nobody else does.
+_REMEMBERED_SECONDS: Final = 20.0
+_TRANSACTIONS_MAX: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionLogs:
+    """The logs of one transaction by one contract, and the block that they are in."""
+
+    logs: Sequence[Log]
+    block_number: int
+    block_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    until: float  # event loop time
+    transactions: dict[str, TransactionLogs]
+
+
+class BlockLogs:
+    """Logs of the blocks that were read last, for a while."""
+
+    def __init__(self, ask: Callable[[Sequence[Call]], Awaitable[list[Answer]]]) -> None:
+        self._ask = ask
+        self._blocks: dict[tuple[str, str], _Remembered] = {}  # by block hash and contract, the oldest first
+
+    async def read(self, block_number: int, block_hash: str, contract: str) -> None:
+        """Read what the contract wrote in that block, unless it is remembered; nothing where the node shows none."""
+        if (block_hash, contract) in self._blocks:
+            return
+        with suppress(RpcUnavailable):
+            (answer,) = await self._ask([("eth_getLogs", [{"blockHash": block_hash, "address": contract}])])
+            if isinstance(answer, list):
+                until = asyncio.get_running_loop().time() + _REMEMBERED_SECONDS
+                transactions = _by_transaction(answer, block_number, block_hash, contract)
+                self._blocks[block_hash, contract] = _Remembered(until, transactions)
+
+    def find(self, transaction_hash: str, contract: str) -> TransactionLogs | None:
+        """Return what the contract wrote in that transaction, as far as it was read."""
+        for (_, address), block in self._blocks.items():
+            if address == contract and (written := block.transactions.get(transaction_hash)) is not None:
+                return written
+        return None
+
+    def forget_old(self) -> None:
+        """Let go of what was read long ago, and of the oldest where it is too much."""
+        now = asyncio.get_running_loop().time()
+        total = sum(len(block.transactions) for block in self._blocks.values())
+        for key, block in list(self._blocks.items()):
+            if block.until > now and total <= _TRANSACTIONS_MAX:
+                break
+            total -= len(block.transactions)
+            del self._blocks[key]
+
+
+def read_log(log: JsonObject) -> Log:
+    """Return a log object. Raises: KeyError, TypeError, AttributeError for what is none."""
+    return Log(log["address"].lower(), tuple(topic.lower() for topic in log["topics"]), log["data"].lower())
+
+
+def _by_transaction(logs: list[Any], block_number: int, block_hash: str, contract: str) -> dict[str, TransactionLogs]:
+    """Sort logs by their transactions, in order. Raises: RpcUnavailable where one is not what was asked for."""
+    found: dict[str, list[tuple[int, Log]]] = {}
+    try:
+        for one in logs:
+            log = read_log(one)
+            if one["blockHash"].lower() != block_hash or log.address != contract or one.get("removed"):
+                msg = "the node answered with another block's logs"
+                raise RpcUnavailable(msg)
+            found.setdefault(one["transactionHash"].lower(), []).append((int(one["logIndex"], 16), log))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        msg = "the node's logs cannot be read"
+        raise RpcUnavailable(msg) from error
+    return {
+        transaction: TransactionLogs([log for _, log in sorted(written, key=_index)], block_number, block_hash)
+        for transaction, written in found.items()
+    }
+
+
+def _index(numbered: tuple[int, Log]) -> int:
+    return numbered[0]

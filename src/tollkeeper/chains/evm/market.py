@@ -1,7 +1,7 @@
 """Price of a place in the next block of an EVM network, and balances of accounts (contract 5.2; security A-24).
 
 A node suggests the tip, and a node's word may cost the signer any amount up to the cap. So a tip is bounded by what
-recent blocks paid; `core.evm.fees` says how. Fees are remembered for about a block.
+recent blocks paid; `core.evm.signed_transactions` says how. Fees are remembered for about a block.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.evm.receipts import quantity
 from tollkeeper.chains.rpc import RpcError, RpcUnavailable
-from tollkeeper.core.evm.fees import USUAL_TIP_WEI, bounded_tip
+from tollkeeper.core.evm.signed_transactions import USUAL_TIP_WEI, bounded_tip
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 
-from tollkeeper.chains.evm.block_logs import BlockLogs, read_log
+from tollkeeper.chains.evm.logs import BlockLogs, read_log
 from tollkeeper.chains.rpc import Answer, Call, RpcError, RpcUnavailable
 from tollkeeper.chains.sightings import NOTHING_SEEN, Expected, Sighting, Verdict
 from tollkeeper.core.evm.receipt_logs import shows_transfer

@@ -5,13 +5,14 @@ signature of one is shown to no node before the node has named it.
 
 Begin with `chain`, as `chains.evm.chain`: `open` enables a network or says in `problem` why not. `reader` has the facts
 of one node. `expiry_proof` proves that a transaction can be executed no longer, with `history` (whether a node lacks
-blocks) and `lifetime`. `payment_lookup` says which transaction carried a payment out, `payments` which payments a range
+blocks). `payment_lookup` says which transaction carried a payment out, `payments` which payments a range
 of slots holds, `blockhashes` how long one is taken still, `sender` hands transactions over, `answers` reads what nodes
 say. The names below are this package's.
 """
 
 from __future__ import annotations
 
+from tollkeeper.chains.solana.blockhashes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
 from tollkeeper.chains.solana.chain import SolanaChain
 from tollkeeper.chains.solana.config import (
     LAMPORTS_PER_SIGNATURE,
@@ -20,7 +21,6 @@ from tollkeeper.chains.solana.config import (
     fee_lamports,
 )
 from tollkeeper.chains.solana.expiry_proof import has_expired
-from tollkeeper.chains.solana.lifetime import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
 from tollkeeper.chains.solana.reader import BLOCKHASH_UNKNOWN, STATUSES_MAX, Simulation
 
 __all__ = [

@@ -4,6 +4,8 @@ A cluster lists its 150 newest blockhashes in an account, so their ages need no 
 list is read again where it lacks one that a node took later, and before a payment is refused by what is remembered. One
 that a node does not know is too old, or so new that only the buyer's node has it: nothing shows which, so all nodes are
 asked again for a moment. What is too short is decided in `core.solana`.
+
+Lifetime of a transaction: what holds a recent blockhash can be executed for 150 blocks.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana.answers import read_account, read_height, read_slot, read_value
-from tollkeeper.chains.solana.lifetime import BLOCKHASH_LIFETIME_BLOCKS
 from tollkeeper.core.solana import BLOCKS_LEFT_MIN
 from tollkeeper.core.solana.base58 import encode_key
 from tollkeeper.core.solana.programs import RECENT_BLOCKHASHES_SYSVAR, read_recent_blockhashes
@@ -27,6 +28,19 @@ if TYPE_CHECKING:
 
     from tollkeeper.chains.nodes import Node
     from tollkeeper.chains.rpc import Answer, Call, Rpc
+
+BLOCKHASH_LIFETIME_BLOCKS: Final = 150
+# By so much a node that names the height may lag behind the one that simulated: providers spread calls over several.
+LAG_BLOCKS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """Bounds of where the chain can hold a transaction that is sent from now on: a first slot and a last height."""
+
+    first_slot: int
+    last_height: int
+
 
 _LOG = structlog.get_logger("tollkeeper.chains.solana")
 _CONFIRMED: Final = {"commitment": "confirmed"}

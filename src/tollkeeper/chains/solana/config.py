@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.limits import SETTLEMENTS_UNDER_WAY_MAX
-from tollkeeper.core.settlement.proof import Depths
+from tollkeeper.core.settlement.states import Depths
 from tollkeeper.core.solana import FeePolicy
 from tollkeeper.core.solana.programs import (
     TOKEN_2022_PROGRAM,

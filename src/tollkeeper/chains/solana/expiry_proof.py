@@ -14,10 +14,10 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.chains.solana.answers import read_height, read_number, read_slot, read_value
+from tollkeeper.chains.solana.blockhashes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
 from tollkeeper.chains.solana.history import FinalizedBlock, Unseen, has_every_block, no_status_of
-from tollkeeper.chains.solana.lifetime import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
-from tollkeeper.core.payer_proof import AuthorizationStanding
-from tollkeeper.core.settlement.proof import LIFETIME_DOUBTED_SECONDS
+from tollkeeper.core.purchases import AuthorizationStanding
+from tollkeeper.core.settlement.states import LIFETIME_DOUBTED_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -26,8 +26,14 @@ from tollkeeper.chains.solana.answers import (
     read_token,
     read_value,
 )
-from tollkeeper.chains.solana.blockhashes import LIST, BlockhashAges, Newcomers
-from tollkeeper.chains.solana.lifetime import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
+from tollkeeper.chains.solana.blockhashes import (
+    BLOCKHASH_LIFETIME_BLOCKS,
+    LAG_BLOCKS,
+    LIST,
+    BlockhashAges,
+    Lifetime,
+    Newcomers,
+)
 from tollkeeper.core.solana import BLOCKS_LEFT_MIN, SolanaFacts
 from tollkeeper.core.solana.base58 import encode_key
 

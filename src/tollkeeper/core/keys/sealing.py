@@ -1,7 +1,8 @@
 """Encryption at rest: AES-256-GCM under a ring of keys, bound to its place (contract 3.1, security A-56).
 
 The additional data is table, row and column, so that a value that was copied to another row does not open.
-Random nonces are passed in.
+Random nonces are passed in. `Sealing` is one process's: a ring
+of keys, and a source of nonces.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from tollkeeper.core.api.errors import ApiError, Code
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 NONCE_SIZE_BYTES: Final = 12
 KEY_SIZE_BYTES: Final = 32
@@ -78,3 +79,19 @@ def unseal(ring: KeyRing, sealed: bytes, where: bytes) -> bytes:
     except InvalidTag as error:
         msg = "a stored value does not open at its place"
         raise SealError(msg) from error
+
+
+class Sealing:
+    """`ring`: its current key seals, each of its keys opens."""
+
+    def __init__(self, ring: KeyRing, random_bytes: Callable[[int], bytes]) -> None:
+        self.ring = ring
+        self._random = random_bytes
+
+    def seal(self, plaintext: bytes, where: bytes) -> bytes:
+        """The value to store at that place, under the current key."""
+        return seal(self.ring, plaintext, where, self._random(NONCE_SIZE_BYTES))
+
+    def unseal(self, sealed: bytes, where: bytes) -> bytes:
+        """The plaintext of a stored value. Raises: SealError."""
+        return unseal(self.ring, sealed, where)

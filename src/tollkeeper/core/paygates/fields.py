@@ -1,6 +1,11 @@
 """The fields of a PayGate that an owner sets: how each is read from JSON or a form, and its default (contract 3.1).
 
 `SETTABLE` is the one table of them. What fields mean together, and what a gate is, is `model`.
+
+The fields of a PayGate as a form sends them, which knows only text (contract 3.1, specification 2.1 rule 5).
+
+A form's fields become the JSON values that `fields` reads; what a text cannot be is refused there or here by
+the field's name. The file itself is not among them.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tollkeeper.core.api.errors import ApiError, invalid
-from tollkeeper.core.api.strict_json import NumberText
+from tollkeeper.core.api.strict_json import NumberText, parse_json
 from tollkeeper.core.http.forwarding import is_target_header_allowed, name_rules
 from tollkeeper.core.limits import (
     ACCEPTS_MAX,
@@ -307,3 +312,31 @@ def parse_fields(body: JsonObject, also_known: Iterable[str] = ()) -> JsonObject
         if name not in known:
             raise invalid(name, f"{name} is not a field that can be set")
     return {field.attribute: field.parse(body[name]) for name, field in SETTABLE.items() if name in body}
+
+
+def form_fields(pairs: Iterable[tuple[str, str]]) -> JsonObject:
+    """The fields with their values as JSON has them. Raises: INVALID_PARAMETER; also for one that came twice."""
+    fields: dict[str, Any] = {}
+    for name, text in pairs:
+        if name in fields:
+            raise invalid(name, f"{name} came twice")
+        fields[name] = _value(name, text)
+    return fields
+
+
+def _value(name: str, text: str) -> Any:  # noqa: ANN401 - JSON
+    kind = SETTABLE[name].text if name in SETTABLE else FormText.STRING
+    if kind is FormText.BOOLEAN:
+        if text not in {"true", "false"}:
+            raise invalid(name, f"{name} must be true or false")
+        return text == "true"
+    if kind is FormText.NUMBER:
+        if not (text.isascii() and text.isdigit() and len(text) <= 16):
+            raise invalid(name, f"{name} must be a whole number")
+        return int(text)
+    if kind is FormText.JSON:
+        try:
+            return parse_json(text.encode())
+        except ValueError:
+            raise invalid(name, f"{name} must be JSON") from None
+    return text

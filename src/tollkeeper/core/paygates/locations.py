@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.forwarding import is_plain_subpath
 from tollkeeper.core.http.target_addresses import DEFAULT_PORTS, TargetUrl
-from tollkeeper.core.paygates.parameters import decoded, name_of, names_in, without
+from tollkeeper.core.paygates.model import decoded, name_of, names_in, without
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,6 +2,11 @@
 
 Every payment on the chain that our signers sent, or that reached an address of our sales, must be in the books as it is
 on the chain; everything that the books call paid must be on the chain. What this module does not do: read either.
+
+Differences that a check of the books reports: two things that must agree and do not (security 5).
+
+The rules are named after the invariants I1 to I14 of docs/security.md where they are among them. Finding a difference
+is not done here.
 """
 
 from __future__ import annotations
@@ -10,12 +15,23 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.core.settlement.difference import Difference
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from tollkeeper.core.x402.version1 import PaymentKey
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Difference:
+    """`rule` is what does not hold, `subject` what it does not hold of, `found` what was there in its place."""
+
+    rule: str
+    subject: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.subject}: {self.found}"
+
 
 # What is newer may be on its way into the books.
 RECORDED_WITHIN_BLOCKS: Final = 5

@@ -3,7 +3,7 @@
     acquire    spend -> nothing held: prove, else buy -> withheld: as the payer -> else wait for a decision, or refuse
     leave      by `FATES`: charged, charged though the client is gone, given back, or left to the ledger
 
-Every rule of contract 4.5 about a credit stands here; those that need no stack are `core.credit_rules`. How many
+Every rule of contract 4.5 about a credit stands here; those that need no stack are `core.purchases`. How many
 credits are taken, and of which purchase, is `storage.ledger.spends`.
 
 - Committed is charged (4.3): a credit is taken before the first byte goes to the target, and durable by then.
@@ -23,25 +23,31 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tollkeeper.api import clock_ms
 from tollkeeper.core.api.errors import ApiError, Code, ErrorType, login_required
-from tollkeeper.core.credit_rules import header_counts, is_given_back, next_try_is_buyers, payer_may_spend
 from tollkeeper.core.http.client_addresses import rate_key
 from tollkeeper.core.paygates.fields import CreditBinding
 from tollkeeper.core.paygates.statistics import CLIENT_GONE_STATUS
-from tollkeeper.core.purchases import PurchaseState, Spend
+from tollkeeper.core.purchases import (
+    PurchaseState,
+    Spend,
+    header_counts,
+    is_given_back,
+    next_try_is_buyers,
+    payer_may_spend,
+)
 from tollkeeper.gateway.call import credit_refusals, request_facts
 from tollkeeper.gateway.call.credit_refusals import ExhaustedError
 from tollkeeper.gateway.call.driver import Cut, KeptReply
 from tollkeeper.gateway.limiting import PROOFS, PROOFS_OF_PAYERS
-from tollkeeper.gateway.purchase.attempt import PurchaseAttempt, Waiter
+from tollkeeper.gateway.purchase.service import PurchaseAttempt, Waiter
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from tollkeeper.core.payer_proof import AuthorizationStanding
     from tollkeeper.core.paygates.fields import OnFailure
-    from tollkeeper.core.presented_payment import PresentedPayment
+    from tollkeeper.core.payment_offers import PresentedPayment
+    from tollkeeper.core.purchases import AuthorizationStanding
     from tollkeeper.gateway.call.state import PaidCall
     from tollkeeper.gateway.purchase.payer_proofs import PayerProof
     from tollkeeper.storage.ledger.purchase_rows import Purchase
@@ -241,7 +247,7 @@ class Credit:
     # Ask the ledger. A call on a held credit waits for the ledger's commit, together with every other call that waits
     # for it, and has no task. That commit blocks the loop until the disk has it, unless the writing thread is at work
     # or has to be (`storage.sqlite.engine.SqliteDatabase.post`): then the loop lends it the interpreter, up to 2 ms at
-    # a time (`storage.sqlite.gil_yield`).
+    # a time (`storage.sqlite.batches`).
 
     async def _ledger(self, asked: Awaitable[T]) -> T:
         """Wait for the ledger, cut or not. What nobody knows of it is given back as soon as the database can say so."""

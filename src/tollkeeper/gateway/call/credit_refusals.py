@@ -10,7 +10,7 @@ from tollkeeper.core.payment_offers import with_advice
 from tollkeeper.core.purchases import SETTLEMENT_FAILED
 
 if TYPE_CHECKING:
-    from tollkeeper.core.presented_payment import PresentedPayment
+    from tollkeeper.core.payment_offers import PresentedPayment
     from tollkeeper.storage.ledger.purchase_rows import Purchase
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.http.heads import ResponseHead
     from tollkeeper.core.paygates.model import PayGate
-    from tollkeeper.core.presented_payment import PresentedPayment
+    from tollkeeper.core.payment_offers import PresentedPayment
     from tollkeeper.edge.server.call import InboundCall
     from tollkeeper.gateway.call.request_facts import RequestFacts
     from tollkeeper.gateway.open_gate import OpenGate

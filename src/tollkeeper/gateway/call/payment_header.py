@@ -12,8 +12,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.networks import normalise
-from tollkeeper.core.payment_offers import offered_payment
-from tollkeeper.core.presented_payment import PresentedPayment
+from tollkeeper.core.payment_offers import PresentedPayment, offered_payment
 from tollkeeper.core.purchases import header_hash
 from tollkeeper.core.x402.verification import form_checks, require
 from tollkeeper.core.x402.version2 import PAYMENT_HEADERS, decode_payment_header, spoken_version, two_payments

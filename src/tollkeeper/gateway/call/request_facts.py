@@ -13,7 +13,7 @@ from tollkeeper.core.api.errors import ApiError, Code, failed_check, invalid, pa
 from tollkeeper.core.http.forwarding import check_subpath, request_target
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.paygates.challenge import profile_of
-from tollkeeper.core.paygates.parameters import without
+from tollkeeper.core.paygates.model import without
 from tollkeeper.core.x402.version2 import PAYMENT_HEADERS
 
 if TYPE_CHECKING:

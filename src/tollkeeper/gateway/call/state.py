@@ -21,12 +21,12 @@ from tollkeeper.gateway.call.driver import CallDriver
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from tollkeeper.core.presented_payment import PresentedPayment
+    from tollkeeper.core.payment_offers import PresentedPayment
     from tollkeeper.edge.server.call import InboundCall
     from tollkeeper.gateway.call.context import GatewayContext
     from tollkeeper.gateway.call.request_facts import RequestFacts
     from tollkeeper.gateway.open_gate import OpenGate
-    from tollkeeper.gateway.purchase.attempt import Waiter
+    from tollkeeper.gateway.purchase.service import Waiter
     from tollkeeper.storage.ledger.purchase_rows import Purchase
 
 _NOT_FOUND: Final = cast("OpenGate", None)  # each step behind the first one has a gate, and looks at it often

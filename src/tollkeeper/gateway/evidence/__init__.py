@@ -6,7 +6,7 @@ Promises:
   Solana the very message, executed.
 - A node is believed as far as the settings say; where several are to agree, one that is alone proves nothing.
 
-Begin with `port`: the question and its answers. `evm` and `solana` ask one network's nodes, `families` says which,
-`nodes` holds them all and says when a facilitator's own answer is enough. `token_accounts` tells who is paid by an
+Begin with `port`: the question and its answers. `evm` and `solana` ask one network's nodes, `nodes`
+holds them all and says when a facilitator's own answer is enough. `token_accounts` tells who is paid by an
 account on Solana.
 """

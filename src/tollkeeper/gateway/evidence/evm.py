@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.chains.sightings import Expected, Verdict
-from tollkeeper.core.settlement.proof import EXPIRY_MARGIN_SECONDS
+from tollkeeper.core.settlement.states import EXPIRY_MARGIN_SECONDS
 from tollkeeper.core.x402.verification import Reason
 from tollkeeper.gateway.evidence.port import EvidenceOutcome, PaymentFinding, alike, require_asset
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.evm.blocks import Block
     from tollkeeper.chains.evm.chain import EvmChain
     from tollkeeper.chains.evm.reader import EvmReader
-    from tollkeeper.core.payer_proof import AuthorizationStanding
+    from tollkeeper.core.purchases import AuthorizationStanding
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.evidence.port import ExpectedTransfer
 

@@ -3,31 +3,53 @@
 Such a facilitator knows neither keys nor status. Without `confirm` its success counts once the chain shows it, unless
 the gate trusts it; a refusal counts where its reason comes before anything is sent. Whatever else it says is looked
 for on the chain. Nothing is written down here.
+
+The questions that a gateway asks of a chain, by its family (contract 4.3, 4.4).
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 
+from tollkeeper.chains.evm import payments
+from tollkeeper.chains.evm.chain import EvmChain
 from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.solana import SolanaChain
+from tollkeeper.chains.solana import payments as solana_payments
 from tollkeeper.core.x402.verification import BEFORE_SENDING
-from tollkeeper.gateway.evidence.families import evidence_of
+from tollkeeper.gateway.evidence.evm import EvmEvidence
 from tollkeeper.gateway.evidence.port import NOT_SEEN, EvidenceOutcome, PaymentFinding
+from tollkeeper.gateway.evidence.solana import SolanaEvidence
 from tollkeeper.gateway.facilitator.client import SettleAnswer, SettleMeaning
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from tollkeeper.core.payer_proof import AuthorizationStanding
     from tollkeeper.core.payment_offers import Asset
+    from tollkeeper.core.purchases import AuthorizationStanding
+    from tollkeeper.core.settlement.reconciliation import ChainPayment
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
-    from tollkeeper.gateway.evidence.families import AnyChain
-    from tollkeeper.gateway.evidence.port import ExpectedTransfer
+    from tollkeeper.gateway.evidence.port import ExpectedTransfer, PaymentEvidence
     from tollkeeper.gateway.facilitator.client import Supported
+
+AnyChain: TypeAlias = EvmChain | SolanaChain
+
+
+def evidence_of(chain: AnyChain, clock_ms: Callable[[], int]) -> PaymentEvidence:
+    """Return what asks this chain of payments."""
+    return EvmEvidence(chain, clock_ms) if isinstance(chain, EvmChain) else SolanaEvidence(chain, clock_ms)
+
+
+async def payments_of(chain: AnyChain, transaction: str) -> list[ChainPayment]:
+    """Read what one transaction carried out. Raises: RpcUnavailable."""
+    if isinstance(chain, EvmChain):
+        return await payments.payments_of(chain, transaction)
+    return await solana_payments.payments_of(chain, transaction)
+
 
 OPEN_AGAIN_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 2.0

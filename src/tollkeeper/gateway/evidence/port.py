@@ -17,8 +17,8 @@ from tollkeeper.gateway.facilitator.client import SettleAnswer, SettleMeaning
 if TYPE_CHECKING:
     from tollkeeper.chains.evm.chain import EvmChain
     from tollkeeper.chains.solana import SolanaChain
-    from tollkeeper.core.payer_proof import AuthorizationStanding
     from tollkeeper.core.payment_offers import OfferedPayment
+    from tollkeeper.core.purchases import AuthorizationStanding
     from tollkeeper.core.x402.verification import Reason
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.facilitator.client import Senders

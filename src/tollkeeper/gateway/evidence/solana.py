@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.solana import SolanaChain
     from tollkeeper.chains.solana.payment_lookup import PaymentUse
     from tollkeeper.chains.solana.reader import SolanaReader
-    from tollkeeper.core.payer_proof import AuthorizationStanding
+    from tollkeeper.core.purchases import AuthorizationStanding
     from tollkeeper.core.solana import SolanaTransfer
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.evidence.port import ExpectedTransfer

@@ -25,8 +25,7 @@ from tollkeeper.core.api.strict_json import parse_json
 from tollkeeper.core.json_types import JsonMapping, JsonObject
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
 from tollkeeper.core.networks import NETWORKS, normalise
-from tollkeeper.core.payer_proof import AuthorizationStanding
-from tollkeeper.core.purchases import NOT_ATTEMPTED
+from tollkeeper.core.purchases import NOT_ATTEMPTED, AuthorizationStanding
 from tollkeeper.core.settlement.states import UNKNOWN_PAYMENT
 from tollkeeper.core.wallets import family_of
 from tollkeeper.core.x402 import version2

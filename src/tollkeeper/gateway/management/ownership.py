@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.core.api.errors import ApiError, Code, login_required
 from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.http.client_addresses import rate_key
-from tollkeeper.storage.gateway.authority import Authority
+from tollkeeper.storage.gateway.paygates import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -66,9 +66,8 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.management.target_probe import TargetProbe
     from tollkeeper.gateway.management.uploads import Uploads
     from tollkeeper.gateway.traffic import Traffic
-    from tollkeeper.storage.gateway.authority import Authority
     from tollkeeper.storage.gateway.creations import CreationKey
-    from tollkeeper.storage.gateway.paygates import PayGates
+    from tollkeeper.storage.gateway.paygates import Authority, PayGates
 
 _MANAGEMENT_TOKEN_BYTES: Final = 32
 _STATES: Final = {"": None, "enabled": True, "disabled": False}

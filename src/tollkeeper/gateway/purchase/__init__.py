@@ -7,11 +7,11 @@ Promises:
 
 The states are `core.purchases.PurchaseState`; docs/architecture.md 3 has their table.
 
-Begin with `attempt`, one try from its terms to its grant. `service` says who waits for which attempt, and `decisions`
-what an answer of the facilitator decides. Then:
+Begin with `service`: an attempt from its terms to its grant, and who waits for which. `decisions` says what an answer
+of the facilitator decides, and what a buyer is told meanwhile. Then:
 
 - after a crash or a lost answer: `recovery`; after the grant: `monitor`; by the operator's hand: `manual_grant`;
 - instead of a settlement: `payer_proofs`;
-- what a buyer is told: `pending` (while others decide) and `refusals`;
+- what a buyer is refused with: `refusals`;
 - what a wallet is to sign: `unsigned_payments`.
 """

@@ -18,7 +18,7 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.purchases import SETTLEMENT_FAILED, Claim, PurchaseState, Terms, credit_token
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
-from tollkeeper.gateway.evidence.families import payments_of
+from tollkeeper.gateway.evidence.nodes import payments_of
 from tollkeeper.gateway.evidence.token_accounts import AccountChain
 from tollkeeper.storage.ledger.purchases import Paid
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.networks import Family
     from tollkeeper.core.paygates.model import PayGate
     from tollkeeper.core.settlement.reconciliation import ChainPayment
-    from tollkeeper.gateway.evidence.families import AnyChain
+    from tollkeeper.gateway.evidence.nodes import AnyChain
     from tollkeeper.storage.gateway.paygates import PayGates
     from tollkeeper.storage.ledger.purchase_rows import Purchase
     from tollkeeper.storage.ledger.purchases import Purchases

@@ -9,11 +9,13 @@ buyer is trusted. A failure may be taken back, too: so a sale that is void for o
 what it had, once its payment is made after all; and a claim that failed by a transaction, or by clocks alone, is a
 claim again: whether its payment was made for it, its key tells (`purchase.recovery`).
 What this module does not do: anything before the grant (`purchase.recovery`).
+`PurchaseParts` is what buying, waiting, watching and recovering have in common.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -26,10 +28,31 @@ from tollkeeper.gateway.facilitator.client import HubUnreachableError, Senders, 
 from tollkeeper.storage.ledger.purchase_rows import Look
 
 if TYPE_CHECKING:
-    from tollkeeper.gateway.facilitator.client import SettleAnswer
-    from tollkeeper.gateway.purchase.parts import PurchaseParts
+    from collections.abc import Callable
+
+    from tollkeeper.gateway.evidence.nodes import EvidenceNodes
+    from tollkeeper.gateway.facilitator.client import HubClient, SettleAnswer, Supported
     from tollkeeper.storage.ledger.purchase_rows import Purchase
-    from tollkeeper.storage.ledger.purchases import Purchases
+    from tollkeeper.storage.ledger.purchases import Purchases, TrustCaps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurchaseParts:
+    """Books, facilitator, evidence, and the gateway's own names.
+
+    `status_url`: the hub's public URL, where anybody can follow a payment. `cap`: what one payer may owe on trust.
+    """
+
+    purchases: Purchases
+    hub: HubClient
+    supported: Callable[[], Supported]
+    evidence: EvidenceNodes
+    clock_ms: Callable[[], int]
+    new_id: Callable[[], str]
+    cap: TrustCaps
+    gateway_url: str
+    status_url: str
+
 
 _PAGE: Final = 100
 _AT_ONCE: Final = 32

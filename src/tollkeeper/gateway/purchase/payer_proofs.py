@@ -22,9 +22,8 @@ import structlog
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.networks import NETWORKS, Family
-from tollkeeper.core.payer_proof import ends_soon
 from tollkeeper.core.payment_offers import require_valid_now
-from tollkeeper.core.purchases import Terms, terms_for
+from tollkeeper.core.purchases import Terms, ends_soon, terms_for
 from tollkeeper.core.solana import read_transfer
 from tollkeeper.core.solana.base58 import encode_key
 from tollkeeper.core.x402.version1 import PaymentKey
@@ -33,8 +32,8 @@ from tollkeeper.gateway.purchase.monitor import key_of
 from tollkeeper.storage.ledger.payer_proofs import Place
 
 if TYPE_CHECKING:
-    from tollkeeper.core.payer_proof import AuthorizationStanding
-    from tollkeeper.core.presented_payment import PresentedPayment
+    from tollkeeper.core.payment_offers import PresentedPayment
+    from tollkeeper.core.purchases import AuthorizationStanding
     from tollkeeper.gateway.open_gate import OpenGate
     from tollkeeper.gateway.purchase.decisions import PurchaseDecisions
     from tollkeeper.storage.ledger.payer_proofs import ShownPayments

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.evidence.port import PaymentFinding
     from tollkeeper.gateway.facilitator.client import SettleAnswer
-    from tollkeeper.gateway.purchase.parts import PurchaseParts
+    from tollkeeper.gateway.purchase.monitor import PurchaseParts
     from tollkeeper.storage.ledger.purchase_rows import Purchase
 
 # At a facilitator that is not ours: how long a look at the chain may take.

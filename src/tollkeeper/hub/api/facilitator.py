@@ -31,13 +31,12 @@ from tollkeeper.core.settlement.states import SettlementKind
 from tollkeeper.core.x402 import version2
 from tollkeeper.core.x402.verification import Check, Reason, form_checks
 from tollkeeper.core.x402.version1 import SCHEME, X402_VERSION, Payment
-from tollkeeper.hub.accounts import AnyAccount, enabled_assets, require_answers_for, require_reachable
 from tollkeeper.hub.api.answers import pending_body, refused_unread, settled_body, verdict_body
 from tollkeeper.hub.api.bodies import PendingSettlement, SupportedKind, SupportedKinds
 from tollkeeper.hub.api.gateway_signature import GatewaySignature
-from tollkeeper.hub.api.presence import caller_of
 from tollkeeper.hub.api.requests import (
     Headers,
+    caller_of,
     parse_asked,
     parse_kind,
     parse_kind_of_version_2,
@@ -46,7 +45,8 @@ from tollkeeper.hub.api.requests import (
     read_plain,
 )
 from tollkeeper.hub.api.withdrawal import settle_or_withdraw
-from tollkeeper.hub.log_throttle import LogThrottle
+from tollkeeper.hub.families import AnyAccount, enabled_assets, require_answers_for, require_reachable
+from tollkeeper.hub.refusals import LogThrottle
 from tollkeeper.hub.settlement.orders import Order, refusal, requirements_hash
 
 if TYPE_CHECKING:

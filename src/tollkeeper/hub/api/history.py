@@ -33,8 +33,14 @@ from tollkeeper.core.wallets import family_of, shown_address
 from tollkeeper.describing import route
 from tollkeeper.hub.api import operations
 from tollkeeper.hub.api.bodies import HistoryPage, OneTransaction, PaymentStatusBody, ShownTransaction
-from tollkeeper.storage.hub.history import HistoryQuery, list_history
-from tollkeeper.storage.hub.settlements import Settlement, find_named, find_payment, read_settlement
+from tollkeeper.storage.hub.settlements import (
+    HistoryQuery,
+    Settlement,
+    find_named,
+    find_payment,
+    list_history,
+    read_settlement,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

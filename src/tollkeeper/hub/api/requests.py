@@ -2,13 +2,20 @@
 
 What is missing or unreadable is a 400; an unsupported version, scheme, network or asset is not, because callers expect
 it as a reason. So is a payload of a scheme or network that we do not know: it is not even read.
+
+Does anybody wait for a settlement (contract 5.2; security 5: abandoned, never sent)?
+
+A server that settles serves only what it is told of. So for who has left nothing is begun, nor for who could be told of
+no outcome any more: the buyer would pay, and get nothing. What is signed goes its way, whoever leaves; its success
+is then nobody's yet, and goes to who asks again. Who named its request (`Idempotency-Key`) may leave: it asks again and
+is told the same. A trusted gateway's signature says itself until when its request may be begun.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.api.errors import invalid, missing
 from tollkeeper.core.http.prefer_header import preferred_wait_seconds
@@ -24,7 +31,12 @@ from tollkeeper.core.x402.version1 import (
     payment_body,
     requirements_body,
 )
-from tollkeeper.hub.settlement.requests import RequestedPayment, SettleOptions, canonical_hash
+from tollkeeper.hub.settlement.requests import CallerPresence, RequestedPayment, SettleOptions, canonical_hash
+
+if TYPE_CHECKING:
+    from litestar.types import HTTPScope
+
+    from tollkeeper.hub.api.gateway_signature import GatewaySignature
 
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 
@@ -160,3 +172,13 @@ def _wait_seconds(headers: Headers, version: int, *, confirm: bool) -> int:
 
 def _longest_wait_seconds(version: int) -> int:
     return SETTLE_HOLD_SECONDS if version == version2.VERSION else SETTLE_WAIT_SECONDS
+
+
+def caller_of(scope: HTTPScope, options: SettleOptions, signature: GatewaySignature, arrived_ms: int) -> CallerPresence:
+    """Return who made a request. Our own listener knows whether the caller has left; within the program nobody does.
+
+    A caller that may have left is taken for one that did: it is told that nothing was started, and asks again if it is
+    there all the same. Reverse proxies speak HTTP/1.0, and close their connection when their own caller leaves.
+    """
+    until_ms = None if signature.is_trusted else arrived_ms + options.patience_seconds * 1000
+    return CallerPresence(until_ms, scope["state"].get("may_have_left") if options.idempotency_key is None else None)

@@ -16,10 +16,10 @@ from tollkeeper.core.networks import Family, normalise
 from tollkeeper.core.solana.base58 import decode_key
 from tollkeeper.core.wallets import parse_address_of
 from tollkeeper.core.x402.version1 import PaymentKey
-from tollkeeper.hub.accounts import require_answers_for, require_reachable
 from tollkeeper.hub.api.bodies import PaymentStanding
 from tollkeeper.hub.api.facilitator import read_headers, read_object
 from tollkeeper.hub.api.gateway_signature import GatewaySignature
+from tollkeeper.hub.families import require_answers_for, require_reachable
 from tollkeeper.hub.refusals import unavailable
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from litestar.types import HTTPScope, Receive, Send
 
-    from tollkeeper.hub.accounts import AnyAccount
     from tollkeeper.hub.api.tenants import Askers
+    from tollkeeper.hub.families import AnyAccount
     from tollkeeper.hub.settlement.outcomes import SettlementRecords
 
 _NONCES: Final = {Family.EVM: re.compile("0x[0-9a-f]{64}"), Family.SOLANA: re.compile("[0-9a-f]{64}")}

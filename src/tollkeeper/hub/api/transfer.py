@@ -26,11 +26,10 @@ from tollkeeper.core.x402.version1 import (
     parse_payload,
     parse_uint256,
 )
-from tollkeeper.hub.accounts import enabled_assets, require_answers_for, require_reachable
 from tollkeeper.hub.api.answers import settled_body
 from tollkeeper.hub.api.facilitator import owned, read_headers, read_object
-from tollkeeper.hub.api.presence import caller_of
-from tollkeeper.hub.api.requests import parse_options
+from tollkeeper.hub.api.requests import caller_of, parse_options
+from tollkeeper.hub.families import enabled_assets, require_answers_for, require_reachable
 from tollkeeper.hub.settlement.orders import Order, refusal
 from tollkeeper.hub.settlement.requests import RequestedTransfer, canonical_hash
 
@@ -40,10 +39,9 @@ if TYPE_CHECKING:
     from litestar.types import HTTPScope, Receive, Send
 
     from tollkeeper.core.networks import Family
-    from tollkeeper.hub.accounts import AnyAccount
     from tollkeeper.hub.api.gateway_signature import GatewaySignature
     from tollkeeper.hub.api.tenants import Askers
-    from tollkeeper.hub.families import AnyOrder, FamilyDispatch
+    from tollkeeper.hub.families import AnyAccount, AnyOrder, FamilyDispatch
     from tollkeeper.hub.settlement.orders import SettleOutcome
     from tollkeeper.hub.settlement.requests import Asker, CallerPresence, SettleOptions
 

@@ -9,5 +9,5 @@ do the same for both: `account` (what the endpoints ask), `signer` (the keys), `
 
 - batches: `batch_window` gathers, `batch` makes the call, `retry_alone` signs a member once more by itself;
 - nonces: `nonce_lanes` fills, replaces and sends again;
-- `reorganisations` of told outcomes, and the `deployment` of our batcher.
+- the `deployment` of our batcher.
 """

@@ -35,13 +35,12 @@ if TYPE_CHECKING:
     from tollkeeper.chains.evm.chain import EvmChain, Fees
     from tollkeeper.core.api.errors import ApiError
     from tollkeeper.core.json_types import JsonObject
-    from tollkeeper.core.payer_proof import AuthorizationStanding
+    from tollkeeper.core.purchases import AuthorizationStanding
     from tollkeeper.core.x402.verification import EvmAsset
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
-    from tollkeeper.hub.admission import Admission
+    from tollkeeper.hub.admission import Admission, FeeBudget
     from tollkeeper.hub.evm.batch import BatchPlanner
     from tollkeeper.hub.evm.signer import NetworkSigner
-    from tollkeeper.hub.gas_budget import FeeBudget
     from tollkeeper.hub.settlement.requests import RequestedPayment, RequestedTransfer
     from tollkeeper.hub.signer_pool import SignerPool
 

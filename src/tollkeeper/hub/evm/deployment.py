@@ -24,7 +24,7 @@ from tollkeeper.chains.evm.receipts import quantity
 from tollkeeper.chains.rpc import Rpc, RpcError, RpcUnavailable
 from tollkeeper.core.evm.batches import DEPLOYER_ADDRESS, DEPLOYER_CODE_HASH
 from tollkeeper.core.evm.encoding import Transaction, checksum_address, keccak256, rlp_encode
-from tollkeeper.core.evm.fees import bounded_tip
+from tollkeeper.core.evm.signed_transactions import bounded_tip
 from tollkeeper.hub.signer_pool import PolicyError
 
 if TYPE_CHECKING:

@@ -20,10 +20,9 @@ from tollkeeper.core.x402.verification import Reason, chain_checks, signature_ch
 from tollkeeper.hub.evm.findings import EvmFindings
 from tollkeeper.hub.evm.retry_alone import SecondTry
 from tollkeeper.hub.evm.signing import EvmSigning, FeeTerms
-from tollkeeper.hub.settlement.balance import balance_beside
-from tollkeeper.hub.settlement.concurrent_payers import UNREAD
+from tollkeeper.hub.settlement.concurrent_payers import UNREAD, balance_beside
 from tollkeeper.hub.settlement.orders import PriorOutcome
-from tollkeeper.hub.settlement.sender import Sender
+from tollkeeper.hub.settlement.pipeline import Sender
 from tollkeeper.hub.settlement.transitions import expected_transfer
 from tollkeeper.storage.hub.transactions import next_nonce_of, open_lane
 
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.x402.version1 import Payment
     from tollkeeper.hub.evm.account import EvmAccount
     from tollkeeper.hub.evm.signing import EvmOrder
-    from tollkeeper.hub.settlement.family import Claimed, Outgoing
-    from tollkeeper.hub.settlement.parts import SettlementParts
+    from tollkeeper.hub.settlement.family import Claimed, Outgoing, SettlementParts
     from tollkeeper.hub.settlement.transitions import ProvenTransition
     from tollkeeper.storage.hub.payers import Overdrawn
     from tollkeeper.storage.hub.settlements import Settlement

@@ -1,7 +1,7 @@
 """Finds out what became of a settlement whose transfer is not seen where it was expected (security 5, A-09, F6, F22).
 
 One of the row's other transactions may have made it, one of our signers' that a restored backup forgot, or somebody
-else's; or none can make it any more. The facts are read here, the conclusion is `core.settlement.proof`'s, and writing
+else's; or none can make it any more. The facts are read here, the conclusion is `core.settlement.states`'s, and writing
 it down is the caller's. A row that contradicts the chain raises: it is set aside, with an alert.
 """
 
@@ -17,8 +17,7 @@ import structlog
 from tollkeeper.chains.evm.authorizations import TooFarBack
 from tollkeeper.chains.sightings import Sighting, Verdict
 from tollkeeper.core.evm.signed_transactions import asks_for, read_signed
-from tollkeeper.core.settlement.proof import AuthorizationEvidence, Conclusion, conclude
-from tollkeeper.core.settlement.states import Proof, State
+from tollkeeper.core.settlement.states import AuthorizationEvidence, Conclusion, Proof, State, conclude
 from tollkeeper.core.x402.verification import Reason
 from tollkeeper.hub.settlement.transitions import (
     Contradiction,
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.evm.signed_transactions import SignedTransaction
     from tollkeeper.hub.evm.account import EvmAccount
     from tollkeeper.hub.evm.retry_alone import SecondTry
-    from tollkeeper.hub.settlement.parts import SettlementParts
+    from tollkeeper.hub.settlement.family import SettlementParts
     from tollkeeper.storage.engine.database import Steps
 
 _LOG = structlog.get_logger("tollkeeper.hub")

@@ -18,8 +18,7 @@ import structlog
 
 from tollkeeper.chains.evm.chain import GasTooDear
 from tollkeeper.core.evm.encoding import Transaction
-from tollkeeper.core.evm.fees import raised
-from tollkeeper.core.evm.signed_transactions import read_signed
+from tollkeeper.core.evm.signed_transactions import raised, read_signed
 from tollkeeper.core.settlement.states import State
 from tollkeeper.hub.settlement.family import PoolView
 from tollkeeper.storage.hub.leases import LeaseLost
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.evm.chain import Fees
     from tollkeeper.hub.evm.account import EvmAccount
     from tollkeeper.hub.evm.signer import NetworkSigner
-    from tollkeeper.hub.settlement.parts import SettlementParts
+    from tollkeeper.hub.settlement.family import SettlementParts
     from tollkeeper.hub.signer_pool import Relayer
     from tollkeeper.storage.hub.leases import Lease
 

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from tollkeeper.core.x402.version1 import EvmPayload
     from tollkeeper.hub.evm.account import EvmAccount
     from tollkeeper.hub.evm.signer import NetworkSigner
+    from tollkeeper.hub.settlement.family import SettlementParts
     from tollkeeper.hub.settlement.orders import Order
-    from tollkeeper.hub.settlement.parts import SettlementParts
-    from tollkeeper.hub.settlement.sender import Sender
+    from tollkeeper.hub.settlement.pipeline import Sender
     from tollkeeper.hub.signer_pool import NamedSigner, Relayer
     from tollkeeper.storage.hub.claims import SettlementClaim
     from tollkeeper.storage.hub.settlements import Settlement

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.sightings import Submission
     from tollkeeper.core.api.errors import ApiError
     from tollkeeper.core.networks import Network
-    from tollkeeper.hub.admission import Admission
-    from tollkeeper.hub.gas_budget import FeeBudget
+    from tollkeeper.hub.admission import Admission, FeeBudget
 
 
 class SupportedAsset(Body):

@@ -2,6 +2,7 @@
 
 `flow` and `recovery` ask for them and know no chain. `hub.evm.family` and `hub.solana.family` implement them, with the
 same names in the same order. What a verb raises beside RpcUnavailable and StorageError is said at it.
+`SettlementParts` is what everything in a hub process that settles has in common.
 """
 
 from __future__ import annotations
@@ -10,21 +11,39 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tollkeeper.hub.settlement.account import AccountT, AccountT_contra, PayloadT
+from tollkeeper.storage.hub.settlements import reopen_all
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tollkeeper.chains.sightings import Sighting, Submission
     from tollkeeper.core.x402.verification import Reason
     from tollkeeper.core.x402.version1 import Payment
+    from tollkeeper.hub.membership import Membership
+    from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.settlement.orders import Order, PriorOutcome
     from tollkeeper.hub.settlement.transitions import ProvenTransition
     from tollkeeper.hub.signer_pool import NamedSigner, Relayer
+    from tollkeeper.storage.engine.database import Database
     from tollkeeper.storage.hub.claims import SettlementClaim
     from tollkeeper.storage.hub.payers import Overdrawn
     from tollkeeper.storage.hub.settlements import Settlement
     from tollkeeper.storage.hub.transactions import RawTransaction
+
+
+@dataclass(frozen=True, slots=True)
+class SettlementParts:
+    """Database, clock, this process among those that share the database, and metrics."""
+
+    database: Database
+    clock_ms: Callable[[], int]
+    membership: Membership
+    metrics: HubMetrics
+
+    async def reopen(self, rows: Sequence[Settlement], detail: str) -> int:
+        """Make rows pending again whose block is gone, in one commit; how many. Raises: StorageError."""
+        return await self.database.run(reopen_all(rows, self.membership.id, self.clock_ms(), detail))
 
 
 @dataclass(slots=True, eq=False)

@@ -41,10 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tollkeeper.core.x402.version1 import PaymentKey
-    from tollkeeper.hub.settlement.family import ChainFamily, Claimed
+    from tollkeeper.hub.settlement.family import ChainFamily, Claimed, SettlementParts
     from tollkeeper.hub.settlement.orders import Order
     from tollkeeper.hub.settlement.outcomes import SettlementRecords
-    from tollkeeper.hub.settlement.parts import SettlementParts
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 # The hash of no requirements: nobody is given a success for them.

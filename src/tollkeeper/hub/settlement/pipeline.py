@@ -3,6 +3,8 @@
 The same for the request that started a settlement and for the recovery that found it after a crash: what is stored
 decides, and every step is recorded before the next. FAILED is entered only with a proof; what nobody knows stays where
 it is.
+
+Hands stored transactions to the nodes, in tasks that no caller's leaving ends (contract 5.2; security F15).
 """
 
 from __future__ import annotations
@@ -26,10 +28,12 @@ from tollkeeper.storage.hub.settlements import Move, Moved, Settlement, move_all
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tollkeeper.hub.settlement.family import ChainFamily
+    from tollkeeper.hub.membership import Membership
+    from tollkeeper.hub.settlement.account import SettlingAccount
+    from tollkeeper.hub.settlement.family import ChainFamily, Outgoing, SettlementParts
     from tollkeeper.hub.settlement.orders import Order
-    from tollkeeper.hub.settlement.parts import SettlementParts
     from tollkeeper.hub.settlement.requests import CallerPresence
+    from tollkeeper.storage.hub.transactions import RawTransaction
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 SEND_SECONDS: Final = 5
@@ -146,3 +150,26 @@ class Pipeline(Generic[AccountT, PayloadT, TermsT]):
 def _tell(row: Settlement) -> None:
     if row.state is State.FAILED:
         _LOG.warning("settlement_failed", settlement=row.id, proof=row.proof, transaction=row.transaction_hash)
+
+
+class Sender:
+    """Sender of one process."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self._sending: set[asyncio.Task[Submission]] = set()
+
+    def send(self, account: SettlingAccount, outgoing: Outgoing) -> asyncio.Future[Submission]:
+        """Begin to send, once for all settlements of the transaction; the result is the node's answer."""
+        if outgoing.sent is None:
+            task = asyncio.get_running_loop().create_task(self._send(account, outgoing.raw))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+            outgoing.sent = task
+        return outgoing.sent
+
+    async def _send(self, account: SettlingAccount, raw: RawTransaction) -> Submission:
+        if not self._membership.is_current():
+            _LOG.error("not_sent_by_a_process_whose_lease_ended", transaction=raw.hash)
+            return Submission.UNCLEAR
+        return await account.chain.submit(raw.raw, raw.hash)

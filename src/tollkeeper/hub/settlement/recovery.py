@@ -39,9 +39,8 @@ if TYPE_CHECKING:
 
     from tollkeeper.chains.sightings import Sighting
     from tollkeeper.hub.settlement.account import SettlingAccount
-    from tollkeeper.hub.settlement.family import NetworkWatch
+    from tollkeeper.hub.settlement.family import NetworkWatch, SettlementParts
     from tollkeeper.hub.settlement.flow import SettlementFlow
-    from tollkeeper.hub.settlement.parts import SettlementParts
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from tollkeeper.storage.hub.settlements import Move
 
 if TYPE_CHECKING:
     from tollkeeper.chains.sightings import Sighting
-    from tollkeeper.core.settlement.proof import Depths
+    from tollkeeper.core.settlement.states import Depths
     from tollkeeper.storage.hub.settlements import Settlement
 
 

@@ -5,6 +5,6 @@ seen is FAILED only by proof: it was executed with an error, or its blockhash is
 
 Begin with `family`, whose verbs stand in the order of a settlement, as in `hub.evm.family`. Files of the same name do
 the same for both: `account` (what the endpoints ask), `signer` (the fee payers), `signing` (claim, co-sign, store),
-`findings` (what became of it), `watch` (what recovery looks after). Of this family alone is `finality`: what was
-confirmed is told, and watched until it is final. There are no nonces, no batches and no replacements.
+`findings` (what became of it), `watch` (what recovery looks after). What was confirmed is
+told, and watched until it is final. There are no nonces, no batches and no replacements.
 """

@@ -35,11 +35,10 @@ if TYPE_CHECKING:
     from tollkeeper.core.api.errors import ApiError
     from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.networks import Network
-    from tollkeeper.core.payer_proof import AuthorizationStanding
+    from tollkeeper.core.purchases import AuthorizationStanding
     from tollkeeper.core.solana import FeePolicy, SolanaAsset
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
-    from tollkeeper.hub.admission import Admission
-    from tollkeeper.hub.gas_budget import FeeBudget
+    from tollkeeper.hub.admission import Admission, FeeBudget
     from tollkeeper.hub.settlement.requests import RequestedPayment, RequestedTransfer
     from tollkeeper.hub.signer_pool import SignerPool
     from tollkeeper.hub.solana.signer import FeePayer

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from tollkeeper.chains.sightings import Submission, Verdict
 from tollkeeper.chains.solana import has_expired
-from tollkeeper.core.settlement.proof import LIFETIME_DOUBTED_SECONDS
-from tollkeeper.core.settlement.states import Proof, State
+from tollkeeper.core.settlement.states import LIFETIME_DOUBTED_SECONDS, Proof, State
 from tollkeeper.core.solana.base58 import encode_key
 from tollkeeper.core.solana.message import read_transaction
 from tollkeeper.core.x402.verification import Reason
@@ -22,7 +21,7 @@ from tollkeeper.storage.hub.settlements import Move
 from tollkeeper.storage.hub.transactions import transactions_of
 
 if TYPE_CHECKING:
-    from tollkeeper.hub.settlement.parts import SettlementParts
+    from tollkeeper.hub.settlement.family import SettlementParts
     from tollkeeper.hub.solana.account import SolanaAccount
     from tollkeeper.storage.hub.settlements import Settlement
     from tollkeeper.storage.hub.transactions import RawTransaction

@@ -11,20 +11,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tollkeeper.chains.solana import Lifetime, fee_lamports
-from tollkeeper.core.settlement.proof import LIFETIME_DOUBTED_SECONDS
+from tollkeeper.core.settlement.states import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana.base58 import encode
 from tollkeeper.core.x402.version1 import payment_body
 from tollkeeper.hub.settlement.family import Claimed, Outgoing
 from tollkeeper.hub.settlement.orders import new_settlement, require_awaited
-from tollkeeper.storage.hub.claim_bounds import Funds
-from tollkeeper.storage.hub.claims import ClaimedSettlement, NewSettlement, SettlementRequest, claim_and_sign
+from tollkeeper.storage.hub.claims import ClaimedSettlement, Funds, NewSettlement, SettlementRequest, claim_and_sign
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tollkeeper.core.solana import SolanaTransfer
+    from tollkeeper.hub.settlement.family import SettlementParts
     from tollkeeper.hub.settlement.orders import Order
-    from tollkeeper.hub.settlement.parts import SettlementParts
     from tollkeeper.hub.solana.account import SolanaAccount
     from tollkeeper.storage.hub.settlements import Settlement
 

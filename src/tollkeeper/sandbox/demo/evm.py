@@ -21,11 +21,20 @@ from tollkeeper.core.json_types import JsonMapping
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.logs import configure_logs
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.demo.narration import Narrator, StepFailed
 from tollkeeper.sandbox.demo.official_client import buy_officially, require_official_client
 from tollkeeper.sandbox.demo.official_version2 import play_in_version_2
 from tollkeeper.sandbox.demo.solana import play_on_solana
-from tollkeeper.sandbox.demo.story import CITY, CREDITS, PRICE_MICRO, Story, check_credits, check_history, check_refusal
+from tollkeeper.sandbox.demo.story import (
+    CITY,
+    CREDITS,
+    PRICE_MICRO,
+    Narrator,
+    StepFailed,
+    Story,
+    check_credits,
+    check_history,
+    check_refusal,
+)
 from tollkeeper.sandbox.running import parse_engine, say
 from tollkeeper.sandbox.stack import Options, open_sandbox
 from tollkeeper.sandbox.target import forecast

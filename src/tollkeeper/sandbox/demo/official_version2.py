@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tollkeeper.core.json_types import JsonObject
-from tollkeeper.sandbox.buyer import Answer
+from tollkeeper.sandbox.buyer import Answer, SolanaBuyer
 from tollkeeper.sandbox.demo.official_client import (
     buy_in_version_2,
     buy_in_version_2_on_solana,
     has_official_client_on_solana,
 )
 from tollkeeper.sandbox.demo.story import CITY, CREDITS, PRICE_MICRO, Story
-from tollkeeper.sandbox.solana.buyer import SolanaBuyer
 from tollkeeper.sandbox.stack import SOLANA
 from tollkeeper.sandbox.target import forecast
 
 if TYPE_CHECKING:
-    from tollkeeper.sandbox.demo.narration import Narrator
+    from tollkeeper.sandbox.demo.story import Narrator
 
 
 async def play_in_version_2(story: Story) -> None:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.json_types import JsonObject
 from tollkeeper.core.usdc import format_usdc
-from tollkeeper.sandbox.buyer import Answer
+from tollkeeper.sandbox.buyer import Answer, SolanaBuyer
 from tollkeeper.sandbox.demo.official_client import buy_officially_on_solana, has_official_client_on_solana
 from tollkeeper.sandbox.demo.story import CITY, CREDITS, PRICE_MICRO, Story, check_credits, check_history, check_refusal
-from tollkeeper.sandbox.solana.buyer import SolanaBuyer
 from tollkeeper.sandbox.stack import SOLANA
 from tollkeeper.sandbox.target import forecast
 

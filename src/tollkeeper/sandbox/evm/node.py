@@ -1,25 +1,71 @@
 """The embedded chain as a node: chain and JSON-RPC listener.
 
 `tollkeeper sandbox` runs it inside its own event loop.
+
+The sandbox chain's first state: the test token at base-sepolia's canonical USDC address, and funded test wallets.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from tollkeeper.api import clock_ms
+from tollkeeper.chains.evm.batcher import load_artifact
+from tollkeeper.core.evm.encoding import keccak256
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.sandbox.evm.chain import BASE_SEPOLIA_CHAIN_ID, EmbeddedChain
+from tollkeeper.sandbox.evm.engine import EngineAccount, GenesisAccount
 from tollkeeper.sandbox.evm.engines import open_engine
-from tollkeeper.sandbox.evm.genesis import sandbox_genesis
 from tollkeeper.sandbox.evm.rpc import evm_rpc_app
 from tollkeeper.sandbox.rpc_server import RpcServer
 from tollkeeper.sandbox.wallets import derive_wallets
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
     from tollkeeper.sandbox.evm.engine import EngineName
     from tollkeeper.sandbox.wallets import TestWallets
+
+USDC_ADDRESS: Final = NETWORKS["base-sepolia"].usdc.address
+TOKEN_NAME: Final = "USD Coin"  # noqa: S105 - no password; the specification's, so that a client written from it alone pays here
+WEI_PER_ETHER: Final = 10**18
+RELAYER_BALANCE_WEI: Final = 100 * WEI_PER_ETHER
+BUYER_BALANCE_MICRO: Final = 1_000_000_000
+_NAME_SLOT: Final = 0
+_BALANCES_SLOT: Final = 1
+_TOTAL_SUPPLY_SLOT: Final = 2
+
+
+def sandbox_genesis(wallets: TestWallets) -> dict[str, GenesisAccount]:
+    """The token with both buyers' 1,000 USDC; ether for the relayer and the faucet, a little for the others."""
+    balances = {wallet.address: BUYER_BALANCE_MICRO for wallet in (wallets.buyer, wallets.second_buyer)}
+    genesis = {USDC_ADDRESS: planted_token(balances)}
+    for wallet in (wallets.relayer, wallets.faucet):
+        genesis[wallet.address] = GenesisAccount(EngineAccount(balance=RELAYER_BALANCE_WEI), {})
+    return genesis
+
+
+def planted_token(balances_micro: Mapping[str, int], *, name: str = TOKEN_NAME) -> GenesisAccount:
+    """The test token as an account of the first state. `name` is its EIP-712 name too, at most 31 bytes."""
+    storage = {_NAME_SLOT: short_string(name), _TOTAL_SUPPLY_SLOT: sum(balances_micro.values())}
+    for holder, balance_micro in balances_micro.items():
+        storage[mapping_slot(holder, _BALANCES_SLOT)] = balance_micro
+    return GenesisAccount(EngineAccount(nonce=1, code=load_artifact("UsdcTestToken").runtime), storage)
+
+
+def mapping_slot(address: str, slot: int) -> int:
+    """The storage slot of `mapping[address]` for a mapping declared at `slot` (Solidity's layout)."""
+    return int.from_bytes(keccak256(bytes(12) + bytes.fromhex(address[2:]) + slot.to_bytes(32, "big")), "big")
+
+
+def short_string(text: str) -> int:
+    """The slot of a string of at most 31 bytes (Solidity's layout). Raises: ValueError where it is longer."""
+    encoded = text.encode()
+    if len(encoded) > 31:
+        msg = "a string in one slot has at most 31 bytes"
+        raise ValueError(msg)
+    return int.from_bytes(encoded.ljust(31, b"\0") + bytes([2 * len(encoded)]), "big")
 
 
 class EvmNode:

@@ -7,5 +7,5 @@ Promises:
 
 It runs in one event loop with the rest of the sandbox.
 
-Begin with `chain`, then `rpc`; `node` is both behind one port, with the WebSocket. `buyer` signs what a 402 asks.
+Begin with `chain`, then `rpc`; `node` is both behind one port, with the WebSocket.
 """

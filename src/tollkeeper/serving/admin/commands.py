@@ -14,7 +14,7 @@ from tollkeeper.storage.ledger.purchases import Purchases
 
 if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonObject
-    from tollkeeper.gateway.evidence.families import AnyChain
+    from tollkeeper.gateway.evidence.nodes import AnyChain
     from tollkeeper.serving.admin.socket import Carry
     from tollkeeper.serving.keys.encryption_keys import EncryptionKeys
     from tollkeeper.settings import Settings

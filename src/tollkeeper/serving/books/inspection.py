@@ -28,7 +28,7 @@ from tollkeeper.storage.urls import open_snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tollkeeper.core.settlement.difference import Difference
+    from tollkeeper.core.settlement.reconciliation import Difference
     from tollkeeper.settings import Settings
     from tollkeeper.storage.books.invariants import Found
     from tollkeeper.storage.engine.database import Database

@@ -22,8 +22,7 @@ from prometheus_client import CollectorRegistry, Counter
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.sightings import Expected, Verdict, require_agreement
 from tollkeeper.core.api.errors import ApiError
-from tollkeeper.core.settlement.difference import Difference
-from tollkeeper.core.settlement.reconciliation import BookedPayment, compare
+from tollkeeper.core.settlement.reconciliation import BookedPayment, Difference, compare
 from tollkeeper.serving.books.compared_chains import compared_chains
 from tollkeeper.settings import Role
 from tollkeeper.storage.books.reconciliation import Books, move_cursor, payments_in

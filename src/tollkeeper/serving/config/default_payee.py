@@ -21,7 +21,7 @@ from tollkeeper.settings import SettingProblem
 
 if TYPE_CHECKING:
     from tollkeeper.core.networks import Family
-    from tollkeeper.gateway.evidence.families import AnyChain
+    from tollkeeper.gateway.evidence.nodes import AnyChain
     from tollkeeper.settings import NetworkSettings, Settings
 
 _NAME: Final = "default_payment_address"

@@ -17,8 +17,8 @@ from tollkeeper.serving.nodes import chain_of, config_of
 from tollkeeper.settings import Role, SettingProblem
 
 if TYPE_CHECKING:
-    from tollkeeper.hub.accounts import AnyAccount
-    from tollkeeper.hub.signer_balance import SignerBalance
+    from tollkeeper.hub.families import AnyAccount
+    from tollkeeper.hub.signer_pool import SignerBalance
     from tollkeeper.settings import NetworkSettings, Settings
 
 # A node has ten seconds for each question, and an account is a few questions in a row.

@@ -17,9 +17,8 @@ import structlog
 
 from tollkeeper.api import clock_ms
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.keys.sealing import KeyRing
+from tollkeeper.core.keys.sealing import KeyRing, Sealing
 from tollkeeper.storage.engine.database import StorageError
-from tollkeeper.storage.engine.seals import Sealing
 from tollkeeper.storage.gateway.reseals import Resealing, forget_retired, keep_retired, lost_gates, retired_token_keys
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from tollkeeper.api import clock_ms
 from tollkeeper.core.api.strict_json import parse_json
 from tollkeeper.core.http.signatures import Algorithm, VerifyingKey
 from tollkeeper.core.keys.tokens import parse_jwks
-from tollkeeper.hub.log_throttle import LogThrottle
+from tollkeeper.hub.refusals import LogThrottle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from tollkeeper.serving.process.request_counts import BUCKETS, RequestCounts
+from tollkeeper.serving.http.access_log import BUCKETS, RequestCounts
 from tollkeeper.storage import StorageError
 from tollkeeper.storage.gateway.statistics import Statistics
 from tollkeeper.storage.hub.settlements import count_unfinished

@@ -1,4 +1,4 @@
-"""The process under the program: its descriptors, its memory, its imports, its counts.
+"""The process under the program: its descriptors, its memory, its imports.
 
 Promises:
 - A process takes as many descriptors as its system allows, and keeps some for itself, so that callers cannot take the
@@ -10,6 +10,5 @@ Promises:
 
 Nothing here knows a PayGate or a payment.
 
-Begin with `descriptors`. `request_counts` is what the access log counts and metrics tell; the process's life is in
-`serving.run`.
+Begin with `descriptors`. The process's life is in `serving.run`.
 """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.purchases import PARKED_SHOWN_MS
-from tollkeeper.core.settlement.difference import Difference
+from tollkeeper.core.settlement.reconciliation import Difference
 from tollkeeper.core.settlement.states import State, may_move
 from tollkeeper.storage.engine.queries import load_queries
 

@@ -7,8 +7,6 @@ Promises:
 
 A database is open, then closed. A program beside others is alive, silent, or ended by another one (`nodes`).
 
-Begin with `database`. `queries` loads the SQL, `migrations` says what the schema lacks, `locks` has the one order of
-locks, and `sequences` gives public ids. `seals` has the keys of what is sealed, and `private_files` makes files that
-are their owner's alone. `clock` is the one by which programs that share a database end what
-ends by time.
+Begin with `database`. It has the one order of locks, too. `queries` loads the SQL, `migrations` says what the schema
+lacks, and `private_files` makes files that are their owner's alone.
 """

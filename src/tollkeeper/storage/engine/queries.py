@@ -3,6 +3,10 @@
 The same files serve every engine, so what an engine must rewrite (PostgreSQL counts its parameters) is found here once,
 with string literals, quoted names, comments and `::` casts left alone. It does not check that the SQL is right; the
 tests of the stores prepare every statement.
+
+Public numeric ids: one row per sequence, dense as far as units commit (contract 1: ids are per table).
+
+A number that a unit took is given back when the unit is rolled back, so a refused request leaves no gap.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.storage.engine.database import Statement, Value
+from tollkeeper.storage.engine.database import Statement, Steps, Value, unit_of_work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,3 +151,14 @@ def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
         return f"${names.setdefault(token[0][1:], len(names) + 1)}"
 
     return _TOKEN.sub(replaced, sql), tuple(names)
+
+
+@unit_of_work
+def next_id(name: str) -> Steps[int]:
+    """Take the number after the last of a sequence, the first being 1.
+
+    Inside a unit: `number = yield from next_id("paygates")`.
+    """
+    rows = yield load_queries("sequences.sql").next_value(name=name)
+    value: int = rows[0]["value"]
+    return value

@@ -17,8 +17,8 @@ from tollkeeper.storage.engine.database import unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 
 if TYPE_CHECKING:
+    from tollkeeper.core.keys.sealing import Sealing
     from tollkeeper.storage.engine.database import Database, Row, Steps
-    from tollkeeper.storage.engine.seals import Sealing
 
 _Q: Final = load_queries("gateway.sql")
 

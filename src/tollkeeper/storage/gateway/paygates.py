@@ -2,6 +2,11 @@
 
 Payment addresses are sealed here on the way in and opened on the way out; a row that does not open is an error, never
 another address. Purchases and credits are in `storage.ledger.purchases`.
+
+Authority to change a PayGate, judged in the commit of the change (contract 3.2, 3.3).
+
+A request may wait for a name, a body or the disk behind its first judgement. By its commit its login may be over, or
+its gate somebody else's.
 """
 
 from __future__ import annotations
@@ -14,14 +19,14 @@ import msgspec
 
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.keys.sealing import place
+from tollkeeper.core.keys.tokens import invalid_token
 from tollkeeper.core.limits import FORMER_PRICE_SECONDS, SLUG_LENGTH
 from tollkeeper.core.paygates.fields import HeaderAuthMode, Recipient, random_slug
 from tollkeeper.core.paygates.model import Counters, FormerVersion, NewPayGate, PayGate, Trust, with_former_prices
-from tollkeeper.storage.engine.database import OURSELVES, unit_of_work
-from tollkeeper.storage.engine.locks import gate_to_change
+from tollkeeper.storage.auth import is_in_force
+from tollkeeper.storage.engine.database import OURSELVES, gate_to_change, unit_of_work
 from tollkeeper.storage.engine.nodes import note_change
-from tollkeeper.storage.engine.queries import load_queries
-from tollkeeper.storage.engine.sequences import next_id
+from tollkeeper.storage.engine.queries import load_queries, next_id
 from tollkeeper.storage.gateway.creations import CreationKey, Creations
 from tollkeeper.storage.gateway.file_rows import file_of_row, give_up_files, keep_file
 from tollkeeper.storage.gateway.secrets import PayGateSecrets
@@ -31,10 +36,27 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tollkeeper.core.json_types import JsonObject
+    from tollkeeper.core.keys.sealing import Sealing
     from tollkeeper.core.paygates.target_signing import HmacSecret
     from tollkeeper.storage.engine.database import Database, Row, Steps, Unit
-    from tollkeeper.storage.engine.seals import Sealing
-    from tollkeeper.storage.gateway.authority import Authority
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A caller's right. `session_id`: of a login of this database's, None for every other caller.
+
+    `judge` raises the refusal for a gate as it stands, with the hash of its management token.
+    """
+
+    session_id: str | None
+    judge: Callable[[PayGate, bytes | None], object]
+
+    @unit_of_work
+    def require_login(self) -> Steps[None]:
+        """Raises: INVALID_TOKEN once the login was ended."""
+        if self.session_id is not None and not (yield from is_in_force(self.session_id)):
+            raise invalid_token()
+
 
 T = TypeVar("T")
 _Q = load_queries("gateway.sql")

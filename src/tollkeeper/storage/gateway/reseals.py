@@ -20,9 +20,8 @@ from tollkeeper.storage.gateway.creations import creation_row
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from tollkeeper.core.keys.sealing import KeyRing
+    from tollkeeper.core.keys.sealing import KeyRing, Sealing
     from tollkeeper.storage.engine.database import Database, Row, Snapshot, Steps, Value
-    from tollkeeper.storage.engine.seals import Sealing
 
 _Q: Final = load_queries("sealing.sql")
 # Few, so that a page holds up the calls beside it for milliseconds.

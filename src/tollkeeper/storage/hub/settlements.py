@@ -3,6 +3,8 @@
 A transition is one `UPDATE .. WHERE state = :from AND version = :version AND fence = :fence` with its event in the same
 commit: of two who saw the same row one moves it, and whose row was taken over by another process moves nothing. What a
 transition means is decided in `hub`; claiming and signing are `claims`'.
+
+A wallet's settlements, page by page (specification 2.5, 4.3; contract 7).
 """
 
 from __future__ import annotations
@@ -406,3 +408,32 @@ async def count_unfinished(database: Database) -> dict[tuple[str, str], int]:
     """How many settlements have no final outcome, by network and state. Raises: StorageError."""
     rows = await database.read(_QUERIES.count_unfinished())
     return {(row["network"], row["state"]): row["settlements"] for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryQuery:
+    """Query for rows whose signer and/or recipient is `wallet`, of one network or ("") of all."""
+
+    wallet: str
+    as_signer: bool = True
+    as_recipient: bool = True
+    network: str = ""
+
+
+async def list_history(
+    database: Database, query: HistoryQuery, limit: int, offset: int
+) -> tuple[list[Settlement], int]:
+    """One page, newest first, and how many there are in all."""
+    total = await database.read(_QUERIES.count_history(**_history(query)), tenant=query.wallet)
+    page = _QUERIES.list_history(**_history(query), limit=limit, offset=offset)
+    rows = await database.read(page, tenant=query.wallet)
+    return [read_row(row) for row in rows], total[0]["total"]
+
+
+def _history(query: HistoryQuery) -> JsonObject:
+    return {
+        "wallet": query.wallet,
+        "as_signer": int(query.as_signer),
+        "as_recipient": int(query.as_recipient),
+        "network": query.network,
+    }

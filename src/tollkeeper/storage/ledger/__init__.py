@@ -9,7 +9,7 @@ The states of a purchase are `core.purchases.PurchaseState`. A call is DISPATCHE
 INTERRUPTED.
 
 Begin with `ledger` (the data plane's way, in batches), then `spends`. `purchases` has the other verbs: claim, grant,
-fail; `purchase_rows` what they take and give. `call_journal` and `open_calls` keep calls, and `interrupted_calls` ends
-what a dead process left open. `payer_proofs` spends by a proof. `reversals` are payments that were taken back or came
-back, and `quarantine` holds a sale that breaks an invariant.
+fail; `purchase_rows` what they take and give. `call_journal` and `open_calls` keep calls, and end those that a dead
+process left open. `payer_proofs` spends by a proof. `quarantine` has sales whose payment was taken back, and holds one
+that breaks an invariant.
 """

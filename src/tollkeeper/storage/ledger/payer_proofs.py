@@ -21,11 +21,10 @@ from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult, p
 from tollkeeper.storage.ledger.spends import HeldSpend, spend_one
 
 if TYPE_CHECKING:
-    from tollkeeper.core.payer_proof import AuthorizationStanding
+    from tollkeeper.core.keys.sealing import Sealing
     from tollkeeper.core.payment_offers import OfferedPayment
-    from tollkeeper.core.purchases import Terms
+    from tollkeeper.core.purchases import AuthorizationStanding, Terms
     from tollkeeper.storage.engine.database import Database, Statement, Steps
-    from tollkeeper.storage.engine.seals import Sealing
     from tollkeeper.storage.ledger.purchase_rows import Purchase
 
 _Q: Final = load_queries("gateway.sql")

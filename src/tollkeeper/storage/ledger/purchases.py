@@ -24,8 +24,7 @@ from tollkeeper.core.purchases import (
     Spend,
     Terms,
 )
-from tollkeeper.storage.engine.database import rows_of, unit_of_work
-from tollkeeper.storage.engine.locks import gates_as_they_are, purchases_to_change
+from tollkeeper.storage.engine.database import gates_as_they_are, purchases_to_change, rows_of, unit_of_work
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.ledger.first_purchase import (
     WITHOUT_LIMIT,
@@ -37,10 +36,10 @@ from tollkeeper.storage.ledger.first_purchase import (
     TrustCaps,
     book_grant,
 )
-from tollkeeper.storage.ledger.interrupted_calls import interrupt_calls
 from tollkeeper.storage.ledger.ledger import HeldSpend, Ledger
+from tollkeeper.storage.ledger.open_calls import interrupt_calls
 from tollkeeper.storage.ledger.purchase_rows import Look, Purchase, SpendRequest, SpendResult, purchase_from
-from tollkeeper.storage.ledger.reversals import count_again, revive, void_unpaid
+from tollkeeper.storage.ledger.quarantine import count_again, revive, void_unpaid
 from tollkeeper.storage.ledger.spends import (
     RestoredOftenError,
     look_of_payer,
@@ -52,9 +51,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tollkeeper.core.json_types import JsonObject
+    from tollkeeper.core.keys.sealing import Sealing
     from tollkeeper.core.x402.version1 import PaymentKey
     from tollkeeper.storage.engine.database import Database, Row, Steps
-    from tollkeeper.storage.engine.seals import Sealing
 
 __all__ = [
     "WITHOUT_LIMIT",

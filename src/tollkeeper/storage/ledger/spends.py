@@ -20,8 +20,15 @@ import msgspec
 
 from tollkeeper.core.purchases import GATE_DELETED, PARKED_SHOWN_MS, PurchaseState, Spend
 from tollkeeper.core.x402.version1 import PaymentKey
-from tollkeeper.storage.engine.database import ConstraintError, Statement, StorageError, unit_of_work
-from tollkeeper.storage.engine.locks import gates_as_they_are, purchases_to_change, purchases_to_spend
+from tollkeeper.storage.engine.database import (
+    ConstraintError,
+    Statement,
+    StorageError,
+    gates_as_they_are,
+    purchases_to_change,
+    purchases_to_spend,
+    unit_of_work,
+)
 from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.ledger import call_journal
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult, purchase_from

@@ -7,6 +7,6 @@ Promises:
 
 The file is locked, looked at, migrated, open, closed (`file`). Once it is lost, nothing is written (`watch`).
 
-Begin with `engine`. `batches` is its writing thread, `gil_yield` lends that the interpreter, `connections` opens what
-all of them use. `copy` makes and restores backups, `snapshot` is one state to read beside a running server.
+Begin with `engine`. `batches` is its writing thread, `connections` opens what
+all of them use. `copy` makes and restores backups.
 """

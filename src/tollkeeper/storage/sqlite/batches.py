@@ -3,12 +3,21 @@
 It knows no database: it is given jobs and a function that turns a list of jobs into as many outcomes. Each event loop
 is woken once per batch, not once per job. It never dies of an exception: what the function raises is every job's. While
 it has nothing to do, a loop may take its turn and do a job itself.
+
+Lends Python's interpreter to a thread that a busy event loop would starve (performance 2).
+
+A thread that waits for the interpreter gets it when the holder has kept it for a whole switch interval. A loop that is
+busy with short callbacks lets go of it many times in each interval, each time for less than a thread needs to wake, and
+so may keep a thread waiting for a second (measured: four connections that only fetched challenges held up every commit
+for 0.6 s). So while a loop waits for the thread it blocks for a moment every millisecond: until the thread has done its
+steps, or for as long as `longest_seconds`. An idle loop would have slept anyway.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import defaultdict
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -16,7 +25,6 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from tollkeeper.storage.engine.database import JobOutcome, StorageError
-from tollkeeper.storage.sqlite.gil_yield import GilYield
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,3 +188,46 @@ def answer_to(future: asyncio.Future[Any]) -> Callable[[JobOutcome], None]:
             future.set_result(outcome.result)
 
     return answer
+
+
+_EVERY_SECONDS: Final = 0.001
+_OPENING_SECONDS: Final = 0.00005  # what a sleeping thread needs to wake and take the interpreter
+
+
+class GilYield:
+    """State shared by one thread and the loops that wait for it."""
+
+    def __init__(self, longest_seconds: float) -> None:
+        self._longest_seconds = longest_seconds
+        self._at_rest = threading.Event()
+        self._at_rest.set()
+        self._waiting: dict[asyncio.AbstractEventLoop, int] = {}
+
+    def work(self) -> None:
+        """Said by the thread: from here on it needs the interpreter."""
+        self._at_rest.clear()
+
+    def rest(self) -> None:
+        """Said by the thread: it waits for the disk or for jobs."""
+        self._at_rest.set()
+
+    def expect(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Said in `loop`: one more of its jobs is with the thread."""
+        if loop in self._waiting:
+            self._waiting[loop] += 1
+        else:
+            self._waiting[loop] = 1
+            loop.call_later(_EVERY_SECONDS, self._lend, loop)
+
+    def answered(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
+        """Said in `loop`: `count` of its jobs have been answered."""
+        self._waiting[loop] -= count
+
+    def _lend(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._waiting[loop]:
+            del self._waiting[loop]
+            return
+        if self._at_rest.is_set():
+            time.sleep(_OPENING_SECONDS)
+        self._at_rest.wait(self._longest_seconds)
+        loop.call_later(_EVERY_SECONDS, self._lend, loop)

@@ -47,7 +47,7 @@ from tollkeeper.storage.sqlite.connections import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tollkeeper.storage.sqlite.gil_yield import GilYield
+    from tollkeeper.storage.sqlite.batches import GilYield
     from tollkeeper.storage.sqlite.watch import FileWatch
 
 T = TypeVar("T")
