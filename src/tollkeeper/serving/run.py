@@ -95,8 +95,8 @@ async def serve_until(settings: Settings, stop: asyncio.Event, reloading: Reload
 def leave_to_the_collector_what_comes() -> None:
     """Take what the start made out of the collector's rounds: it lives as long as the process.
 
-    A full round would walk all of it, 30 ms in which every caller waits.
+    A full round would walk all of it, 30 ms in which every caller waits. A last one here would cost a start as much,
+    and find some thirty objects.
     """
-    gc.collect()
     gc.freeze()
     collect_rarely()

@@ -4,6 +4,7 @@ An access token is a JWT signed with Ed25519 (`alg` EdDSA and no other) by the c
 checked against the clock that is passed in. A refresh token is 256 random bits, known to the store by its hash only.
 Whether the session behind a token still lives is the store's to say.
 """
+# ruff: noqa: PLC0415 - PyJWT brings half of `cryptography`, which no start needs: it comes with the first token
 
 from __future__ import annotations
 
@@ -15,7 +16,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from tollkeeper.core.api.errors import ApiError, Code
@@ -91,6 +91,8 @@ def new_claims(issuer: str, subject: str, session_id: str, token_id: str, now_ms
 
 def sign_access_token(keys: SigningKeys, claims: AccessClaims) -> str:
     """The JWT that says `claims`, signed by the current key."""
+    import jwt
+
     payload = {
         "iss": claims.issuer,
         "aud": AUDIENCE,
@@ -135,6 +137,8 @@ def is_over(token: str, now_ms: int) -> bool:
 
 
 def _unverified(token: str, claim: str) -> object:
+    import jwt
+
     try:
         return jwt.decode(_sane(token), options={"verify_signature": False}).get(claim)
     except (jwt.InvalidTokenError, ValueError):
@@ -193,6 +197,8 @@ def invalid_token() -> ApiError:
 
 def _verified_payload(token: str, keys: Mapping[str, Ed25519PublicKey]) -> JsonObject:
     """The payload, once header and signature are as this issuer makes them; claims are not looked at yet."""
+    import jwt
+
     try:
         header = jwt.get_unverified_header(_sane(token))
         # Exactly our header: no crit, jwk, jku or x5u to talk us into another key or another reading.

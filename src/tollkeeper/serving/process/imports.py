@@ -1,4 +1,7 @@
-"""Preparations of a process before it imports its thousand modules, to start sooner and smaller."""
+"""Preparations of a process before it imports its thousand modules, to start sooner and smaller.
+
+The rule beside them: what is heavy, and what a start does not need, is imported where it is first used.
+"""
 
 from __future__ import annotations
 
