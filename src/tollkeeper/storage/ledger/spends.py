@@ -41,9 +41,8 @@ if TYPE_CHECKING:
 _Q: Final = load_queries("gateway.sql")
 _BATCH: Final = load_queries("spending.sql")
 _ENCODE: Final = msgspec.json.Encoder().encode
-_LINE: Final = 0  # no purchase's number: the row of the journal
 _SPEND_KNOWN: Final = """
-SELECT number, remaining FROM spend_known(:node, :gate_ids, :gate_versions, :numbers, :counts, :now_ms, :calls, :ended)
+SELECT taken, lefts, line FROM spend_known(:node, :gate_ids, :gate_versions, :numbers, :counts, :now_ms, :calls, :ended)
 """
 UNAVAILABLE: Final = 503
 _UNKNOWN: Final = SpendResult(Spend.UNKNOWN)
@@ -214,7 +213,7 @@ def spend_known(known: KnownSpends, now_ms: int, *, is_alone: bool = False, is_w
     yield from call_journal.note_open(known.opened)
     count_of = Counter(calls.values())
     gates, numbers = sorted(known.gates), sorted(count_of)
-    rows = yield Statement(
+    rows = yield Statement(  # in columns: a row for each of many purchases costs more to read than to spend
         _SPEND_KNOWN,
         {
             "gate_ids": [gate_id for gate_id, _ in gates],
@@ -228,24 +227,25 @@ def spend_known(known: KnownSpends, now_ms: int, *, is_alone: bool = False, is_w
         instead=_spend_here(known, count_of, now_ms),
         is_whole=is_whole and not is_alone and not known.opened,
     )
-    left_of: dict[int, int] = {row["number"]: row["remaining"] for row in rows}  # after the last of its spends
-    line = left_of.pop(_LINE, 0)
-    return Spent([], _lefts(calls.values(), count_of, left_of), line)
+    spent = rows[0]
+    left_of: dict[int, int] = dict(zip(spent["taken"], spent["lefts"], strict=True))  # after the last of its spends
+    return Spent([], _lefts(calls.values(), count_of, left_of), spent["line"])
 
 
 @unit_of_work
 def _spend_here(known: KnownSpends, count_of: Counter[int], now_ms: int) -> Steps[list[Row]]:
-    """Spend as the function `spend_known` of PostgreSQL does, for an engine without: its rows are the same."""
+    """Spend as the function `spend_known` of PostgreSQL does, for an engine without: its row is the same."""
     calls = known.calls
     rows: list[Row] = []
     gates = yield _BATCH.standing_of_gates(wanted=_ENCODE([gate_id for gate_id, _ in known.gates]).decode())
     if known.gates == {(row["id"], row["version"]) for row in gates if row["deleted_ms"] is None}:
         rows = yield _BATCH.spend_known_credits(spent=_ENCODE(count_of).decode(), now_ms=now_ms)
-    if len(rows) < len(count_of):
-        taken = {row["number"] for row in rows}
-        calls = {call_id: number for call_id, number in calls.items() if number in taken}
+    taken = [row["number"] for row in rows]
+    if len(taken) < len(count_of):
+        there = set(taken)
+        calls = {call_id: number for call_id, number in calls.items() if number in there}
     line = yield from call_journal.write(calls, known.ended, {}, now_ms)
-    return [*rows, {"number": _LINE, "remaining": line}]
+    return [{"taken": taken, "lefts": [row["remaining"] for row in rows], "line": line}]
 
 
 def _lefts(numbers: Collection[int], count_of: Counter[int], left_of: dict[int, int]) -> list[int | None]:

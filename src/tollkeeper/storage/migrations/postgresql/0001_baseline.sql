@@ -555,22 +555,22 @@ BEGIN
     END IF;
 END $$;
 
--- What one commit takes of known purchases, and its row of the journal: the purchases whose credits were there, with what
--- is left, and 0 with the number of the row. Nothing is taken where a gate is not of this version any more.
--- Its plans are the same always, row by row by number: where the tables were never analysed (new, copied, upgraded) the
--- planner's guess reads `credits` whole for each spend, and to plan anew costs more than a small batch does.
+-- What one commit takes of known purchases, and the number of its row of the journal: the purchases whose credits were
+-- there, and what is left of each. Nothing is taken where a gate is not of this version any more.
+-- Its plans are the same always, row by row in the order of `numbers`, which is by number: so are the rows locked. Where
+-- the tables were never analysed (new, copied, upgraded) the planner's guess reads `credits` whole for each spend, and to
+-- plan anew costs more than a small batch does.
 CREATE FUNCTION spend_known(
     node text, gate_ids bigint[], gate_versions bigint[], numbers bigint[], counts bigint[], now_ms bigint, calls text,
-    ended text
-) RETURNS TABLE (number bigint, remaining bigint) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+    ended text, OUT taken bigint[], OUT lefts bigint[], OUT line bigint
+) LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
-#variable_conflict use_column
-DECLARE
-    taken bigint[] := '{}';
-    lefts bigint[] := '{}';
-    line bigint := 0;
 BEGIN
+    taken := '{}';
+    lefts := '{}';
+    line := 0;
     PERFORM require_node(node);
     PERFORM pg_advisory_xact_lock_shared(g.id) FROM unnest(gate_ids) AS g (id);
     IF (
@@ -582,7 +582,6 @@ BEGIN
             SELECT c.number FROM unnest(numbers, counts) AS w (number, spent)
             JOIN credits c ON c.number = w.number AND c.remaining = w.spent
         ) ORDER BY p.number FOR NO KEY UPDATE;
-        PERFORM c.number FROM credits c WHERE c.number = ANY (numbers) ORDER BY c.number FOR NO KEY UPDATE;
         WITH took AS (
             UPDATE credits AS c SET remaining = c.remaining - w.spent FROM unnest(numbers, counts) AS w (number, spent)
             WHERE c.number = w.number AND c.is_live = 1 AND c.token_used = 0 AND c.is_renamed = 0
@@ -601,6 +600,4 @@ BEGIN
         INSERT INTO call_journal AS j (written_ms, spent, ended, interrupted) VALUES (now_ms, calls, ended, '[]')
         RETURNING j.number INTO line;
     END IF;
-    RETURN QUERY SELECT t.number, t.remaining FROM unnest(taken, lefts) AS t (number, remaining)
-    UNION ALL SELECT 0::bigint, line;
 END $$;
