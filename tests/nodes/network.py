@@ -103,21 +103,28 @@ async def listening(serve: Callable[..., Awaitable[None]], address: str) -> Asyn
         await asyncio.gather(*running)
 
 
-def passing_on(address: str, port: int) -> AbstractAsyncContextManager[str]:
-    """The URL at which hosts reach what listens on this machine's own port."""
+def passing_on(
+    address: str, port: int, there: str = "127.0.0.1", goes_on: asyncio.Event | None = None
+) -> AbstractAsyncContextManager[str]:
+    """The URL at which hosts reach what listens at a port, of this machine's own unless told otherwise.
+
+    While `goes_on` is not set, nothing goes through, and nothing is told of it.
+    """
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
             while data := await reader.read(_CHUNK_BYTES):
+                if goes_on is not None:
+                    await goes_on.wait()
                 writer.write(data)
                 await writer.drain()
         writer.close()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there = await asyncio.open_connection("127.0.0.1", port)
+        upstream = await asyncio.open_connection(there, port)
         try:
-            await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
+            await asyncio.gather(pump(reader, upstream[1]), pump(upstream[0], writer))
         finally:
-            there[1].close()
+            upstream[1].close()
 
     return listening(serve, address)

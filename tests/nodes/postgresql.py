@@ -96,15 +96,18 @@ class Server:
         """Change a setting while it runs."""
         self.say(f"ALTER SYSTEM SET {name} = '{value}'", "SELECT pg_reload_conf()")
 
-    def kill(self) -> None:
-        """SIGKILL of the server and of all its children, as the machine's end would be."""
+    def send(self, sign: signal.Signals) -> None:
+        """Send a signal to the server and to all its children."""
         assert self.process is not None
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         for pid in (self.process.pid, *map(int, children)):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+            with suppress(ProcessLookupError):
+                os.kill(pid, sign)
+
+    def kill(self) -> None:
+        """End it and all its children at once, as the machine's end would be."""
+        assert self.process is not None
+        self.send(signal.SIGKILL)
         self.process.wait()
         (self.data / "postmaster.pid").unlink(missing_ok=True)
 

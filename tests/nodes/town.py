@@ -34,7 +34,7 @@ PORT: Final = 8402
 
 @dataclass(slots=True)
 class Target:
-    """What is sold. `calls` counts the requests with each id that came."""
+    """What is sold: the path that was asked for. `calls` counts the requests with each id that came."""
 
     url: str = ""
     calls: dict[str, int] = field(default_factory=dict)
@@ -48,7 +48,9 @@ class Target:
                 continue
             name = head.partition("\r\nx-request-id: ")[2].partition("\r\n")[0]
             self.calls[name] = self.calls.get(name, 0) + 1
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\nok")
+            path = head.split(" ", 2)[1]
+            told = f"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {len(path)}\r\n\r\n{path}"
+            writer.write(told.encode())
             await writer.drain()
 
 

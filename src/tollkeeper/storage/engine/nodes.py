@@ -78,7 +78,7 @@ class LivingNodes:
         self._beaten = self._steady_since = 0.0
         self._counted_until = 0.0
         self._wake = asyncio.Event()
-        self._learning = asyncio.Lock()
+        self._learning: asyncio.Task[bool] | None = None
         self.is_alone = True
 
     async def open(self) -> None:
@@ -168,19 +168,28 @@ class LivingNodes:
 
     async def catch_up(self) -> None:
         """Learn what others changed, unless that was done within the last second. Raises: StorageError."""
-        if not self.counts():
-            await self._learn()
+        for _ in range(2):  # a look that is under way may have begun too early
+            if not self.counts():
+                await self._learn()
 
     async def _learn(self) -> bool:
+        """Wait for the look that is under way, or begin one; tell whether there was anything.
+
+        All wait for the same one, so that a database that does not answer keeps each of them once.
+        """
+        if self._learning is None or self._learning.done():
+            self._learning = asyncio.ensure_future(self._forget_what_changed())
+        return await asyncio.shield(self._learning)
+
+    async def _forget_what_changed(self) -> bool:
         """Forget what others changed since the last look; tell whether there was anything."""
-        async with self._learning:
-            began = time.monotonic()
-            changes = await self._database.read(Statement(_CHANGES, {"seen": self._seen}))
-            if changes:
-                self._forget({row["slug"] for row in changes})
-                self._seen = changes[-1]["number"]
-            self._counted_until = began + COUNTED_SECONDS
-            return bool(changes)
+        began = time.monotonic()
+        changes = await self._database.read(Statement(_CHANGES, {"seen": self._seen}))
+        if changes:
+            self._forget({row["slug"] for row in changes})
+            self._seen = changes[-1]["number"]
+        self._counted_until = began + COUNTED_SECONDS
+        return bool(changes)
 
     async def _join_anew(self) -> None:
         """Join under the next name; until that is answered, nothing is written."""

@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonObject
     from tollkeeper.storage.engine.database import Statement
 
+# Callers are answered within five seconds. A server that is cut off says nothing: it is waited for longer than for one
+# that lives, which ends what takes too long by itself, by what is left of that.
 CONNECT_SECONDS: Final = 3.0
-WRITE_SECONDS: Final = 5.0
+STATEMENT_SECONDS: Final = 4.0
 LIST_SECONDS: Final = 10.0
+_SILENT_SECONDS: Final = 0.5
+ANSWER_SECONDS: Final = STATEMENT_SECONDS + _SILENT_SECONDS
 _IDLE_SECONDS: Final = 10.0
 _POOLED: Final = ("pgbouncer", "transaction")
 # Such a code is the statement's own fault: bad data, bad SQL, a limit of the program. Every other is the server's.
@@ -36,7 +40,7 @@ def options_of(url: str, *, seconds: float | None, is_read_only: bool = False) -
     dsn = urlunsplit(parts._replace(query=urlencode([word for word in words if word != _POOLED])))
     options: dict[str, Any] = {"dsn": dsn, "timeout": CONNECT_SECONDS, "target_session_attrs": "primary"}
     if seconds is not None:
-        options["command_timeout"] = seconds + 1  # a server that is cut off says nothing
+        options["command_timeout"] = seconds + _SILENT_SECONDS
     if is_pooled:
         return options | {"statement_cache_size": 0}
     settings = {

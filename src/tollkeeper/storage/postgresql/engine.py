@@ -20,9 +20,10 @@ from tollkeeper.places import Places
 from tollkeeper.storage.engine.database import JobOutcome, NotTakenError, StatementError, StorageError
 from tollkeeper.storage.postgresql.connections import (
     AGAIN,
+    ANSWER_SECONDS,
     CONNECT_SECONDS,
     LIST_SECONDS,
-    WRITE_SECONDS,
+    STATEMENT_SECONDS,
     fault_of,
     options_of,
 )
@@ -53,7 +54,7 @@ class _Pools:
     """Pools of one event loop: one to write, and one to read, which the server lets write nothing."""
 
     def __init__(self, url: str) -> None:
-        self.writing = _pool(options_of(url, seconds=WRITE_SECONDS))
+        self.writing = _pool(options_of(url, seconds=STATEMENT_SECONDS))
         self.reading = _pool(options_of(url, seconds=LIST_SECONDS, is_read_only=True))
         self.lists = Places(_LISTS_AT_ONCE)
 
@@ -79,7 +80,7 @@ class PostgresqlDatabase:
         """Read by a connection that cannot write. A tenant has one list at a time."""
         del is_short  # no look-up is quicker than the way to the server
         if tenant is None:
-            return await self._read(statement)
+            return await self._read(statement, ANSWER_SECONDS)
         lists = self._here().lists
         await lists.take(tenant)
         try:
@@ -87,9 +88,9 @@ class PostgresqlDatabase:
         finally:
             lists.give_back(tenant)
 
-    async def _read(self, statement: Statement) -> list[Row]:
+    async def _read(self, statement: Statement, seconds: float | None = None) -> list[Row]:
         async with _lent(self._here().reading) as connection:
-            return await _rows(connection, statement)
+            return await _rows(connection, statement, seconds=seconds)
 
     async def run(self, unit: Unit[T], *, is_short: bool = False) -> T:
         """Run the unit in a task of its own, which outlives its caller."""
@@ -208,17 +209,20 @@ async def _lent(pool: asyncpg.Pool) -> AsyncIterator[_Connection]:
             await pool.release(connection, timeout=CONNECT_SECONDS)
 
 
-async def _rows(connection: _Connection, statement: Statement, node: str | None = None) -> list[Row]:
-    """The rows of a statement. Raises: as `fault_of` says; AGAIN."""
+async def _rows(
+    connection: _Connection, statement: Statement, node: str | None = None, seconds: float | None = None
+) -> list[Row]:
+    """The rows of a statement, within so many seconds or the pool's. Raises: as `fault_of` says; AGAIN."""
     try:
         sql, values = said(statement, node)
     except KeyError as error:
         raise StatementError(f"no value for {error}") from error
     try:
-        return [dict(record) for record in await connection.fetch(sql, *values)]
+        return [dict(record) for record in await connection.fetch(sql, *values, timeout=seconds)]
     except AGAIN:
         raise
     except Exception as error:
+        _leave_silent(connection, error)
         fault = fault_of(error, statement)
         if not isinstance(fault, (StatementError, NotTakenError)):
             logger.warning("the database cannot be reached: %s", type(error).__name__)
@@ -231,7 +235,14 @@ async def _say(connection: _Connection, words: str) -> None:
     except AGAIN:
         raise
     except Exception as error:
+        _leave_silent(connection, error)
         raise fault_of(error, None) from error
+
+
+def _leave_silent(connection: _Connection, error: Exception) -> None:
+    """Close the connection to a server that did not answer: it would not answer what ends its statement either."""
+    if isinstance(error, TimeoutError):
+        connection.terminate()
 
 
 def _require_transaction(connection: _Connection, unit: Unit[Any]) -> None:
