@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from tollkeeper.core.http import heads
 from tollkeeper.core.http.forwarding import Header
-from tollkeeper.core.http.heads import ANSWER_RULES, REQUEST_RULES, answer_lines, end_to_end, read_headers
+from tollkeeper.core.http.heads import (
+    ANSWER_SHAPES,
+    REQUEST_SHAPES,
+    BodyEnd,
+    ResponseFraming,
+    ResponseHead,
+    answer_lines,
+)
 
 
 def passed_on(headers: list[Header], withheld: frozenset[bytes] = frozenset()) -> list[Header]:
     """What a target is sent of a caller's headers. Raises: HeaderError."""
-    header, lines = read_headers(headers, REQUEST_RULES)
-    return pairs_of(b"".join(end_to_end(lines, header.get(b"connection", b""), withheld)))
+    shape = REQUEST_SHAPES[tuple(name for name, _ in headers)]
+    values = shape.stripped([value for _, value in headers])
+    return pairs_of(heads.passed_on(shape, values, shape.header(values).get(b"connection", b""), withheld)[0])
 
 
 def told(headers: list[Header]) -> tuple[list[Header], bool]:
     """What a caller is sent of a target's headers, and whether a `Date` is among it. Raises: HeaderError."""
-    lines, has_date = answer_lines(*read_headers(headers, ANSWER_RULES))
-    return pairs_of(b"".join(lines)), has_date
+    names = tuple(name for name, _ in headers)
+    shape = ANSWER_SHAPES[names]
+    values = shape.stripped([value for _, value in headers])
+    whole = ResponseFraming(BodyEnd.LENGTH, 0)
+    lines, names = answer_lines(ResponseHead(200, names, values, shape, shape.header(values), whole), values)
+    return pairs_of(lines), b"date" in names
 
 
 def pairs_of(lines: bytes) -> list[Header]:

@@ -13,10 +13,10 @@ from uvicorn.server import Server
 
 from tests.edge.callers import Listening, render
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.http.heads import ResponseHead, answer_lines, end_to_end
+from tollkeeper.core.http.heads import RequestHead, ResponseHead, answer_lines, passed_on
 from tollkeeper.core.http.target_addresses import TargetUrl
 from tollkeeper.core.http.timeouts import Patience
-from tollkeeper.edge.server.call import InboundCall
+from tollkeeper.edge.server.call import AnsweredAtOnce, AnsweredRequest, InboundCall
 from tollkeeper.edge.server.protocol_class import strict_protocol
 from tollkeeper.edge.target.addresses import Resolver
 from tollkeeper.edge.target.forwarder import Forwarder
@@ -55,8 +55,8 @@ class Relayed:
 
     def on_answer(self, head: ResponseHead, body: list[bytes] | SpooledBody, size_bytes: int) -> None:
         self.answered.append(head.status)
-        kept, has_date = answer_lines(head.header, head.lines)
-        lines = b"".join(kept)
+        lines, names = answer_lines(head, head.values)
+        has_date = b"date" in names
         if isinstance(body, list):
             self.call.answer_parts(head.status, lines, body, size_bytes, has_date=has_date)
         else:
@@ -90,6 +90,9 @@ class Calls:
     def takes(self, target: bytes) -> bool:
         return target.startswith(b"/call")
 
+    def at_once(self, head: RequestHead, peer: str) -> AnsweredAtOnce | None:
+        """Nothing: what is tested here is a call."""
+
     def begin(self, call: InboundCall) -> None:
         self.begun.append(call)
         call.on_gone = self._gone
@@ -113,7 +116,7 @@ class Calls:
         else:
             call.body_to(Collected(call))
 
-    def ended(self, call: InboundCall) -> None:
+    def ended(self, call: AnsweredRequest) -> None:
         self.ends.append(call.status)
 
     def _gone(self) -> None:
@@ -146,7 +149,7 @@ class Calls:
         length = call.head.content_length
         framing = b"transfer-encoding: chunked\r\n" if length is None else b"content-length: %d\r\n" % length
         host = self.target.authority.encode()
-        lines = b"".join(end_to_end(call.head.lines, call.head.header.get(b"connection", b"")))
+        lines, _ = passed_on(call.head.shape, call.head.values, call.head.header.get(b"connection", b""))
         head = b"%b / HTTP/1.1\r\nhost: %b\r\n%b%b\r\n" % (call.method.encode(), host, lines, framing)
         body = b"" if length == 0 else call
         relay = self.forwarder.relay(

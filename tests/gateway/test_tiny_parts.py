@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from tollkeeper.core.http.heads import RequestHead
+from tollkeeper.core.http.heads import read_head
 from tollkeeper.core.shares import Shares
 from tollkeeper.edge.server.call import BodySink, Connection, InboundCall
 from tollkeeper.edge.shared.deadlines import Deadlines
@@ -45,7 +45,7 @@ class Collected:
 
 def of_call() -> Callable[[bytes], None]:
     """A request's body that nobody has asked for yet."""
-    head = RequestHead("POST", b"/a", [], {}, [], None)
+    head = read_head(b"POST", b"/a", "1.1", [(b"host", b"127.0.0.1"), (b"transfer-encoding", b"chunked")])
     return InboundCall.accepted(cast("Connection", None), cast("object", None), head).feed  # type: ignore[arg-type] # not asked
 
 

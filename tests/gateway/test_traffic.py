@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from structlog.testing import capture_logs
 
-from tollkeeper.core.http.heads import RequestHead
+from tollkeeper.core.http.heads import read_head
 from tollkeeper.core.keys.sealing import KeyRing, Sealing
 from tollkeeper.core.paygates.model import CreateDefaults, parse_create
 from tollkeeper.core.paygates.statistics import HOUR_MS, Kept
@@ -30,7 +30,7 @@ NEW: Final = parse_create(
 
 def request(name: str) -> InboundCall:
     """A request whose id is this."""
-    head = RequestHead("GET", b"/slug", [], {}, [], 0)
+    head = read_head(b"GET", b"/slug", "1.1", [(b"host", b"127.0.0.1")])
     call = InboundCall.accepted(cast("Connection", None), cast("CallHandler", None), head)
     call.request_id = name
     return call

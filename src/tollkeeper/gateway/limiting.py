@@ -21,7 +21,7 @@ from tollkeeper.core.http.rate_limits import Rate, RateLimiter, rate_headers, ra
 from tollkeeper.core.x402.version2 import PAYMENT_HEADERS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -83,7 +83,17 @@ class UnpaidLimit:
 
     def _count(self, call: InboundCall) -> bytes:
         """Return the header lines that tell how the address stands by now; it is counted, unless it is our own."""
-        if not (key := rate_key(self.client_of(call))):
+        return self._counted(rate_key(self.client_of(call)))
+
+    def unpaid(self, peer: str, header: Mapping[bytes, bytes]) -> bytes | None:
+        """A request that shows nothing is told to pay: return the lines as above; None where it is to be refused."""
+        key = rate_key(self.clients.behind(peer, header.get(b"x-forwarded-for", b"")))
+        if self.owing and self._owed.is_over(key, time.monotonic_ns()):
+            return None
+        return self._counted(key)
+
+    def _counted(self, key: str) -> bytes:
+        if not key:
             return b""
         counted = self._owed.count(key, time.monotonic_ns())
         return b'%bratelimit: "unpaid";r=%d;t=%d\r\n' % (self._policy, *counted) if self._policy else b""
@@ -115,7 +125,7 @@ class UnpaidLimit:
 
     def client_of(self, call: InboundCall) -> str:
         """Return the address of the call's client."""
-        return self.clients.of(call.peer, call.head.headers) if self.clients.has_proxies else call.peer
+        return self.clients.behind(call.peer, call.head.header.get(b"x-forwarded-for", b""))
 
 
 class ApiLimits:

@@ -57,6 +57,20 @@ def gate_wire(gate: PayGate, target: TargetUrl, public_url: str) -> GateWire:
     return GateWire(path, lines + header_lines(owners), withheld, gate.secrets, locations.own_names, locations)
 
 
+class ReadyChallenge:
+    """The 402 of a gate as it is within one millisecond, but for what differs from answer to answer.
+
+    `start`, how the caller's address stands, `middle`, the request id, `end`: in this order. `methods` get it.
+    """
+
+    __slots__ = ("end", "made_ms", "methods", "middle", "start")
+
+    def __init__(self) -> None:
+        self.made_ms = -1
+        self.methods: frozenset[str] = frozenset()
+        self.start = self.middle = self.end = b""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenGate:
     """A gate ready to be called: its target taken apart, its challenge made. One that sells a file has no target.
@@ -79,6 +93,7 @@ class OpenGate:
     takes_header: bool
     is_of_wallets: bool
     is_deleted: bool = False
+    ready: ReadyChallenge = field(default_factory=ReadyChallenge)
 
     @property
     def sells(self) -> bool:

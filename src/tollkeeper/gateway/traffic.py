@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.api.errors import Code
     from tollkeeper.core.paygates.statistics import Kept
-    from tollkeeper.edge.server.call import InboundCall
+    from tollkeeper.edge.server.call import AnsweredAtOnce, InboundCall
     from tollkeeper.storage.gateway.statistics import Statistics
     from tollkeeper.storage.ledger.purchases import Purchases
 
@@ -90,7 +90,7 @@ class Traffic:
             counts = self._counts[gate_id] = [0, 0, 0]
         return counts
 
-    def challenged(self, gate_id: int, call: InboundCall) -> None:
+    def challenged(self, gate_id: int, call: InboundCall | AnsweredAtOnce) -> None:
         """A 402 was answered to a request without payment, or with one that is used up."""
         now_ms = self._clock_ms()
         hour = self._hour(gate_id, now_ms)

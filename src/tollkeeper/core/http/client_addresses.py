@@ -33,9 +33,12 @@ class ClientAddresses:
 
     def of(self, peer: str, headers: Iterable[tuple[bytes, bytes]]) -> str:
         """The client's address; `peer` is the connection's, header names are in lower case."""
+        return self.behind(peer, b",".join([value for name, value in headers if name == _HEADER]))
+
+    def behind(self, peer: str, forwarded_for: bytes) -> str:
+        """The client's address; `forwarded_for` are all values of `X-Forwarded-For`, with commas between."""
         if not self._trusted:
             return peer
-        forwarded_for = b",".join([value for name, value in headers if name == _HEADER])
         # Anybody may write the left of it, at any length: that must not fill the memory of the cache.
         find = self._behind if len(forwarded_for) <= _REMEMBERED_BYTES else self._find
         return find(peer, forwarded_for)

@@ -1,7 +1,8 @@
-"""Heads of requests and of responses: one loop over the headers, then the rules beyond those of the parser.
+"""Heads of requests and of responses: what their names say, then the rules beyond those of the parser.
 
-The loop judges, notes and copies each header, for callers' heads and targets' alike. A rule is found by the name as it
-was sent, and made once for each spelling, so that no pass goes by the head's bytes. Where two readers of one message
+A head's names, in their order, are its shape: what is noted, what is passed on, what may not be there. A shape is
+judged once, for callers' heads and targets' alike, because each client sends its own again and again; values are put
+into it, so that no pass goes over the headers of a call. Where two readers of one message
 could disagree (about its length, its host, its payment, its path) the message is refused, never repaired (security
 A-40, A-42): llhttp refuses bare line feeds, folded lines, both lengths at once and broken chunks, `judge_request_head`
 and `judge_response_head` the rest. Pure: the parser has cut the head into pairs, and let no value pass that could break
@@ -21,12 +22,17 @@ from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.forwarding import NAME_REMEMBERED_BYTES, Header, guards, name_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 _NAMES_MAX: Final = 4096  # callers invent names
-_LINE_END: Final = b"\r\n"
+_SHAPES_MAX: Final = 1024  # a few KiB each
+_SHAPE_NAMES_MAX: Final = 48
 _ONCE: Final = frozenset({b"content-length", b"content-type", b"expect", b"host", b"transfer-encoding"})
 _NAMES_NOTHING: Final = frozenset({b"", b"close", b"keep-alive"})  # of `Connection`: no other header
+# Of a request: what follows it, or what becomes of its connection.
+_NOT_PLAIN: Final = frozenset(
+    {b"connection", b"content-length", b"expect", b"proxy-connection", b"transfer-encoding", b"upgrade"}
+)
 _LENGTHS: Final = frozenset({b"content-length", b"transfer-encoding"})
 _LISTS: Final = frozenset({b"connection", b"upgrade", b"x-forwarded-for"})  # noted with all of their values
 _LISTS_OF_ANSWERS: Final = frozenset({b"connection", b"content-type", b"keep-alive"})
@@ -53,12 +59,12 @@ class HeaderError(Exception):
 class HeaderRule:
     """The rule for a header of one spelling, which is noted under `name`.
 
-    `start` begins its line where it `is_passed_on`. One that `is_free` may be there any number of times, and its last
-    value is noted. Of the others one `is_never` there in this spelling, one `is_once`, and of any other the values are
-    noted as one list.
+    `start` begins its line where it `is_passed_on`. One that `is_never` is refused in this spelling, one that
+    `is_once` where it is there twice; of one that `is_list` all values are noted, of any other the last. `is_proof`:
+    it shows a payment, a credit token or a login.
     """
 
-    __slots__ = ("is_free", "is_never", "is_once", "is_passed_on", "name", "start")
+    __slots__ = ("is_list", "is_never", "is_once", "is_passed_on", "is_proof", "name", "start")
 
     def __init__(
         self,
@@ -69,12 +75,12 @@ class HeaderRule:
         is_never: bool = False,
         is_once: bool = False,
         is_list: bool = False,
+        is_proof: bool = False,
     ) -> None:
         self.name = name
         self.start = line_name + b": "
         self.is_passed_on = is_passed_on
-        self.is_never, self.is_once = is_never, is_once
-        self.is_free = not (is_never or is_once or is_list)
+        self.is_never, self.is_once, self.is_list, self.is_proof = is_never, is_once, is_list, is_proof
 
 
 class HeaderRules(dict[bytes, HeaderRule]):
@@ -93,40 +99,76 @@ class HeaderRules(dict[bytes, HeaderRule]):
         return rule
 
 
-def read_headers(sent: Iterable[Header], rules: HeaderRules) -> tuple[dict[bytes, bytes], list[bytes]]:
-    """Return each header once by its name in lower case, and the lines that are passed on, in three parts each.
+class HeadShape:
+    """What the names of a head say, in the order in which they came; of its values it knows nothing.
 
-    What stands behind a value is no part of it (RFC 9110 5.5); what stands before it the parser leaves out. By a
-    transfer encoding as it came goes the parser, and whoever judges it as well. Raises HeaderError.
+    `names` are those under which the values are noted; `passed` has the names that are passed on, `places` where they
+    stand. `has_proof`: a payment, a token or a login is shown; `is_plain`: no header is about the connection or a body.
     """
-    header: dict[bytes, bytes] = {}
-    lines: list[bytes] = []
-    for name, value in sent:
-        rule = rules[name]
-        if rule.is_free:
-            value = value.rstrip(b" \t")  # noqa: PLW2901 - the same one
-            header[rule.name] = value
-        else:
-            value = _decisive(rule, value, header)  # noqa: PLW2901 - the same one
-        if rule.is_passed_on:
-            lines += rule.start, value, _LINE_END
-    return header, lines
+
+    __slots__ = ("_lines", "_lists", "_starts", "_unstripped", "has_proof", "is_plain", "names", "passed", "places")
+
+    def __init__(self, sent: tuple[bytes, ...], rules: HeaderRules) -> None:
+        """Judge the names. Raises HeaderError."""
+        found = [rules[name] for name in sent]
+        self.names = names = tuple(rule.name for rule in found)
+        for rule in found:
+            if rule.is_never:
+                raise HeaderError("a header has a name that some read as another one, by which much is decided")
+            if rule.is_once and names.count(rule.name) > 1:
+                raise HeaderError(f"the header {rule.name.decode('ascii')} is there twice")
+        self.places = tuple(place for place, rule in enumerate(found) if rule.is_passed_on)
+        self.passed = tuple(names[place] for place in self.places)
+        self._starts = tuple(rule.start for rule in found)
+        # Of a value that is not passed on no byte is written.
+        self._lines = b"".join(
+            [rule.start.replace(b"%", b"%%") + b"%b\r\n" if rule.is_passed_on else b"%.0b" for rule in found]
+        )
+        self._lists = tuple({rule.name for rule in found if rule.is_list and names.count(rule.name) > 1})
+        self._unstripped = names.index(b"transfer-encoding") if b"transfer-encoding" in names else -1
+        self.has_proof = any(rule.is_proof for rule in found)
+        self.is_plain = _NOT_PLAIN.isdisjoint(names)
+
+    def header(self, values: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return each header once, by its name in lower case."""
+        header = dict(zip(self.names, values, strict=True))
+        for name in self._lists:
+            header[name] = b", ".join([value for one, value in zip(self.names, values, strict=True) if one == name])
+        return header
+
+    def stripped(self, values: list[bytes]) -> list[bytes]:
+        """Return the values without what stands behind them, which is no part of them (RFC 9110 5.5).
+
+        By a transfer encoding as it came goes the parser, and whoever judges it as well.
+        """
+        stripped = [value.rstrip(b" \t") for value in values]
+        if self._unstripped >= 0:
+            stripped[self._unstripped] = values[self._unstripped]
+        return stripped
+
+    def lines(self, values: Sequence[bytes]) -> bytes:
+        """Return the lines that are passed on."""
+        return self._lines % (*values,)
+
+    def line(self, place: int, value: bytes) -> bytes:
+        """Return one line."""
+        return b"%b%b\r\n" % (self._starts[place], value)
 
 
-def _decisive(rule: HeaderRule, value: bytes, header: dict[bytes, bytes]) -> bytes:
-    """Note what more hangs on than on others; returns its value."""
-    key = rule.name
-    if rule.is_never:
-        raise HeaderError("a header has a name that some read as another one, by which much is decided")
-    if key != b"transfer-encoding":
-        value = value.rstrip(b" \t")
-    if key not in header:
-        header[key] = value
-    elif rule.is_once:
-        raise HeaderError(f"the header {key.decode('ascii')} is there twice")
-    else:
-        header[key] += b", " + value
-    return value
+class HeadShapes(dict[tuple[bytes, ...], HeadShape]):
+    """The shapes by all names of a head, as they were sent: what one client sends each time is judged once."""
+
+    def __init__(self, rules: HeaderRules) -> None:
+        super().__init__()
+        self._rules = rules
+
+    def __missing__(self, sent: tuple[bytes, ...]) -> HeadShape:
+        shape = HeadShape(sent, self._rules)
+        if len(sent) <= _SHAPE_NAMES_MAX and max(map(len, sent), default=0) <= NAME_REMEMBERED_BYTES:
+            if len(self) >= _SHAPES_MAX:
+                self.clear()
+            self[sent] = shape
+        return shape
 
 
 def _request_rule(name: bytes) -> HeaderRule:
@@ -136,7 +178,14 @@ def _request_rule(name: bytes) -> HeaderRule:
     if lower != rules.normal:
         return HeaderRule(lower, lower, is_passed_on=not rules.is_stripped, is_never=rules.is_stripped)
     is_once = lower in _ONCE or (rules.is_protected and lower != b"cookie")
-    return HeaderRule(lower, lower, is_passed_on=not rules.is_stripped, is_once=is_once, is_list=lower in _LISTS)
+    return HeaderRule(
+        lower,
+        lower,
+        is_passed_on=not rules.is_stripped,
+        is_once=is_once,
+        is_list=lower in _LISTS,
+        is_proof=rules.is_protected and lower != b"cookie",
+    )
 
 
 def _answer_rule(name: bytes) -> HeaderRule:
@@ -156,34 +205,35 @@ REQUEST_RULES: Final = HeaderRules(_request_rule)
 ANSWER_RULES: Final = HeaderRules(_answer_rule)
 
 
-def end_to_end(lines: list[bytes], connection: bytes, withheld: frozenset[bytes] = frozenset()) -> list[bytes]:
-    """Return those of `lines`, as `read_headers` has them, that are end to end, and not `withheld`.
+REQUEST_SHAPES: Final = HeadShapes(REQUEST_RULES)
+ANSWER_SHAPES: Final = HeadShapes(ANSWER_RULES)
+
+
+def passed_on(
+    shape: HeadShape, values: Sequence[bytes], connection: bytes, withheld: frozenset[bytes] = frozenset()
+) -> tuple[bytes, tuple[bytes, ...]]:
+    """Return the lines of a head that are passed on, and their names in the one spelling.
 
     What `connection` names is not end to end, wherever it stands. `withheld` are names in the one spelling.
     """
     if not withheld and connection.lower() in _NAMES_NOTHING:
-        return lines
+        return shape.lines(values), shape.passed
     named = withheld.union(name_rules(option.strip()).normal for option in connection.split(b","))
-    kept: list[bytes] = []
-    for at in range(0, len(lines), 3):
-        if name_rules(lines[at][:-2]).normal not in named:
-            kept += lines[at : at + 3]
-    return kept
+    kept = [place for place in shape.places if name_rules(shape.names[place]).normal not in named]
+    lines = b"".join([shape.line(place, values[place]) for place in kept])
+    return lines, tuple(shape.names[place] for place in kept)
 
 
-def answer_lines(header: Mapping[bytes, bytes], lines: list[bytes]) -> tuple[list[bytes], bool]:
-    """Return what a caller gets of a target's head, without `Content-Length`, and whether a `Date` is among it.
+def answer_lines(head: ResponseHead, values: Sequence[bytes]) -> tuple[bytes, tuple[bytes, ...]]:
+    """Return what a caller gets of a target's head, without `Content-Length`, and the names of what it gets.
 
     Nothing that speaks for the origin as a whole (cookies, service workers, HSTS), nor of payment, nor what lets a
     cache keep the answer (security A-38, A-39). Nor CORS: the gateway answers it, and to a browser two answers are
     none.
     """
-    kept, content_type, has_date = lines, header.get(b"content-type"), b"date" in header
-    if b"connection" in header:
-        kept = end_to_end(lines, header[b"connection"])
-        content_type = content_type if b"content-type: " in kept else None
-        has_date = b"date: " in kept
-    return [*kept, guards(content_type)], has_date
+    header = head.header
+    lines, names = passed_on(head.shape, values, header.get(b"connection", b""))
+    return lines + guards(header.get(b"content-type") if b"content-type" in names else None), names
 
 
 class FramingError(Exception):
@@ -207,7 +257,7 @@ class ResponseFraming(msgspec.Struct, frozen=True):
 
 
 def judge_request_head(method: bytes, target: bytes, version: str, header: Mapping[bytes, bytes]) -> int | None:
-    """Refuse a request head that is ambiguous. `header` as `heads.read_headers` has it. Raises INVALID_PARAMETER.
+    """Refuse a request head that is ambiguous. `header` as `HeadShape.header` has it. Raises INVALID_PARAMETER.
 
     Returns how long the body is that follows; None where only its last chunk tells.
     """
@@ -283,15 +333,16 @@ def refused(message: str) -> ApiError:
 class RequestHead(msgspec.Struct):
     """A checked head, of whose parts nobody changes any; its headers are the caller's secret.
 
-    `sent` are its headers as they came; `header` has each once, its name in lower case; `lines` are those that are
-    passed on, as `core.http.heads.read_headers` has them. `content_length` None: a chunked body.
+    `names` are those of its headers as they were sent, `values` theirs; `header` has each once, its name in lower case.
+    `content_length` None: a chunked body.
     """
 
     method: str
     target: bytes
-    sent: list[Header]
+    names: tuple[bytes, ...]
+    values: list[bytes]
+    shape: HeadShape
     header: dict[bytes, bytes]
-    lines: list[bytes]
     content_length: int | None
 
     def __repr__(self) -> str:
@@ -303,41 +354,62 @@ class RequestHead(msgspec.Struct):
     @property
     def headers(self) -> list[Header]:
         """All headers, their names in lower case: for ASGI."""
-        return [(name.lower(), value.rstrip(b" \t")) for name, value in self.sent]
+        return _pairs(self.names, self.values)
 
 
-def read_head(method: bytes, target: bytes, version: str, sent: list[Header]) -> RequestHead:
-    """Judge and copy a caller's head, in one pass over its headers. Raises INVALID_PARAMETER."""
+def read_head(method: bytes, target: bytes, version: str, sent: Sequence[Header]) -> RequestHead:
+    """Judge a caller's head. Raises INVALID_PARAMETER."""
     try:
-        header, lines = read_headers(sent, REQUEST_RULES)
+        names = tuple([name for name, _ in sent])
+        values = REQUEST_SHAPES[names].stripped([value for _, value in sent])
     except HeaderError as error:
         raise refused(str(error)) from None
+    return judged_head(method, target, version, names, values)
+
+
+def judged_head(
+    method: bytes, target: bytes, version: str, names: tuple[bytes, ...], values: list[bytes]
+) -> RequestHead:
+    """Judge a caller's head behind whose values nothing stands. Raises INVALID_PARAMETER."""
+    try:
+        shape = REQUEST_SHAPES[names]
+    except HeaderError as error:
+        raise refused(str(error)) from None
+    header = shape.header(values)
     length = judge_request_head(method, target, version, header)
-    return RequestHead(METHODS[method], target, sent, header, lines, length)
+    return RequestHead(METHODS[method], target, names, values, shape, header, length)
 
 
 class ResponseHead(msgspec.Struct):
     """The head of a target's answer, and how the body ends; nobody changes any of its parts. As `RequestHead`."""
 
     status: int
-    sent: list[Header]
+    names: tuple[bytes, ...]
+    values: list[bytes]
+    shape: HeadShape
     header: dict[bytes, bytes]
-    lines: list[bytes]
     framing: ResponseFraming
 
     @property
     def headers(self) -> list[Header]:
         """All headers, their names in lower case."""
-        return [(name.lower(), value.rstrip(b" \t")) for name, value in self.sent]
+        return _pairs(self.names, self.values)
 
 
-def read_response_head(method: str, status: int, version: str, sent: list[Header]) -> ResponseHead:
-    """Judge and copy a target's head, in one pass over its headers. Raises FramingError."""
+def read_response_head(method: str, status: int, version: str, sent: Sequence[Header]) -> ResponseHead:
+    """Judge a target's head. Raises FramingError."""
+    names = tuple([name for name, _ in sent])
     try:
-        header, lines = read_headers(sent, ANSWER_RULES)
+        shape = ANSWER_SHAPES[names]
     except HeaderError as error:
         raise FramingError(str(error)) from None
-    return ResponseHead(status, sent, header, lines, judge_response_head(method, status, version, header))
+    values = shape.stripped([value for _, value in sent])
+    header = shape.header(values)
+    return ResponseHead(status, names, values, shape, header, judge_response_head(method, status, version, header))
+
+
+def _pairs(names: tuple[bytes, ...], values: list[bytes]) -> list[Header]:
+    return [(name.lower(), value) for name, value in zip(names, values, strict=True)]
 
 
 def keeps_alive(version: str, head: ResponseHead) -> bool:

@@ -67,16 +67,36 @@ class BodySource(Protocol):
         """Give more."""
 
 
+class AnsweredRequest(Protocol):
+    """A request that was answered, as those see it who count. `status` 0: its caller left before."""
+
+    head: RequestHead
+    method: str
+    request_id: str
+    status: int
+    duration_us: int
+
+
+class AnsweredAtOnce(AnsweredRequest, Protocol):
+    """A request whose answer needed no call."""
+
+    answer: bytes
+    started_ns: int
+
+
 class CallHandler(Protocol):
     """Handler that answers calls; one for all connections of a listener."""
 
     def takes(self, target: bytes) -> bool:
         """Return True if the handler takes requests for this raw path and query."""
 
+    def at_once(self, head: RequestHead, peer: str) -> AnsweredAtOnce | None:
+        """Make the whole answer to a plain request from this address, if it needs no call; it is sent."""
+
     def begin(self, call: InboundCall) -> None:
         """Answer `call`, now or later; its turn on the connection has come."""
 
-    def ended(self, call: InboundCall) -> None:
+    def ended(self, call: AnsweredRequest) -> None:
         """The answer is written, or there will be none (`call.status` 0), or none that is whole."""
 
 

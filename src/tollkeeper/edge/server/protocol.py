@@ -25,6 +25,7 @@ from tollkeeper.edge.server.client_liveness import AHEAD_STEP_BYTES, Attendance,
 from tollkeeper.edge.server.joined_writes import JoinedWrites
 from tollkeeper.edge.server.malformed import check_trailer, head_too_large, malformed, reason_of, without_upgrade
 from tollkeeper.edge.server.request_pieces import is_first_line
+from tollkeeper.edge.server.whole_heads import whole_heads
 from tollkeeper.edge.shared.turns import REQUESTS_AT_ONCE
 
 # Bytes that bring neither head nor body to an end: chunk extensions, trailers, an endless header.
@@ -107,8 +108,32 @@ class StrictProtocol(CallerConnection):
         if self._is_deaf:
             self.overhear(data)
             return
+        is_between = not (self._in_head or self._in_body or self._unanswered or self._pieces.line)
+        if is_between and (calls := self.listener.calls) is not None:
+            head = whole_heads.read(data)
+            if head is not None and self._take_whole(calls, head):
+                return
         self._begun = 0
         self.read_all(data)
+
+    def _take_whole(self, calls: CallHandler, head: RequestHead) -> bool:
+        """Answer a plain request, or begin its call; False where it is the application's, or nothing may begin now."""
+        if self._is_draining or self.flow.write_paused:
+            return False
+        answered = calls.at_once(head, self.peer)
+        if answered is None:
+            if not calls.takes(head.target):
+                return False
+            self._unanswered += 1
+            self._current = self.cycle = call = InboundCall.accepted(self, calls, head)  # type: ignore[assignment]  # as below
+        self._is_accepted = self._is_http_11 = True
+        self._head_seconds = 0.0
+        if answered is None:
+            call.begin()
+        else:
+            self.transport.write(answered.answer)
+            self.listener.count(answered)
+        return True
 
     def read_all(self, data: bytes, at_once: int = REQUESTS_AT_ONCE) -> None:
         """Read the requests in `data`, `at_once` of them; the rest waits for its turn."""

@@ -13,7 +13,6 @@ from tollkeeper.api import clock_ms
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http import heads
 from tollkeeper.core.http.forwarding import NAME_REMEMBERED_BYTES, header_lines
-from tollkeeper.core.http.heads import ANSWER_RULES, read_headers
 from tollkeeper.core.paygates.locations import LOCATION_NAMES
 from tollkeeper.core.paygates.target_signing import (
     NONCE_SIZE_BYTES,
@@ -49,21 +48,18 @@ _EXPOSE: Final = b"access-control-expose-headers: " + _EXPOSED
 _EXPOSED_NAMES: Final = frozenset(_EXPOSED.lower().split(b", "))
 
 
-class _ExposedToo(dict[bytes, bytes]):
-    """The header names that a page may read beside `_EXPOSED`, each with a comma before, by how their lines begin."""
-
-    def __missing__(self, start: bytes) -> bytes:
-        name = ANSWER_RULES[start[:-2]].name
-        shown = b"" if name in _EXPOSED_NAMES else b", " + name
-        if len(self) >= _NAMES_MAX:  # targets invent names
-            self.clear()
-        if len(start) <= NAME_REMEMBERED_BYTES:
-            self[start] = shown
-        return shown
+_NAMES_MAX: Final = 48  # that are remembered together
 
 
-_NAMES_MAX: Final = 4096
-_EXPOSED_TOO: Final = _ExposedToo()
+def _exposed(names: tuple[bytes, ...]) -> bytes:
+    """Return the lines by which a page may read an answer whose headers have these names, and what is always there."""
+    also = [name for name in dict.fromkeys(names) if name not in _EXPOSED_NAMES]
+    return b"%b%b\r\n" % (_ANY_PAGE + _EXPOSE, b"".join([b", " + name for name in also]))
+
+
+_remembered_exposed = lru_cache(maxsize=1024)(_exposed)
+
+
 # On every answer of the gateway's own. A target's answer has `private, no-store` already.
 CORS: Final = _ANY_PAGE + _EXPOSE + b"\r\ncache-control: no-store\r\n"
 
@@ -110,7 +106,7 @@ def target_head(
             asked.target_path(opened),
             b" HTTP/1.1\r\n",
             opened.wire.lines,
-            *heads.end_to_end(head.lines, head.header.get(b"connection", b""), opened.wire.withheld),
+            heads.passed_on(head.shape, head.values, head.header.get(b"connection", b""), opened.wire.withheld)[0],
             _buyer_lines(purchase.id, purchase.payer),
             b"x-request-id: ",
             call.request_id.encode(),
@@ -166,13 +162,13 @@ def answer_lines(call: InboundCall, opened: OpenGate, asked: RequestFacts, head:
             "the target itself asks for payment (402), which its PayGate cannot pass on",
             details={"reason": "target_asks_for_payment"},
         )
-    header, lines, locations = head.header, head.lines, opened.wire.locations
-    if locations is not None and not LOCATION_NAMES.isdisjoint(header):
+    values, locations = head.values, opened.wire.locations
+    if locations is not None and not LOCATION_NAMES.isdisjoint(head.header):
         told = locations.told(head.headers, call.method, head.status, asked.target_path(opened))
-        header, lines = read_headers(told, ANSWER_RULES)
-    kept, has_date = heads.answer_lines(header, lines)
-    shown = dict.fromkeys(map(_EXPOSED_TOO.__getitem__, kept[:-1:3]))
-    return b"".join([*kept, _ANY_PAGE, _EXPOSE, *shown, b"\r\n"]), has_date
+        values = [value for _, value in told]
+    lines, names = heads.answer_lines(head, values)
+    is_usual = len(names) <= _NAMES_MAX and max(map(len, names), default=0) <= NAME_REMEMBERED_BYTES
+    return lines + (_remembered_exposed if is_usual else _exposed)(names), b"date" in names
 
 
 @lru_cache(maxsize=1024)  # the gates that are asked most

@@ -5,7 +5,7 @@ Asks nobody and waits for nothing; the header lines that the gateway writes are 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -13,12 +13,14 @@ from tollkeeper.core.api.errors import ApiError, Code, failed_check, invalid, pa
 from tollkeeper.core.http.forwarding import check_subpath, request_target
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.paygates.challenge import profile_of
+from tollkeeper.core.paygates.fields import RESERVED_SLUGS, is_slug
 from tollkeeper.core.paygates.model import without
 from tollkeeper.core.x402.version2 import PAYMENT_HEADERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.core.http.heads import RequestHead
     from tollkeeper.core.paygates.challenge import Challenge, Profile
     from tollkeeper.core.paygates.model import PayGate
     from tollkeeper.edge.server.call import BodySink, BodySource, InboundCall
@@ -114,6 +116,24 @@ def too_large(limit_bytes: int) -> ApiError:
     return ApiError(Code.PAYLOAD_TOO_LARGE, message, details={"limitBytes": limit_bytes})
 
 
+class _Slugs(dict[bytes, "str | None"]):
+    """The slug that a path's first segment is, None for none, by the segment as it was sent."""
+
+    def __missing__(self, segment: bytes) -> str | None:
+        slug = segment.decode("latin-1")
+        known = slug if is_slug(slug) and slug.lower() not in RESERVED_SLUGS else None
+        if len(self) >= _SLUGS_MAX:  # callers invent them
+            self.clear()
+        if len(segment) <= SLUG_MAX:
+            self[segment] = known
+        return known
+
+
+_SLUGS_MAX: Final = 4096
+SLUG_MAX: Final = 64
+SLUGS: Final = _Slugs()
+
+
 class RequestFacts(msgspec.Struct):
     """The facts of a request's head. Its first path segment is a slug."""
 
@@ -121,6 +141,19 @@ class RequestFacts(msgspec.Struct):
     query: bytes
     subpath: bytes
     has_proof: bool
+
+    @staticmethod
+    def of(head: RequestHead) -> RequestFacts:
+        """Take a head apart."""
+        path, _, query = head.target.partition(b"?")
+        _, segment, *below = path.split(b"/", 2)
+        slug = SLUGS[segment]
+        assert slug is not None  # noqa: S101 - else it is not taken
+        header = head.header
+        has_proof = head.shape.has_proof and (
+            not PAYMENT_HEADERS.keys().isdisjoint(header) or bool(header.get(b"x-credit-token"))
+        )
+        return RequestFacts(slug, query, b"/" + below[0] if below else b"", has_proof)
 
     def target_path(self, opened: OpenGate) -> bytes:
         """Path and query of the request to this gate's target. Raises: INVALID_PARAMETER."""

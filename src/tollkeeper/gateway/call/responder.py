@@ -17,7 +17,7 @@ from tollkeeper.core.http.heads import BodyEnd
 from tollkeeper.core.paygates.challenge import exhausted_body
 from tollkeeper.core.purchases import credit_token
 from tollkeeper.edge.server.call import FAULT, JSON_LINE
-from tollkeeper.gateway.call import credit_refusals, request_facts, unpaid
+from tollkeeper.gateway.call import credit_refusals, request_facts
 from tollkeeper.gateway.call import headers as heads
 from tollkeeper.gateway.call.headers import CORS
 from tollkeeper.gateway.pages import is_for_person, page_of_refusal
@@ -54,7 +54,16 @@ class Responder:
 
     def challenge(self, gate: OpenGate) -> None:
         """Answer 402. Raises: INVALID_NETWORK, UNAVAILABLE."""
-        unpaid.challenge(self._context, self._http, gate)
+        http, context = self._http, self._context
+        shown = request_facts.challenge_on(gate, http)
+        context.traffic.challenged(gate.gate.id, http)
+        lines = CORS + context.limit.challenged(http) + heads.required_line(shown.header)
+        if is_for_person(http):
+            page = context.pages.at(gate, http)
+            http.answer(402, page.lines + lines, page.body)
+        else:
+            profile = request_facts.profile_on(http, context.profile)
+            http.answer(402, JSON_LINE + lines, shown.body(profile, iso(clock_ms())))
 
     def exhausted(self, gate: OpenGate, spent: ExhaustedError) -> None:
         """Answer 402 as if unpaid, so that an official client can pay again at once. Raises: UNAVAILABLE."""

@@ -1,58 +1,96 @@
-"""A plain request without a payment, which is most of what strangers send: its 402, made of nothing but its facts.
+"""A plain request without a payment, which is most of what strangers send: its 402, made of nothing but its head.
 
-It needs no coroutine and no credit: `challenged` asks what steps 1 to 3 of `flow` ask, in their order, by the same
-rules, and leaves whatever is not plain to `flow`, which finds the same again and says why.
+It needs no call and no coroutine: `UnpaidRequests.told` asks what steps 1 to 3 of `flow` ask, in their order, by the
+same rules, and leaves whatever is not plain to `flow`, which finds the same again and says why.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
-from tollkeeper.api import clock_ms, iso
-from tollkeeper.core.api.errors import ApiError
-from tollkeeper.edge.server.call import JSON_LINE
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from tollkeeper.api import clock_ms, iso, new_request_id_at
+from tollkeeper.core.http.forwarding import is_plain_subpath
+from tollkeeper.core.http.heads import RequestHead
+from tollkeeper.edge.server.call import END_OF_HEAD, JSON_LINE, LAST_LINES, http_date
 from tollkeeper.gateway.call import headers as heads
-from tollkeeper.gateway.call import request_facts
-from tollkeeper.gateway.call.headers import CORS
-from tollkeeper.gateway.pages import is_for_person
+from tollkeeper.gateway.call.headers import CORS, PAYMENT_REQUIRED_STATUS
+from tollkeeper.gateway.call.request_facts import SLUGS
 
 if TYPE_CHECKING:
-    from tollkeeper.edge.server.call import InboundCall
+    from tollkeeper.core.paygates.challenge import Profile
     from tollkeeper.gateway.call.context import GatewayContext
-    from tollkeeper.gateway.call.request_facts import RequestFacts
-    from tollkeeper.gateway.open_gate import OpenGate
+    from tollkeeper.gateway.open_gate import OpenGate, ReadyChallenge
+
+_WITH_BODY = frozenset({"HEAD", "OPTIONS"})  # and a preflight: their answers are others
 
 
-def challenged(context: GatewayContext, http: InboundCall, facts: RequestFacts) -> bool:
-    """Answer 402 if the request, which shows nothing, is plain, and its gate in memory sells to whoever pays."""
-    gate = context.gates.kept(facts.slug)
-    if (
-        gate is None
-        or context.is_stopping
-        or gate.gate.require_auth
-        or not gate.sells
-        or b"authorization" in http.head.header
-        or http.method == "OPTIONS"
-    ):
-        return False
-    try:
-        request_facts.check_request(context, http, facts, gate)
-        challenge(context, http, gate)
-    except ApiError:
-        return False
-    return True
+class UnpaidRequest(msgspec.Struct):
+    """A request that is told to pay (`edge.server.call.AnsweredAtOnce`)."""
+
+    answer: bytes
+    head: RequestHead
+    method: str
+    request_id: str
+    started_ns: int
+    gate_id: int
+    status: int = PAYMENT_REQUIRED_STATUS
+    duration_us: int = 0
 
 
-def challenge(context: GatewayContext, http: InboundCall, gate: OpenGate) -> None:
-    """Answer 402. Raises: INVALID_NETWORK, UNAVAILABLE."""
-    header = http.head.header
-    shown = request_facts.challenge_on(gate, http) if b"x-payment-network" in header else gate.challenge
-    context.traffic.challenged(gate.gate.id, http)
-    standing, accept = context.limit.challenged(http), header.get(b"accept", b"")
-    lines = b"".join((CORS, standing, heads.required_line(shown.header)))
-    if b"text/html" in accept and is_for_person(http):
-        page = context.pages.at(gate, http)
-        http.answer(402, page.lines + lines, page.body)
-    else:
-        profile = context.profile if b"=" not in accept else request_facts.profile_on(http, context.profile)
-        http.answer(402, JSON_LINE + lines, shown.body(profile, iso(clock_ms())))
+class UnpaidRequests:
+    """The answers to plain requests without a payment."""
+
+    def __init__(self, context: GatewayContext) -> None:
+        self._context = context
+
+    def told(self, head: RequestHead, peer: str) -> UnpaidRequest | None:
+        """Make the 402 if the request shows nothing and is plain, and its gate in memory sells to whoever pays."""
+        started_ns, context, header = time.perf_counter_ns(), self._context, head.header
+        path, _, query = head.target.partition(b"?")
+        end = path.find(b"/", 1)
+        slug = SLUGS[path[1:] if end < 0 else path[1:end]]
+        if slug is None or head.shape.has_proof or context.is_stopping:
+            return None
+        gate = context.gates.kept(slug)
+        if gate is None:
+            return None
+        now_ms, ready = clock_ms(), gate.ready
+        if ready.made_ms != now_ms:
+            _make(ready, gate, context.profile, now_ms)
+        if (
+            head.method not in ready.methods
+            or (end > 0 and not (gate.gate.allow_subpaths and gate.target is not None and is_plain_subpath(path[end:])))
+            or (query and gate.wire.own_parameters)
+            or b"upgrade" in header
+            or not _is_for_anybody(header.get(b"accept", b""))
+        ):
+            return None
+        standing = context.limit.unpaid(peer, header)
+        if standing is None:
+            return None
+        request_id = new_request_id_at(now_ms)
+        answer = b"".join((ready.start, standing, ready.middle, request_id.encode(), ready.end))
+        return UnpaidRequest(answer, head, head.method, request_id, started_ns, gate.gate.id)
+
+
+def _is_for_anybody(accept: bytes) -> bool:
+    """Return True if neither a page is wanted nor one form of the 402 (`pages`, `core.paygates.challenge`)."""
+    return b"=" not in accept and b"text/html" not in accept
+
+
+def _make(ready: ReadyChallenge, gate: OpenGate, profile: Profile, now_ms: int) -> None:
+    """Make a gate's 402 for this millisecond; nobody gets it where a bearer is asked for first, or nothing is sold."""
+    ready.made_ms = now_ms
+    if gate.gate.require_auth or not gate.sells:
+        return
+    shown = gate.challenge
+    body = shown.body(profile, iso(now_ms))
+    ready.methods = frozenset(gate.gate.methods) - _WITH_BODY
+    ready.start = STATUS_LINE[PAYMENT_REQUIRED_STATUS] + JSON_LINE + CORS
+    length = b"content-length: %d\r\n" % len(body)
+    ready.middle = b"".join((heads.required_line(shown.header), length, http_date(now_ms // 1000), LAST_LINES))
+    ready.end = END_OF_HEAD + body

@@ -24,7 +24,7 @@ import structlog
 
 from tollkeeper.api import new_request_id, send_refusal
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.edge.server.call import CallHandler, InboundCall
+from tollkeeper.edge.server.call import AnsweredRequest, CallHandler
 from tollkeeper.logs import Lines
 
 if TYPE_CHECKING:
@@ -146,10 +146,13 @@ class _LoggedCalls:
         self._counts = counts.gate
         self.takes = inner.takes
         self.begin = inner.begin
+        self.at_once = inner.at_once
         self._is_written = _is_written(logging.INFO)
+        self._inner_ended = inner.ended
 
-    def ended(self, call: InboundCall) -> None:
+    def ended(self, call: AnsweredRequest) -> None:
         """Count a call that has ended, and write its log line."""
+        self._inner_ended(call)
         self._counts.count(call.status, call.duration_us)
         if self._spans is not None:
             self._spans.add_call(call)

@@ -13,7 +13,8 @@ from tollkeeper.api import new_request_id, own_headers, send_refusal
 from tollkeeper.core.api.errors import ApiError, Code
 
 if TYPE_CHECKING:
-    from tollkeeper.edge.server.call import CallHandler, InboundCall
+    from tollkeeper.core.http.heads import RequestHead
+    from tollkeeper.edge.server.call import AnsweredAtOnce, CallHandler, InboundCall
     from tollkeeper.serving.http.asgi import Application, Message, Receive, Send
 
 _OWN: Final = ("/app", "/assets")
@@ -35,6 +36,10 @@ class AppHost:
             call.refuse(_nothing())
         else:
             self._calls.begin(call)
+
+    def at_once(self, head: RequestHead, peer: str) -> AnsweredAtOnce | None:
+        """Answer a plain request at once, unless it names this host."""
+        return None if head.header.get(b"host", b"").lower() == self._host else self._calls.at_once(head, peer)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """The ASGI entry."""

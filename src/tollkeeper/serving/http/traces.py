@@ -15,7 +15,7 @@ from tollkeeper.core.x402.version2 import PAYMENT_HEADERS
 
 if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonObject
-    from tollkeeper.edge.server.call import InboundCall
+    from tollkeeper.edge.server.call import AnsweredRequest
     from tollkeeper.serving.http.asgi import Application, Message, Receive, Send
 
 _PROOFS: Final = (*PAYMENT_HEADERS, b"x-credit-token", b"authorization")
@@ -52,7 +52,7 @@ class Spans:
         )
         span.end(end_ns)
 
-    def add_call(self, call: InboundCall) -> None:
+    def add_call(self, call: AnsweredRequest) -> None:
         """The span of a PayGate's call that showed a payment, a token or a bearer; others have none."""
         header = call.head.header
         if not any(name in header for name in _PROOFS):
