@@ -326,8 +326,7 @@ async def receive_chunks(receive: Receive) -> AsyncIterator[bytes]:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            msg = "the client went away"
-            raise ConnectionResetError(msg)
+            raise ConnectionResetError("the client went away")
         if message["type"] == "http.request":
             yield message["body"]
             more = message.get("more_body", False)

@@ -49,8 +49,7 @@ class NodeConnections:
             if reply.status not in _REDIRECTS:
                 return reply
             node.moved(_target(node.url, reply.location))
-        msg = "the node redirects without end"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the node redirects without end")
 
     async def renew(self) -> None:
         """Let every later call go over a new connection; those under way still end on theirs."""
@@ -116,8 +115,7 @@ class NodeConnections:
 
 async def _exchange(session: aiohttp.ClientSession, url: str, body: bytes, seconds: float) -> HttpReply:
     if seconds <= 0:  # which would be no limit at all
-        msg = "the node did not answer in time"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the node did not answer in time")
     bare, credentials = _without_credentials(url)
     try:
         timeout = aiohttp.ClientTimeout(total=seconds)
@@ -128,12 +126,10 @@ async def _exchange(session: aiohttp.ClientSession, url: str, body: bytes, secon
             while not response.content.at_eof():
                 reply += await response.content.read(_REPLY_SIZE_BYTES)
                 if len(reply) > _REPLY_SIZE_BYTES:
-                    msg = "the node's reply is too large"
-                    raise RpcUnavailable(msg)
+                    raise RpcUnavailable("the node's reply is too large")
             return HttpReply(response.status, reply, response.headers.get("Location", ""))
     except TimeoutError as error:
-        msg = "the node did not answer in time"
-        raise RpcUnavailable(msg) from error
+        raise RpcUnavailable("the node did not answer in time") from error
     except (aiohttp.ClientError, OSError) as error:  # the message may hold a URL with a key in it
         msg = f"the node cannot be reached ({type(error).__name__})"
         is_broken_off = isinstance(error, _BROKEN_OFF) and not isinstance(error, aiohttp.ClientConnectorError)
@@ -156,13 +152,11 @@ def _target(url: str, location: str) -> str:
     try:
         there = urlsplit(urljoin(url, location))
     except ValueError:
-        msg = "the node redirects to nowhere"
-        raise RpcUnavailable(msg) from None
+        raise RpcUnavailable("the node redirects to nowhere") from None
     is_same_host = there.hostname == here.hostname
     is_safe = there.scheme == "https" or (there.scheme == "http" and here.scheme == "http" and is_same_host)
     if not location or not there.hostname or not is_safe:
-        msg = f"the node redirects to {there.scheme}://{there.hostname or ''}, which is not followed"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable(f"the node redirects to {there.scheme}://{there.hostname or ''}, which is not followed")
     if is_same_host and "@" in here.netloc and "@" not in there.netloc:
         there = there._replace(netloc=f"{here.netloc.rpartition('@')[0]}@{there.netloc}")
     return urlunsplit(there)

@@ -145,8 +145,7 @@ class NodeQuorum(Generic[ReaderT_co]):
         silent = [node for node, answers in asked if isinstance(answers, RpcUnavailable)]
         is_missed = self._is_fixed or any(not self._rpc.nodes.is_out_of_reach(node, loop.time()) for node in silent)
         if not told or (len(told) < self._needed and silent and is_missed):
-            msg = "too few nodes answer"
-            raise RpcUnavailable(msg)
+            raise RpcUnavailable("too few nodes answer")
         return told
 
     def at(self, node: Node) -> ReaderT_co:

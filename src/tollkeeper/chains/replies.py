@@ -215,8 +215,7 @@ def _read(decode: Any, reply: HttpReply, clean: Callable[[str], str]) -> Any:  #
 def _in_order(replies: list[_Reply], ids: range, clean: Callable[[str], str]) -> list[Answer]:
     by_id = {reply.id: reply for reply in replies}
     if len(by_id) != len(replies) or len(by_id) != len(ids):
-        msg = "the node did not answer every call of a batch once"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the node did not answer every call of a batch once")
     return [_answer(by_id.get(call_id), call_id, clean) for call_id in ids]
 
 
@@ -229,10 +228,8 @@ def _answer(reply: _Reply | None, call_id: int, clean: Callable[[str], str]) -> 
         raise RpcUnavailable(msg)
     if isinstance(reply.error, _ErrorObject):
         if reply.result is not msgspec.UNSET and reply.result is not None:
-            msg = "the node answered with a result and an error"
-            raise RpcUnavailable(msg)
+            raise RpcUnavailable("the node answered with a result and an error")
         return RpcError(reply.error.code, clean(reply.error.message), reply.error.data)
     if reply.result is msgspec.UNSET:
-        msg = "the node answered with neither result nor error"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the node answered with neither result nor error")
     return reply.result

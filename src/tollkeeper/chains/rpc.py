@@ -130,8 +130,7 @@ class Rpc:
         if isinstance(answer, RpcError):
             raise answer
         if not isinstance(answer, str):
-            msg = "the node did not name the transaction that it took"
-            raise RpcUnavailable(msg)
+            raise RpcUnavailable("the node did not name the transaction that it took")
         return answer
 
     async def probe(self, calls: Sequence[Call]) -> list[tuple[Node, list[Answer] | RpcUnavailable]]:

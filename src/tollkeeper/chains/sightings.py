@@ -76,5 +76,4 @@ FAILURES: Final = frozenset({Verdict.REVERTED, Verdict.MISMATCH})
 def require_agreement(sightings: Sequence[Sighting]) -> None:
     """Raises: RpcUnavailable where nodes do not show the same, so that nothing can be said of the chain."""
     if any(sighting.verdict is Verdict.DOUBTED for sighting in sightings):
-        msg = "the nodes do not show the same"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the nodes do not show the same")

@@ -64,8 +64,7 @@ def check_command(
 
     settings = load_settings(role, config)
     if network is not None and network not in settings.networks:
-        msg = f"{network} is no network of this configuration"
-        raise typer.BadParameter(msg)
+        raise typer.BadParameter(f"{network} is no network of this configuration")
     differences, left, problem = inspect_books(settings), dict[str, int](), ""
     if chain is None:
         chain = any(one.rpc_urls for one in settings.networks.values())

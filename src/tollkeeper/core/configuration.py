@@ -83,8 +83,7 @@ def is_loopback(host: str) -> bool:
 def parse_boolean(text: str) -> bool:
     """`true` or `false`. Raises: ValueError."""
     if text.lower() not in {"true", "false"}:
-        msg = "it is neither true nor false"
-        raise ValueError(msg)
+        raise ValueError("it is neither true nor false")
     return text.lower() == "true"
 
 
@@ -93,8 +92,7 @@ def whole_number(low: int, high: int) -> Callable[[str], int]:
 
     def parse(text: str) -> int:
         if _DIGITS.fullmatch(text) is None or not low <= int(text) <= high:
-            msg = f"it is not a whole number from {low} to {high}"
-            raise ValueError(msg)
+            raise ValueError(f"it is not a whole number from {low} to {high}")
         return int(text)
 
     return parse
@@ -107,8 +105,7 @@ def choice(kind: type[E]) -> Callable[[str], E]:
         try:
             return kind(text.lower())
         except ValueError:
-            msg = f"it is none of {', '.join(kind)}"
-            raise ValueError(msg) from None
+            raise ValueError(f"it is none of {', '.join(kind)}") from None
 
     return parse
 
@@ -128,8 +125,7 @@ def parse_host(text: str) -> str:
         return str(ip_address(text.strip("[]")))
     except ValueError:
         if _HOST.fullmatch(text) is None:
-            msg = "it is not an address or a host name, such as 127.0.0.1"
-            raise ValueError(msg) from None
+            raise ValueError("it is not an address or a host name, such as 127.0.0.1") from None
         return text
 
 
@@ -137,8 +133,7 @@ def parse_address_and_port(text: str) -> tuple[str, int]:
     """`HOST:PORT` to listen on. Raises: ValueError."""
     host, separator, port = text.rpartition(":")
     if not separator:
-        msg = "it is not an address and a port, such as 127.0.0.1:8403"
-        raise ValueError(msg)
+        raise ValueError("it is not an address and a port, such as 127.0.0.1:8403")
     return parse_host(host), whole_number(0, 65535)(port)
 
 
@@ -156,11 +151,9 @@ def parse_url(text: str) -> str:
     """An http or https URL without credentials, query and fragment; without a slash at its end. Raises: ValueError."""
     parts = _web_url(text)
     if parts is None:
-        msg = "it is not an absolute URL, such as https://pay.example.org"
-        raise ValueError(msg)
+        raise ValueError("it is not an absolute URL, such as https://pay.example.org")
     if parts.username is not None or "?" in text or "#" in text:  # also the mark of an empty one, which text keeps
-        msg = "it has a user name, a query or a fragment: leave them out"
-        raise ValueError(msg)
+        raise ValueError("it has a user name, a query or a fragment: leave them out")
     return text.rstrip("/")
 
 
@@ -169,16 +162,14 @@ def parse_origin(text: str) -> PublicUrl:
     url = parse_url(text)
     parts = urlsplit(url)
     if parts.path:
-        msg = "it has a path: give scheme, host and port alone"
-        raise ValueError(msg)
+        raise ValueError("it has a path: give scheme, host and port alone")
     return PublicUrl(url, parts.hostname or "")
 
 
 def parse_rpc_url(text: str) -> str:
     """A node's http or https URL, which may carry a key in its path or query, or credentials. Raises: ValueError."""
     if _web_url(text) is None:
-        msg = "it is not the http or https URL of a JSON-RPC node"
-        raise ValueError(msg)
+        raise ValueError("it is not the http or https URL of a JSON-RPC node")
     return text
 
 
@@ -187,8 +178,7 @@ def parse_database_url(text: str) -> str:
     if text.startswith(_POSTGRESQL) and len(text) > len(_POSTGRESQL) and text.isprintable():
         return text
     if not text.startswith(_SQLITE) or len(text) == len(_SQLITE) or "\0" in text:
-        msg = "it is neither sqlite:/// and a path nor postgresql:// and a server"
-        raise ValueError(msg)
+        raise ValueError("it is neither sqlite:/// and a path nor postgresql:// and a server")
     return text
 
 
@@ -204,13 +194,11 @@ def parse_files(text: str) -> str | Bucket:
     """Return the place of files: a directory's path, or `s3://`, a bucket and perhaps a prefix. Raises: ValueError."""
     if not text.startswith("s3://"):
         if "://" in text or "\0" in text:
-            msg = "it is neither a directory nor s3:// and a bucket"
-            raise ValueError(msg)
+            raise ValueError("it is neither a directory nor s3:// and a bucket")
         return text
     name, _, prefix = text.removeprefix("s3://").partition("/")
     if _BUCKET.fullmatch(name) is None or not prefix.isascii() or not f"{prefix}x".isprintable():
-        msg = "it is not s3:// and the name of a bucket, such as s3://files/tollkeeper"
-        raise ValueError(msg)
+        raise ValueError("it is not s3:// and the name of a bucket, such as s3://files/tollkeeper")
     return Bucket(name, prefix.strip("/"))
 
 
@@ -219,15 +207,13 @@ def parse_network(text: str) -> Network:
     try:
         return normalise(text)
     except ApiError:
-        msg = f"it is no network of this version: {', '.join(sorted(NETWORKS))}"
-        raise ValueError(msg) from None
+        raise ValueError(f"it is no network of this version: {', '.join(sorted(NETWORKS))}") from None
 
 
 def parse_token_text(text: str) -> str:
     """An EIP-712 name or version. Raises: ValueError."""
     if _TOKEN_TEXT.fullmatch(text) is None:
-        msg = "it is not 1 to 64 printable ASCII characters"
-        raise ValueError(msg)
+        raise ValueError("it is not 1 to 64 printable ASCII characters")
     return text
 
 
@@ -236,8 +222,7 @@ def parse_peers(text: str) -> IPv4Network | IPv6Network:
     try:
         return ip_network(text)
     except ValueError:
-        msg = "it is not an address or a network such as 10.0.0.0/8"
-        raise ValueError(msg) from None
+        raise ValueError("it is not an address or a network such as 10.0.0.0/8") from None
 
 
 def parse_usdc_micro(text: str) -> int:
@@ -245,16 +230,14 @@ def parse_usdc_micro(text: str) -> int:
     try:
         return parse_usdc(text)
     except ApiError:
-        msg = "it is not a decimal USDC amount such as 0.50"
-        raise ValueError(msg) from None
+        raise ValueError("it is not a decimal USDC amount such as 0.50") from None
 
 
 def parse_depth_step(text: str) -> tuple[int, int]:
     """`AMOUNT:BLOCKS`: from how many micro-units of USDC on how many confirmations. Raises: ValueError."""
     amount, separator, blocks = text.partition(":")
     if not separator:
-        msg = "it is not an amount and a number of blocks such as 1000:12"
-        raise ValueError(msg)
+        raise ValueError("it is not an amount and a number of blocks such as 1000:12")
     return parse_usdc_micro(amount.strip()), whole_number(1, 1000)(blocks.strip())
 
 

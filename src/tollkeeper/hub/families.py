@@ -92,8 +92,7 @@ def account_of(network: HubNetwork, context: HubContext) -> AnyAccount:
         return _evm_account(config, [one for one in signers if isinstance(one, Signer)], context)
     if isinstance(config, SolanaConfig) and network.family is Family.SOLANA:
         return _solana_account(config, [one for one in signers if isinstance(one, FeePayer)], context)
-    msg = f"{config.network.name} is configured as a network of another family"
-    raise ValueError(msg)
+    raise ValueError(f"{config.network.name} is configured as a network of another family")
 
 
 def _evm_account(config: EvmConfig, signers: Sequence[Signer], context: HubContext) -> EvmAccount:

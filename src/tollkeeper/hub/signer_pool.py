@@ -113,8 +113,7 @@ class SignerPool(Generic[SignerT_co]):
         self.addresses = tuple(relayer.signer.address for relayer in self.relayers)
         self._turn = 0
         if not self.relayers or len(set(self.addresses)) != len(self.addresses):
-            msg = "a network needs at least one signing key, and each key once"
-            raise ValueError(msg)
+            raise ValueError("a network needs at least one signing key, and each key once")
 
     def can_pay(self, count: int, but: Collection[Relayer[NamedSigner]] = ()) -> bool:
         """Say whether any signer's money lasts for so many more, but for some signers."""

@@ -55,8 +55,7 @@ class Answer:
         """The body, which must be a JSON object. Raises: ValueError."""
         parsed = json.loads(self.body)
         if not isinstance(parsed, dict):
-            msg = "the body is not a JSON object"
-            raise ValueError(msg)  # noqa: TRY004 - the text is wrong, not a Python type
+            raise ValueError("the body is not a JSON object")  # noqa: TRY004 - the text is wrong, not a Python type
         return parsed
 
     @property
@@ -96,8 +95,7 @@ class Buyer:
     @property
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            msg = "use the buyer as a context manager"
-            raise RuntimeError(msg)
+            raise RuntimeError("use the buyer as a context manager")
         return self._session
 
     async def ask(

@@ -75,17 +75,14 @@ class JsonRpcApp:
         """The result of one method. Raises: RpcError."""
         function = self._methods.get(method)
         if function is None:
-            message = f"the method {method} does not exist/is not available"
-            raise ServedRpcError(message, code=METHOD_NOT_FOUND)
+            raise ServedRpcError(f"the method {method} does not exist/is not available", code=METHOD_NOT_FOUND)
         if not isinstance(params, list | tuple):
-            message = "params must be a list"
-            raise ServedRpcError(message, code=INVALID_PARAMS)
+            raise ServedRpcError("params must be a list", code=INVALID_PARAMS)
         try:
             return function(*params)
         except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError) as error:
             # The methods read untyped JSON: what does not fit is the caller's mistake.
-            message = f"invalid parameters of {method}"
-            raise ServedRpcError(message, code=INVALID_PARAMS) from error
+            raise ServedRpcError(f"invalid parameters of {method}", code=INVALID_PARAMS) from error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI entry."""

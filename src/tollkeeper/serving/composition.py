@@ -333,6 +333,5 @@ def settle_request_signer(ring: KeyRing, hub_url: str) -> RequestSigner:
 def _given(value: T | None) -> T:
     """Return a setting that this role always has (`load_settings` refuses settings without it)."""
     if value is None:
-        msg = "settings of another role were composed"
-        raise ValueError(msg)
+        raise ValueError("settings of another role were composed")
     return value

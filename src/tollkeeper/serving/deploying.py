@@ -36,20 +36,17 @@ async def deploy(settings: Settings, name: str, key_file: Path | None, *, is_pla
     """
     wanted = parse_network(name)
     if not FAMILIES[wanted.family].has_contracts:
-        msg = f"{name} needs no contract of ours"
-        raise ValueError(msg)
+        raise ValueError(f"{name} needs no contract of ours")
     network = settings.networks.get(wanted.name)
     if network is None or not network.rpc_urls:
-        msg = f"no node of {name} is configured"
-        raise ValueError(msg)
+        raise ValueError(f"no node of {name} is configured")
     signer = _payer(settings, key_file)
     try:
         deployment = await _deploy(settings, network, signer, by_deployer=not is_plain)
     except DeploymentError as error:
         raise DeploymentFailed(str(error)) from error
     except RpcUnavailable as error:
-        msg = f"the node cannot be asked: {error}"
-        raise DeploymentFailed(msg) from error
+        raise DeploymentFailed(f"the node cannot be asked: {error}") from error
     address = checksum_address(deployment.address)
     is_new = bool(deployment.transaction)
     lines = [f"the batcher is at {address} on {network.network.name}" + ("" if is_new else " already")]

@@ -21,6 +21,5 @@ def open_own_database(settings: Settings) -> Database:
     try:
         make_private_directory(directory)
     except OSError as error:
-        msg = f"{directory} cannot be made ({error.strerror})"
-        raise StorageError(msg) from error
+        raise StorageError(f"{directory} cannot be made ({error.strerror})") from error
     return open_database(settings.database_url)

@@ -178,18 +178,14 @@ def read_secret_file(path: Path) -> str:
         with os.fdopen(descriptor, "rb") as file:
             mode = os.fstat(descriptor).st_mode
             if not stat.S_ISREG(mode):
-                msg = f"{path} is not a file"
-                raise ValueError(msg)
+                raise ValueError(f"{path} is not a file")
             if mode & (stat.S_IRWXG | stat.S_IRWXO):
-                msg = f"{path} can be read by others (mode {stat.S_IMODE(mode):04o}): run chmod 600 on it"
-                raise ValueError(msg)
+                raise ValueError(f"{path} can be read by others (mode {stat.S_IMODE(mode):04o}): run chmod 600 on it")
             return file.read(_FILE_SIZE_BYTES).decode("ascii")
     except OSError as error:
-        msg = f"{path} cannot be read ({error.strerror})"
-        raise ValueError(msg) from None
+        raise ValueError(f"{path} cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
-        msg = f"{path} is not a key file"
-        raise ValueError(msg) from None
+        raise ValueError(f"{path} is not a key file") from None
 
 
 def find_config(option: Path | None, environ: Mapping[str, str]) -> Path | None:

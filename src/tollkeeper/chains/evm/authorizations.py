@@ -91,8 +91,7 @@ class AuthorizationReader:
             tag = hex(block.number)
             *answers, shown = await self._ask([*facts(tag), ("eth_getBlockByNumber", [tag, False])])
             if read_block(shown).hash != block.hash:
-                msg = f"block {block.number} was replaced while it was read"
-                raise RpcUnavailable(msg)
+                raise RpcUnavailable(f"block {block.number} was replaced while it was read")
         used, *counts = answers
         return Standing(word_of(used) != 0, dict(zip(signers, map(counted, counts), strict=True)), block)
 
@@ -200,18 +199,15 @@ class AuthorizationReader:
         """
         (answer,) = await self._ask([("eth_getTransactionByHash", [transaction_hash])])
         if not isinstance(answer, dict):
-            msg = "the node does not show a transaction that it named"
-            raise RpcUnavailable(msg)
+            raise RpcUnavailable("the node does not show a transaction that it named")
         if answer.get("type") != "0x2" or answer.get("accessList") or not isinstance(answer.get("to"), str):
             return None
         try:
             found = _read(answer)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            msg = "the node's transaction cannot be read"
-            raise RpcUnavailable(msg) from error
+            raise RpcUnavailable("the node's transaction cannot be read") from error
         if found.hash != transaction_hash:
-            msg = "the node shows another transaction than the one that was asked for"
-            raise RpcUnavailable(msg)
+            raise RpcUnavailable("the node shows another transaction than the one that was asked for")
         return found
 
 

@@ -111,5 +111,4 @@ def _code(answer: Answer) -> bytes:
             return bytes.fromhex(answer[2:])
         except ValueError:
             pass
-    msg = "the node does not show an account's code"
-    raise RpcUnavailable(msg)
+    raise RpcUnavailable("the node does not show an account's code")

@@ -25,8 +25,7 @@ class Block:
 def read_block(answer: Answer) -> Block:
     """Return a block object. Raises: RpcUnavailable for anything else."""
     if not isinstance(answer, dict):
-        msg = "the node does not show its latest block"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the node does not show its latest block")
     base_fee = answer.get("baseFeePerGas")
     return Block(
         counted(answer.get("number")),
@@ -51,6 +50,5 @@ def word_of(answer: Answer) -> int:
     """Return a number of 32 bytes. Raises: RpcUnavailable for anything else."""
     data = data_of(answer)
     if len(data) != 32:
-        msg = "the asset answered with something that is no number"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the asset answered with something that is no number")
     return int.from_bytes(data, "big")

@@ -53,8 +53,7 @@ def revert_of(answer: Answer) -> str | None:
     if answer.code != 3 and "revert" not in answer.message.lower() and not data.startswith("0x"):
         if any(word in answer.message.lower() for word in _HALTS):
             return answer.message
-        msg = f"the node could not simulate: {answer.message}"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable(f"the node could not simulate: {answer.message}")
     try:
         raw = bytes.fromhex(data[2:])
         if raw[:4] == _ERROR_SELECTOR:

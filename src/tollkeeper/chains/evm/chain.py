@@ -157,8 +157,7 @@ class EvmChain:
             raise answers
         chain_id, code, separator, name, version, _ = answers
         if isinstance(chain_id, RpcError) or isinstance(code, RpcError):
-            msg = "the node does not answer eth_chainId and eth_getCode"
-            raise RpcUnavailable(msg)
+            raise RpcUnavailable("the node does not answer eth_chainId and eth_getCode")
         if quantity(chain_id) != self.network.chain_id:
             return f"the node's chain id is {quantity(chain_id)}, not {self.network.chain_id}"
         if not data_of(code):
@@ -292,8 +291,7 @@ class EvmChain:
         cap = self.config.max_fee_per_gas_wei if moves_nonce else self.config.settlement_fee_cap_wei
         tip_wei = min(await self._market.tip_wei(base_fee_wei), cap)
         if base_fee_wei + tip_wei > cap:
-            msg = f"gas costs more than the configured {cap} wei"
-            raise GasTooDear(msg)
+            raise GasTooDear(f"gas costs more than the configured {cap} wei")
         return Fees(min(2 * base_fee_wei + tip_wei, cap), tip_wei)
 
     async def balances(self, addresses: tuple[str, ...]) -> list[int]:
@@ -419,8 +417,7 @@ class EvmChain:
         try:
             return await self.rpc.call(method, *params)
         except RpcError as error:
-            msg = f"the node refused {method}: {error.message}"
-            raise RpcUnavailable(msg) from error
+            raise RpcUnavailable(f"the node refused {method}: {error.message}") from error
 
 
 def _height(answers: list[Answer] | RpcUnavailable) -> int | None:

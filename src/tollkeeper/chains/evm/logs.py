@@ -61,13 +61,11 @@ class LogRange:
             if not isinstance(answer, RpcError):
                 break
             if count <= 1 or is_limit(answer):
-                msg = f"the node does not answer eth_getLogs: {answer.message}"
-                raise RpcUnavailable(msg)
+                raise RpcUnavailable(f"the node does not answer eth_getLogs: {answer.message}")
             words = answer.message
             count = _smaller(count, words)
         if not isinstance(answer, list) or not all(isinstance(log, dict) for log in answer):
-            msg = "the node's logs cannot be read"
-            raise RpcUnavailable(msg)
+            raise RpcUnavailable("the node's logs cannot be read")
         if words:
             self._learn(count, words)
         return count, answer
@@ -152,12 +150,10 @@ def _by_transaction(logs: list[Any], block_number: int, block_hash: str, contrac
         for one in logs:
             log = read_log(one)
             if one["blockHash"].lower() != block_hash or log.address != contract or one.get("removed"):
-                msg = "the node answered with another block's logs"
-                raise RpcUnavailable(msg)
+                raise RpcUnavailable("the node answered with another block's logs")
             found.setdefault(one["transactionHash"].lower(), []).append((int(one["logIndex"], 16), log))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        msg = "the node's logs cannot be read"
-        raise RpcUnavailable(msg) from error
+        raise RpcUnavailable("the node's logs cannot be read") from error
     return {
         transaction: TransactionLogs([log for _, log in sorted(written, key=_index)], block_number, block_hash)
         for transaction, written in found.items()

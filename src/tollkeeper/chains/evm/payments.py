@@ -120,8 +120,7 @@ async def _listed(chain: EvmChain, wanted: Mapping[str, object], last: int) -> A
                 raise
         if tries_left:
             await asyncio.sleep(_PAUSE_SECONDS)
-    msg = f"the node has not come to block {last}"
-    raise RpcUnavailable(msg)
+    raise RpcUnavailable(f"the node has not come to block {last}")
 
 
 async def _receipts(chain: EvmChain, hashes: Sequence[str]) -> list[Answer]:
@@ -164,8 +163,7 @@ def _payments_in(chain: EvmChain, receipt: Any) -> list[ChainPayment]:  # noqa: 
             if shows_transfer(logs, one)
         ]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        msg = "the node's receipt cannot be read"
-        raise RpcUnavailable(msg) from error
+        raise RpcUnavailable("the node's receipt cannot be read") from error
 
 
 def _candidates(asset: str, logs: Sequence[Log]) -> list[Transfer]:
@@ -185,8 +183,7 @@ def _candidates(asset: str, logs: Sequence[Log]) -> list[Transfer]:
 def _text(log: object, name: str) -> str:
     value = log.get(name) if isinstance(log, dict) else None
     if not isinstance(value, str):
-        msg = "the node's log cannot be read"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the node's log cannot be read")
     return value.lower()
 
 

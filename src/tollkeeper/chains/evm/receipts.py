@@ -46,8 +46,7 @@ def quantity(value: object) -> int:
             number = _QUANTITIES_END
         if number < _QUANTITIES_END:
             return number
-    msg = "the node answered with something that is no quantity"
-    raise RpcUnavailable(msg)
+    raise RpcUnavailable("the node answered with something that is no quantity")
 
 
 def counted(value: object) -> int:
@@ -57,8 +56,7 @@ def counted(value: object) -> int:
     """
     number = quantity(value)
     if number >= _COUNTED_END:
-        msg = "the node answered with a number that counts nothing"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the node answered with a number that counts nothing")
     return number
 
 
@@ -68,22 +66,19 @@ def require_shown(answer: Answer) -> None:
     Raises: RpcUnavailable.
     """
     if isinstance(answer, RpcError):
-        msg = f"the node refused a read: {answer.message}"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable(f"the node refused a read: {answer.message}")
 
 
 def judge_receipt(expected: Expected, receipt: JsonObject) -> Verdict:
     """Judge the transfer by this receipt. Raises: RpcUnavailable if it is not that transaction's receipt."""
     try:
         if receipt["transactionHash"].lower() != expected.transaction_hash:
-            msg = "the node answered with another transaction's receipt"
-            raise RpcUnavailable(msg)
+            raise RpcUnavailable("the node answered with another transaction's receipt")
         if quantity(receipt["status"]) != 1:
             return Verdict.REVERTED
         is_shown = shows_transfer([read_log(log) for log in receipt["logs"]], expected.transfer)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        msg = "the node's receipt cannot be read"
-        raise RpcUnavailable(msg) from error
+        raise RpcUnavailable("the node's receipt cannot be read") from error
     return Verdict.TRANSFERRED if is_shown else Verdict.MISMATCH
 
 
@@ -194,8 +189,7 @@ def _sightings(
 def _block_of(receipt: dict[str, object]) -> tuple[int, str]:
     block_hash = receipt.get("blockHash")
     if not isinstance(block_hash, str):  # null while some nodes still build the block
-        msg = "the receipt names no block"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the receipt names no block")
     return counted(receipt.get("blockNumber")), block_hash.lower()
 
 

@@ -31,18 +31,15 @@ def read_blockhash(value: object) -> str:
     try:
         return encode_key(decode_key(str(blockhash)))
     except ValueError as error:
-        msg = "the node tells no blockhash"
-        raise RpcUnavailable(msg) from error
+        raise RpcUnavailable("the node tells no blockhash") from error
 
 
 def read_value(answer: Answer) -> Any:  # noqa: ANN401 - JSON
     """Return the value of an answer with a slot. Raises: RpcUnavailable."""
     if isinstance(answer, RpcError):
-        msg = f"the node refused a read: {answer.message}"
-        raise RpcUnavailable(msg) from answer
+        raise RpcUnavailable(f"the node refused a read: {answer.message}") from answer
     if not isinstance(answer, dict) or "value" not in answer:
-        msg = "the node's answer has no value"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the node's answer has no value")
     return answer["value"]
 
 
@@ -50,8 +47,7 @@ def read_flag(answer: Answer) -> bool:
     """Return the yes or no that an answer with a slot says. Raises: RpcUnavailable."""
     value = read_value(answer)
     if not isinstance(value, bool):
-        msg = "the node says neither yes nor no"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the node says neither yes nor no")
     return value
 
 
@@ -60,16 +56,14 @@ def read_slot(answer: Answer) -> int:
     try:
         return read_number(answer["context"]["slot"])  # type: ignore[index]  # an error is no such answer either
     except (KeyError, TypeError) as error:
-        msg = "the node's answer names no slot"
-        raise RpcUnavailable(msg) from error
+        raise RpcUnavailable("the node's answer names no slot") from error
 
 
 def read_list(answer: Answer, asked: Sequence[str]) -> list[object]:
     """Return the answer about each of those that were asked about. Raises: RpcUnavailable."""
     found = read_value(answer)
     if not isinstance(found, list) or len(found) != len(asked):
-        msg = "the node does not answer for every transaction"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the node does not answer for every transaction")
     return found
 
 
@@ -82,8 +76,7 @@ def read_number(value: object) -> int:
     """Return a number that counts something. Raises: RpcUnavailable for what is none."""
     number = number_or_none(value)
     if number is None:
-        msg = "the node answered with something that is no number"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the node answered with something that is no number")
     return number
 
 
@@ -93,8 +86,7 @@ def read_height(answer: Answer) -> int:
     Some nodes answer `getBlockHeight` with a slot, which is another number: not every slot has a block.
     """
     if isinstance(answer, RpcError):
-        msg = f"the node refused a read: {answer.message}"
-        raise RpcUnavailable(msg) from answer
+        raise RpcUnavailable(f"the node refused a read: {answer.message}") from answer
     return read_number(answer.get("blockHeight") if isinstance(answer, dict) else None)
 
 
@@ -108,8 +100,7 @@ def read_account(account: Any) -> bytes | None:  # noqa: ANN401 - JSON
             return base64.b64decode(data, validate=True)
     except (KeyError, TypeError, ValueError, binascii.Error):
         pass
-    msg = "the node's account cannot be read"
-    raise RpcUnavailable(msg)
+    raise RpcUnavailable("the node's account cannot be read")
 
 
 def read_token(account: Any, program: str) -> TokenAccount | None:  # noqa: ANN401 - JSON
@@ -122,8 +113,7 @@ def read_accounts(answer: Answer, asked: int) -> list[object]:
     """Return as many accounts as were asked for, each as `read_account` takes it. Raises: RpcUnavailable."""
     found = read_value(answer)
     if not isinstance(found, list) or len(found) != asked:
-        msg = "the node does not show the accounts"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the node does not show the accounts")
     return found
 
 
@@ -131,8 +121,7 @@ def read_error(simulation: Answer) -> str | None:
     """Return the error of a simulation as a text; None where it passed. Raises: RpcUnavailable where it was not run."""
     value = read_value(simulation)
     if not isinstance(value, dict) or "err" not in value:
-        msg = "the node did not simulate"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the node did not simulate")
     error = value["err"]
     if error is None or isinstance(error, str):
         return error
@@ -150,11 +139,9 @@ def read_sighting(status: Any, deep_enough: Collection[str]) -> Sighting:  # noq
     try:
         confirmed, slot, error = status["confirmationStatus"], status["slot"], status["err"]
     except (KeyError, TypeError) as failure:
-        msg = "the node's status of a transaction cannot be read"
-        raise RpcUnavailable(msg) from failure
+        raise RpcUnavailable("the node's status of a transaction cannot be read") from failure
     if not isinstance(confirmed, str | None):
-        msg = "the node's status of a transaction names no commitment"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the node's status of a transaction names no commitment")
     if error is not None:
         return Sighting(Verdict.REVERTED, confirmed == FINAL, read_number(slot))
     return Sighting(Verdict.TRANSFERRED, confirmed in deep_enough, read_number(slot))

@@ -254,8 +254,7 @@ def _listed(answer: Answer) -> list[bytes]:
     """Return the newest blockhashes, the newest first. Raises: RpcUnavailable."""
     blockhashes = read_recent_blockhashes(read_account(read_value(answer)) or b"")
     if blockhashes is None:
-        msg = "the node does not list the newest blockhashes"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the node does not list the newest blockhashes")
     return blockhashes
 
 

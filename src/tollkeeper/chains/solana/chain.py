@@ -133,8 +133,7 @@ class SolanaChain:
             raise answers
         genesis, mint = answers[0], read_value(answers[1])
         if not isinstance(genesis, str):
-            msg = "the node does not answer getGenesisHash"
-            raise RpcUnavailable(msg)
+            raise RpcUnavailable("the node does not answer getGenesisHash")
         if genesis != self.network.genesis_hash:
             return f"the node's genesis hash is {genesis}, not {self.network.genesis_hash}"
         data = read_account(mint)

@@ -80,8 +80,7 @@ async def has_every_block(
     at_once = min(_SLOTS_AT_ONCE_MAX, max(_SLOTS_AT_ONCE, len(slots) // 10))
     for start in range(slots.start, slots.stop, at_once):
         if start - slots.start > _SLOTS_MAX:
-            msg = "a transaction would have to be looked for in too many blocks"
-            raise RpcUnavailable(msg)
+            raise RpcUnavailable("a transaction would have to be looked for in too many blocks")
         listed = await _listed(reader, range(start, min(start + at_once, slots.stop)))
         if not listed:
             continue

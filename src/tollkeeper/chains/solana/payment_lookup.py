@@ -65,8 +65,7 @@ async def is_named(quorum: NodeQuorum[SolanaReader], account: str, signature: st
 
     told = await quorum.agreed(judge, lambda is_there: is_there)
     if told is None and not any(found):
-        msg = "too few nodes list the account's transactions"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("too few nodes list the account's transactions")
     return any(found)
 
 

@@ -97,8 +97,7 @@ async def payments_of(chain: SolanaChain, signature: str) -> list[ChainPayment]:
     if answer is None:
         return []
     if isinstance(answer, RpcError) or not isinstance(answer, dict) or not isinstance(answer.get("meta"), dict):
-        msg = "the node does not show the transaction"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the node does not show the transaction")
     if answer["meta"].get("err") is not None:
         return []
     (sighting,) = sightings = await chain.see([signature], is_final_needed=True)
@@ -131,8 +130,7 @@ async def signatures_of(
         (page,) = await reader.ask([("getSignaturesForAddress", [address, options])])
         entries = _entries(page)
         if before and entries and entries[-1].signature == before["before"]:  # else it would have no end
-            msg = "the node lists the same transactions again"
-            raise RpcUnavailable(msg)
+            raise RpcUnavailable("the node lists the same transactions again")
         for entry in entries:
             if entry.slot in slots:
                 yield entry
@@ -155,8 +153,7 @@ def _entries(page: Any) -> list[ListedTransaction]:  # noqa: ANN401 - JSON
         except (KeyError, TypeError, RpcUnavailable):
             pass
     said = f": {page.message}" if isinstance(page, RpcError) else ""
-    msg = f"the node does not list an account's transactions{said}"
-    raise RpcUnavailable(msg)
+    raise RpcUnavailable(f"the node does not list an account's transactions{said}")
 
 
 def transaction_bytes(answer: Any) -> bytes:  # noqa: ANN401 - JSON
@@ -172,8 +169,7 @@ def transaction_bytes(answer: Any) -> bytes:  # noqa: ANN401 - JSON
     except (KeyError, TypeError, ValueError):
         raw = b""
     if not raw:
-        msg = "the node does not show a transaction that it lists"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the node does not show a transaction that it lists")
     return raw
 
 
@@ -185,8 +181,7 @@ def require_name(transaction: SolanaTransaction, signature: str) -> None:
     """
     named, message = transaction.signatures[0], transaction.message
     if encode(named) != signature or not ed25519.verify(message.accounts[0], named, message.raw):
-        msg = "the node shows another transaction than the one that was asked for"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the node shows another transaction than the one that was asked for")
 
 
 def payments_in(asset: SolanaAsset, name: str, answer: Any, wallets: Mapping[str, str]) -> Sequence[ChainPayment]:  # noqa: ANN401

@@ -248,8 +248,7 @@ class SolanaReader:
     async def _whole(self, call: Call) -> int:
         (answer,) = await self._ask([call])
         if isinstance(answer, RpcError) or type(answer) is not int:
-            msg = "the node does not say how old its newest block is"
-            raise RpcUnavailable(msg)
+            raise RpcUnavailable("the node does not say how old its newest block is")
         return answer
 
     async def shows_nothing(self, signature: str, slot: int) -> bool:

@@ -35,6 +35,5 @@ class Searches:
                     await held.enter_async_context(self._accounts.setdefault(account, asyncio.Lock()))
                     await held.enter_async_context(self._places)
             except TimeoutError as error:
-                msg = "too many accounts are looked through"
-                raise RpcUnavailable(msg) from error
+                raise RpcUnavailable("too many accounts are looked through") from error
             yield

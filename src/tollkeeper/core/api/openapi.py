@@ -296,8 +296,7 @@ def document(title: str, description: str, server_url: str, operations: Iterable
     for operation in operations:
         item = paths.setdefault(operation.path, {})
         if operation.method in item or operation.id in ids:
-            msg = f"{operation.id} is described twice"
-            raise ValueError(msg)
+            raise ValueError(f"{operation.id} is described twice")
         ids.add(operation.id)
         item[operation.method] = _with_schemas(operation.body(), schemas)
     return {

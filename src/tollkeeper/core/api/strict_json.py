@@ -62,27 +62,23 @@ def parse_json_around(data: bytes) -> Any:  # noqa: ANN401 - as parse_json
 
 def _require_depth(data: bytes, depth: int) -> None:
     if data.count(b"{") + data.count(b"[") > depth and _is_too_deep(data, depth):
-        msg = "JSON is nested too deeply"
-        raise ValueError(msg)
+        raise ValueError("JSON is nested too deeply")
 
 
 def _integer(digits: str) -> int:
     if len(digits) > JSON_INTEGER_DIGITS:
-        msg = "integer has too many digits"
-        raise ValueError(msg)
+        raise ValueError("integer has too many digits")
     return int(digits)
 
 
 def _constant(name: str) -> NoReturn:
-    msg = f"{name} is not JSON"
-    raise ValueError(msg)
+    raise ValueError(f"{name} is not JSON")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     members = dict(pairs)
     if len(members) != len(pairs):
-        msg = "an object has the same key twice"
-        raise ValueError(msg)
+        raise ValueError("an object has the same key twice")
     return members
 
 
@@ -109,8 +105,7 @@ _DECODER = json.JSONDecoder(
 
 
 def _fraction(digits: str) -> NoReturn:
-    msg = f"{digits} is not plain"
-    raise ValueError(msg)
+    raise ValueError(f"{digits} is not plain")
 
 
 _READ: Final = msgspec.json.Decoder(float_hook=_fraction).decode

@@ -71,8 +71,7 @@ def may_be_batched(transfer: SignedTransfer) -> bool:
 def encode_batch(via: Via, asset: str, transfers: Sequence[SignedTransfer]) -> bytes:
     """The calldata. Raises: ValueError for no items, too many, or one that may not be batched."""
     if not 0 < len(transfers) <= ITEMS_MAX or not all(may_be_batched(one) for one in transfers):
-        msg = f"a batch has 1 to {ITEMS_MAX} transfers with plain signatures"
-        raise ValueError(msg)
+        raise ValueError(f"a batch has 1 to {ITEMS_MAX} transfers with plain signatures")
     if via is Via.BATCHER:
         head = bytes.fromhex(asset[2:]) + ITEM_GAS.to_bytes(4, "big")
         return head + b"".join(_packed(one) for one in transfers)
@@ -87,8 +86,7 @@ def decode_batch(via: Via, data: bytes) -> tuple[str, list[SignedTransfer]]:
     except ValueError:
         is_ours = False
     if not is_ours:
-        msg = "these bytes are no batch of transfers"
-        raise ValueError(msg)
+        raise ValueError("these bytes are no batch of transfers")
     return asset, transfers
 
 
@@ -154,8 +152,7 @@ def _aggregate(asset: str, transfers: Sequence[SignedTransfer]) -> bytes:
 def _aggregated(data: bytes) -> tuple[str, list[SignedTransfer]]:
     count = int.from_bytes(data[36:68], "big")
     if count > ITEMS_MAX:
-        msg = "too many items"
-        raise ValueError(msg)
+        raise ValueError("too many items")
     first = 68 + count * 32
     bodies = [first + index * (_AGGREGATE_ITEM_SIZE_BYTES - 32) for index in range(count)]
     return "0x" + data[first + 12 : first + 32].hex(), [

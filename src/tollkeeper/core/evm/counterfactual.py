@@ -56,8 +56,7 @@ def unwrap(signature: bytes) -> WalletDeployment:
         _unpadded(signature, offset),
     )
     if wrap(found) != signature or is_counterfactual_signature(found.signature):
-        msg = "not an ERC-6492 signature, though it ends as one"
-        raise ValueError(msg)
+        raise ValueError("not an ERC-6492 signature, though it ends as one")
     return found
 
 
@@ -104,8 +103,7 @@ def read_settling_call(data: bytes) -> tuple[str, str, bytes]:
     """
     calls = decode_aggregate(data)
     if [call.may_fail for call in calls] != [True, False]:
-        msg = "these calls are no deployment and a transfer"
-        raise ValueError(msg)
+        raise ValueError("these calls are no deployment and a transfer")
     deployment, transfer = calls
     return deployment.to, transfer.to, transfer.data
 

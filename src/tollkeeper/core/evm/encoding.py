@@ -178,15 +178,12 @@ def recover_address(digest: bytes, signature: bytes) -> bytes:
     Strict as FiatToken is: 65 bytes, low s, v 27 or 28. Raises: ValueError saying which rule failed.
     """
     if len(signature) != SIGNATURE_LENGTH:
-        msg = "a signature has 65 bytes"
-        raise ValueError(msg)
+        raise ValueError("a signature has 65 bytes")
     recovery = signature[64] - 27
     if recovery not in {0, 1}:
-        msg = "v must be 27 or 28"
-        raise ValueError(msg)
+        raise ValueError("v must be 27 or 28")
     if signature[32:64] > _HALF_ORDER:
-        msg = "s must be in the lower half of the order"
-        raise ValueError(msg)
+        raise ValueError("s must be in the lower half of the order")
     return recover_unchecked(digest, signature[:64], recovery)
 
 
@@ -195,8 +192,7 @@ def recover_unchecked(digest: bytes, r_and_s: bytes, recovery: int) -> bytes:
     try:
         key = coincurve.PublicKey.from_signature_and_message(r_and_s + bytes([recovery]), digest, hasher=None)
     except Exception as error:  # coincurve raises a bare Exception where r is no point of the curve
-        msg = "no key could have made this signature"
-        raise ValueError(msg) from error
+        raise ValueError("no key could have made this signature") from error
     return keccak256(key.format(compressed=False)[1:])[12:]
 
 
@@ -231,8 +227,7 @@ def read_transfer_calldata(data: bytes) -> tuple[Authorization, bytes]:
     else:
         signature = tail[64 : 64 + int.from_bytes(tail[32:64], "big")]
     if transfer_calldata(authorization, signature) != data:
-        msg = "these bytes are no call of transferWithAuthorization"
-        raise ValueError(msg)
+        raise ValueError("these bytes are no call of transferWithAuthorization")
     return authorization, signature
 
 
@@ -269,12 +264,10 @@ def balance_of_calldata(holder: str) -> bytes:
 def decode_string(data: bytes) -> str:
     """The string that a call such as name() returned. Raises: ValueError where the bytes are not one ABI string."""
     if len(data) < 64 or int.from_bytes(data[:32], "big") != 32:
-        msg = "not an ABI string"
-        raise ValueError(msg)
+        raise ValueError("not an ABI string")
     length = int.from_bytes(data[32:64], "big")
     if length > len(data) - 64:
-        msg = "not an ABI string"
-        raise ValueError(msg)
+        raise ValueError("not an ABI string")
     return data[64 : 64 + length].decode("utf-8")
 
 
@@ -308,15 +301,13 @@ def rlp_decode(data: bytes) -> RlpTree:
     """The one item that `data` encodes. Raises: ValueError for anything but one whole, canonical item."""
     item, end = _rlp_item(data, 0, _RLP_DEPTH)
     if end != len(data):
-        msg = "bytes after the RLP item"
-        raise ValueError(msg)
+        raise ValueError("bytes after the RLP item")
     return item
 
 
 def _rlp_item(data: bytes, start: int, depth: int) -> tuple[RlpTree, int]:
     if start >= len(data):
-        msg = "RLP ends early"
-        raise ValueError(msg)
+        raise ValueError("RLP ends early")
     prefix = data[start]
     if prefix < 0x80:
         return data[start : start + 1], start + 1
@@ -327,31 +318,26 @@ def _rlp_item(data: bytes, start: int, depth: int) -> tuple[RlpTree, int]:
         begin += size - 55
         size = int.from_bytes(data[start + 1 : begin], "big")
         if size < 56 or data[start + 1] == 0:
-            msg = "RLP length is not in its shortest form"
-            raise ValueError(msg)
+            raise ValueError("RLP length is not in its shortest form")
     end = begin + size
     if end > len(data):
-        msg = "RLP ends early"
-        raise ValueError(msg)
+        raise ValueError("RLP ends early")
     if base == 0x80:
         if size == 1 and data[begin] < 0x80:
-            msg = "RLP byte is not in its shortest form"
-            raise ValueError(msg)
+            raise ValueError("RLP byte is not in its shortest form")
         return data[begin:end], end
     return _rlp_list(data, begin, end, depth), end
 
 
 def _rlp_list(data: bytes, begin: int, end: int, depth: int) -> list[RlpTree]:
     if depth == 0:
-        msg = "RLP is nested too deeply"
-        raise ValueError(msg)
+        raise ValueError("RLP is nested too deeply")
     children: list[RlpTree] = []
     while begin < end:
         child, begin = _rlp_item(data, begin, depth - 1)
         children.append(child)
     if begin != end:
-        msg = "RLP list ends early"
-        raise ValueError(msg)
+        raise ValueError("RLP list ends early")
     return children
 
 

@@ -48,8 +48,7 @@ def shows_transfer(logs: Sequence[Log], transfer: Transfer) -> bool:
     kinds = {AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC}
     events = [log for log in logs if log.address == transfer.asset and log.topics and log.topics[0] in kinds]
     if any(len(log.topics) != 3 for log in events):  # what kind it is, and its two indexed members
-        msg = "a token's event has other topics than its kind has"
-        raise ValueError(msg)
+        raise ValueError("a token's event has other topics than its kind has")
     uses = [index for index, log in enumerate(events) if log.topics == used]
     moves = [index for index, log in enumerate(events) if log.topics == moved and int(log.data, 16) == transfer.value]
     if len(uses) != 1:

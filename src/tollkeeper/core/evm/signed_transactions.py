@@ -48,12 +48,10 @@ def read_signed(raw: bytes) -> SignedTransaction:
     """The transaction of these bytes. Raises: ValueError where they are none that we could have made."""
     fields = rlp_decode(raw[1:])
     if raw[:1] != _TYPE or not isinstance(fields, list) or len(fields) != 12 or fields[8] != []:
-        msg = "this is no EIP-1559 transaction without an access list"
-        raise ValueError(msg)
+        raise ValueError("this is no EIP-1559 transaction without an access list")
     texts = [field for field in fields if isinstance(field, bytes)]
     if len(texts) != 11:
-        msg = "this is no EIP-1559 transaction"
-        raise ValueError(msg)
+        raise ValueError("this is no EIP-1559 transaction")
     chain_id, nonce, tip, fee, gas, to, value, data, parity, r, s = texts
     transaction = Transaction(
         chain_id=_number(chain_id),
@@ -82,8 +80,7 @@ def signed_by(transaction: Transaction, parity: int, r: int, s: int) -> SignedTr
         [],
     ]
     if parity not in {0, 1} or max(r, s) >= 2**256:
-        msg = "this is no signature"
-        raise ValueError(msg)
+        raise ValueError("this is no signature")
     digest = keccak256(_TYPE + rlp_encode(fields))
     sender = recover_unchecked(digest, r.to_bytes(32, "big") + s.to_bytes(32, "big"), parity)
     raw = _TYPE + rlp_encode([*fields, parity, r, s])

@@ -48,8 +48,7 @@ class Secret(Generic[T]):
         return "Secret(***)"
 
     def __reduce__(self) -> NoReturn:
-        msg = "a secret is not pickled"
-        raise TypeError(msg)
+        raise TypeError("a secret is not pickled")
 
 
 def parse_key_ring(text: str) -> KeyRing:
@@ -62,11 +61,9 @@ def parse_key_ring(text: str) -> KeyRing:
         key_id, colon, digits = entry.partition(":")
         match = _HEX_KEY.fullmatch(digits)
         if not colon or _ID.fullmatch(key_id) is None or match is None:
-            msg = f"entry {position} is not an id, a colon and 64 hex digits"
-            raise ValueError(msg)
+            raise ValueError(f"entry {position} is not an id, a colon and 64 hex digits")
         if key_id in keys:
-            msg = f"entry {position} repeats an id"
-            raise ValueError(msg)
+            raise ValueError(f"entry {position} repeats an id")
         keys[key_id] = bytes.fromhex(match[1])
     return KeyRing(next(iter(keys)), keys)
 
@@ -79,8 +76,7 @@ def parse_private_key(text: str) -> Secret[bytes]:
     words = _words(text)
     match = _HEX_KEY.fullmatch(words[0])
     if len(words) > 1 or match is None or not 0 < int(match[1], 16) < SECP256K1_ORDER:
-        msg = "it is not one private key of 64 hex digits"
-        raise ValueError(msg)
+        raise ValueError("it is not one private key of 64 hex digits")
     return Secret(bytes.fromhex(match[1]))
 
 
@@ -91,8 +87,7 @@ def parse_private_keys(text: str) -> tuple[Secret[bytes], ...]:
     """
     keys = tuple(parse_private_key(word) for word in _words(text))
     if len({key.reveal() for key in keys}) != len(keys):
-        msg = "a key is there twice"
-        raise ValueError(msg)
+        raise ValueError("a key is there twice")
     return keys
 
 
@@ -130,6 +125,5 @@ def without_keys(text: str, key_ids: Collection[str]) -> str:
 def _words(text: str) -> list[str]:
     words = [word for word in _SEPARATORS.split(_COMMENT.sub("", text)) if word]
     if not words:
-        msg = "it holds no key"
-        raise ValueError(msg)
+        raise ValueError("it holds no key")
     return words

@@ -32,11 +32,9 @@ class KeyRing:
     def __post_init__(self) -> None:
         """Refuses a ring that could not work. Raises: ValueError."""
         if self.current not in self.keys:
-            msg = f"the key ring has no key {self.current!r}"
-            raise ValueError(msg)
+            raise ValueError(f"the key ring has no key {self.current!r}")
         if any(len(key) != KEY_SIZE_BYTES or not 1 <= len(name) <= 64 for name, key in self.keys.items()):
-            msg = f"keys have {KEY_SIZE_BYTES} bytes and names of 1 to 64 characters"
-            raise ValueError(msg)
+            raise ValueError(f"keys have {KEY_SIZE_BYTES} bytes and names of 1 to 64 characters")
 
 
 class SealError(ApiError):
@@ -72,13 +70,11 @@ def unseal(ring: KeyRing, sealed: bytes, where: bytes) -> bytes:
     key = ring.keys.get(key_name(sealed))
     nonce = sealed[name_end : name_end + NONCE_SIZE_BYTES]
     if key is None or len(nonce) != NONCE_SIZE_BYTES:
-        msg = "a stored value names a key that is not in the ring"
-        raise SealError(msg)
+        raise SealError("a stored value names a key that is not in the ring")
     try:
         return AESGCM(key).decrypt(nonce, sealed[name_end + NONCE_SIZE_BYTES :], where)
     except InvalidTag as error:
-        msg = "a stored value does not open at its place"
-        raise SealError(msg) from error
+        raise SealError("a stored value does not open at its place") from error
 
 
 class Sealing:

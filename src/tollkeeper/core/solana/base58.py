@@ -40,13 +40,11 @@ def decode(text: str, *, size_bytes: int) -> bytes:
             for digit in text:
                 number = number * 58 + _VALUES[digit]
         except KeyError:
-            msg = "not base58"
-            raise ValueError(msg) from None
+            raise ValueError("not base58") from None
         zeros = len(text) - len(text.lstrip("1"))
         if zeros + (number.bit_length() + 7) // 8 == size_bytes:
             return number.to_bytes(size_bytes, "big")
-    msg = f"not base58 of {size_bytes} bytes"
-    raise ValueError(msg)
+    raise ValueError(f"not base58 of {size_bytes} bytes")
 
 
 @lru_cache(maxsize=4096)
@@ -59,8 +57,7 @@ def encode_key(key: bytes) -> str:
 def decode_key(text: str) -> bytes:
     """The 32 bytes of a public key or account. Raises: ValueError."""
     if len(text) > _KEY_LENGTH_MAX:
-        msg = "not base58 of 32 bytes"
-        raise ValueError(msg)
+        raise ValueError("not base58 of 32 bytes")
     return decode(text, size_bytes=KEY_SIZE_BYTES)
 
 

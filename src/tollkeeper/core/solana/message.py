@@ -78,8 +78,7 @@ class SolanaTransaction(msgspec.Struct, frozen=True, gc=False):
 def encode_compact(value: int) -> bytes:
     """A compact-u16. Raises: ValueError outside 0 to 65535."""
     if not 0 <= value <= 0xFFFF:
-        msg = "a compact-u16 is 0 to 65535"
-        raise ValueError(msg)
+        raise ValueError("a compact-u16 is 0 to 65535")
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
@@ -99,8 +98,7 @@ def decode_transaction(text: str) -> SolanaTransaction:
     except (binascii.Error, ValueError):
         raw = b""
     if not raw or not text.endswith(_last_quantum(raw)):
-        msg = "the transaction is not standard base64"
-        raise MalformedTransaction(msg)
+        raise MalformedTransaction("the transaction is not standard base64")
     return read_transaction(raw)
 
 
@@ -112,8 +110,7 @@ def _last_quantum(raw: bytes) -> str:
 def read_transaction(raw: bytes) -> SolanaTransaction:
     """The transaction that these bytes are. Raises: MalformedTransaction."""
     if len(raw) > TRANSACTION_SIZE_BYTES:
-        msg = f"a transaction has at most {TRANSACTION_SIZE_BYTES} bytes"
-        raise MalformedTransaction(msg)
+        raise MalformedTransaction(f"a transaction has at most {TRANSACTION_SIZE_BYTES} bytes")
     try:
         count, start = _compact(raw, 0)
     except IndexError:
@@ -121,8 +118,7 @@ def read_transaction(raw: bytes) -> SolanaTransaction:
     end = start + count * SIGNATURE_SIZE_BYTES
     message = read_message(raw[end:])
     if count != message.required_signatures:
-        msg = "the number of signatures is not the number of signers"
-        raise MalformedTransaction(msg)
+        raise MalformedTransaction("the number of signatures is not the number of signers")
     return SolanaTransaction(struct.unpack_from(_SIGNATURE * count, raw, start), message)
 
 
@@ -135,8 +131,7 @@ def read_message(raw: bytes) -> Message:
     if end > len(raw):
         raise _ends_early()
     if end < len(raw):
-        msg = "bytes after the transaction"
-        raise MalformedTransaction(msg)
+        raise MalformedTransaction("bytes after the transaction")
     _check_positions(message)
     return message
 
@@ -150,8 +145,7 @@ def _message(raw: bytes) -> tuple[Message, int]:
     if raw[0] & _VERSION_BIT:
         at, version = 1, raw[0] & ~_VERSION_BIT
         if version != 0:
-            msg = f"version {version} of transactions is not known"
-            raise MalformedTransaction(msg)
+            raise MalformedTransaction(f"version {version} of transactions is not known")
     required_signatures, readonly_signed, readonly_unsigned = raw[at], raw[at + 1], raw[at + 2]
     count, at = _compact(raw, at + 3)
     if at + (count + 1) * _KEY_SIZE_BYTES > len(raw):  # before so many are made room for
@@ -214,8 +208,7 @@ def _compact(raw: bytes, at: int) -> tuple[int, int]:
         last = raw[at + 2]
         value, end = value | last << 14, at + 3
     if last == 0 or value > 0xFFFF:
-        msg = "a length is not in its shortest form"
-        raise MalformedTransaction(msg)
+        raise MalformedTransaction("a length is not in its shortest form")
     return value, end
 
 
@@ -226,18 +219,14 @@ def _ends_early() -> MalformedTransaction:
 def _check_positions(message: Message) -> None:
     accounts = len(message.accounts)
     if not message.readonly_signed < message.required_signatures:
-        msg = "no account pays the fee"
-        raise MalformedTransaction(msg)
+        raise MalformedTransaction("no account pays the fee")
     if message.required_signatures + message.readonly_unsigned > accounts:
-        msg = "more signers and readonly accounts than accounts"
-        raise MalformedTransaction(msg)
+        raise MalformedTransaction("more signers and readonly accounts than accounts")
     if len(set(message.accounts)) != accounts:
-        msg = "an account is named twice"
-        raise MalformedTransaction(msg)
+        raise MalformedTransaction("an account is named twice")
     if message.lookup_tables:  # positions may point behind the message's own accounts
         return
     for instruction in message.instructions:
         used = instruction.accounts
         if not 0 < instruction.program < accounts or (used and max(used) >= accounts):
-            msg = "an instruction names an account that is not there"
-            raise MalformedTransaction(msg)
+            raise MalformedTransaction("an instruction names an account that is not there")

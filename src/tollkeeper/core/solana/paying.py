@@ -71,11 +71,9 @@ def _message(terms: TransferTerms, payer: bytes, blockhash: str, memo: bytes) ->
         ),
     )
     if len(set(accounts)) != len(accounts):
-        msg = "a wallet cannot pay itself, nor pay the fee of its own payment"
-        raise ValueError(msg)
+        raise ValueError("a wallet cannot pay itself, nor pay the fee of its own payment")
     if not 0 <= terms.amount < 1 << 64:
-        msg = "the amount does not fit into a Solana transfer"
-        raise ValueError(msg)
+        raise ValueError("the amount does not fit into a Solana transfer")
     moved = b"\x0c" + terms.amount.to_bytes(8, "little") + bytes([terms.decimals])
     instructions = (
         _instruction(_COMPUTE_BUDGET, b"", b"\x02" + COMPUTE_LIMIT.to_bytes(4, "little")),

@@ -198,8 +198,7 @@ def read_transfer(payload: SolanaPayload) -> SolanaTransfer:
     accounts = transaction.message.accounts
     transfer = read_transfer_checked(transaction.message.instructions[2])
     if transfer is None:
-        msg = "the third instruction is not TransferChecked"
-        raise MalformedTransaction(msg)
+        raise MalformedTransaction("the third instruction is not TransferChecked")
     return SolanaTransfer(
         payload,
         transaction,

@@ -122,6 +122,5 @@ def require_asset(chain: EvmChain | SolanaChain, expected: ExpectedTransfer) -> 
 def alike(finding: PaymentFinding | None) -> PaymentFinding:
     """Return what enough nodes show alike. Raises: RpcUnavailable where they do not."""
     if finding is None:
-        msg = "the nodes do not show alike whether the payment was used"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("the nodes do not show alike whether the payment was used")
     return finding

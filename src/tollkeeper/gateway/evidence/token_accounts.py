@@ -108,8 +108,7 @@ class TokenAccounts:
             async with asyncio.timeout(WAIT_SECONDS):
                 return await (await self._chain(asset)).blockhash()
         except TimeoutError as error:
-            msg = "the node does not answer"
-            raise RpcUnavailable(msg) from error
+            raise RpcUnavailable("the node does not answer") from error
 
     async def owner(self, account: str, asset: Asset) -> str | None:
         """Return the token account's owner; None where there is none. Raises: RpcUnavailable, also with no node set."""
@@ -117,8 +116,7 @@ class TokenAccounts:
             async with asyncio.timeout(WAIT_SECONDS):
                 return await self._owner(account, asset)
         except TimeoutError as error:
-            msg = "the node does not answer"
-            raise RpcUnavailable(msg) from error
+            raise RpcUnavailable("the node does not answer") from error
 
     async def _owner(self, account: str, asset: Asset) -> str | None:
         return (await (await self._chain(asset)).holder_of(account)).wallet
@@ -128,8 +126,7 @@ class TokenAccounts:
         if chain is not None and chain.asset is None:
             await chain.open()
         if chain is None or chain.asset is None or chain.asset.address != asset.address:
-            msg = "no node of this network and mint can be asked"
-            raise RpcUnavailable(msg)
+            raise RpcUnavailable("no node of this network and mint can be asked")
         return chain
 
     async def aclose(self) -> None:

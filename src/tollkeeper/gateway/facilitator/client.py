@@ -230,8 +230,7 @@ class HubClient:
         status, data = await self._transport.request("GET", "/supported", {}, b"", VERIFY_TIMEOUT_SECONDS)
         body = _object(data)
         if status != 200 or not isinstance(body.get("kinds"), list):
-            msg = f"/supported answered {status} without kinds"
-            raise HubUnreachableError(msg)
+            raise HubUnreachableError(f"/supported answered {status} without kinds")
         extensions = body.get("extensions")
         self._confirms = isinstance(extensions, list) and CONFIRM_EXTENSION in extensions
         self._is_ours = self._confirms and body.get("apiVersion") == "v1"
@@ -355,8 +354,7 @@ class HubClient:
         if status == 404 and _is_unknown_payment(body):
             return None
         if status != 200 or not isinstance(body.get("status"), str):
-            msg = f"the payment's status answered {status}"
-            raise HubUnreachableError(msg)
+            raise HubUnreachableError(f"the payment's status answered {status}")
         return PaymentStatus(body["status"], _transaction_in(body), _read_ms(body.get("updatedAt")))
 
     async def standing(self, key: PaymentKey, blockhash: str) -> AuthorizationStanding:
@@ -454,8 +452,7 @@ def _object(data: bytes) -> JsonObject:
     except ValueError:
         body = None
     if not isinstance(body, dict):
-        msg = "the facilitator's answer is not a JSON object"
-        raise HubUnreachableError(msg)
+        raise HubUnreachableError("the facilitator's answer is not a JSON object")
     return body
 
 

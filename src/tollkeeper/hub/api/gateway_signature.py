@@ -179,8 +179,7 @@ def _require_one_of_urls(
         if signers:
             return frozenset(signers)
     assert last is not None  # noqa: S101 - there is at least one URL
-    msg = f"{last}; this hub is {place.authority}, and a gateway's hub_url must name it"
-    raise SignatureRefused(msg)
+    raise SignatureRefused(f"{last}; this hub is {place.authority}, and a gateway's hub_url must name it")
 
 
 def local_path(scope: HTTPScope) -> str:

@@ -66,8 +66,7 @@ class DeploymentPolicy:
         is_bounded = transaction.value == 0 and 0 < transaction.gas <= _GAS
         is_paid = 0 <= transaction.max_priority_fee_per_gas <= transaction.max_fee_per_gas <= self.max_fee_per_gas_max
         if not (is_creation and is_bounded and is_paid and transaction.chain_id == self.chain_id):
-            msg = "this is not the creation of the batcher"
-            raise PolicyError(msg)
+            raise PolicyError("this is not the creation of the batcher")
 
 
 async def deploy_batcher(
@@ -98,13 +97,11 @@ async def deploy_batcher(
     try:
         await rpc.send_raw(raw)
     except RpcError as error:
-        msg = f"the node refuses the transaction: {error.message}"
-        raise DeploymentError(msg) from error
+        raise DeploymentError(f"the node refuses the transaction: {error.message}") from error
     await _see_it_mined(rpc, transaction_hash)
     (code,) = await read_codes(rpc.ask, [address])
     if code_hash(code) != batcher_code_hash():
-        msg = f"transaction {transaction_hash} did not put the batcher at {address}"
-        raise DeploymentError(msg)
+        raise DeploymentError(f"transaction {transaction_hash} did not put the batcher at {address}")
     return BatcherDeployment(address, transaction_hash, is_usual)
 
 
@@ -126,19 +123,16 @@ async def _look(rpc: Rpc, signer: Signer, policy: DeploymentPolicy) -> tuple[int
     )
     chain_id, nonce, balance, block, *tips = answers
     if quantity(chain_id) != policy.chain_id:
-        msg = f"the node's chain id is {quantity(chain_id)}, not {policy.chain_id}"
-        raise DeploymentError(msg)
+        raise DeploymentError(f"the node's chain id is {quantity(chain_id)}, not {policy.chain_id}")
     base_fee_wei = quantity(block.get("baseFeePerGas", "0x0") if isinstance(block, dict) else None)
     suggested_wei, paid_wei = read_tips(*tips)
     tip_wei = min(bounded_tip(suggested_wei, paid_wei, base_fee_wei), policy.max_fee_per_gas_max)
     if base_fee_wei + tip_wei > policy.max_fee_per_gas_max:
-        msg = f"gas costs more than the configured {policy.max_fee_per_gas_max} wei"
-        raise DeploymentError(msg)
+        raise DeploymentError(f"gas costs more than the configured {policy.max_fee_per_gas_max} wei")
     fee_wei = min(2 * base_fee_wei + tip_wei, policy.max_fee_per_gas_max)
     if quantity(balance) < _GAS * fee_wei:  # what a node wants to see there, most of which is not spent
         has = f"has {quantity(balance)} wei and needs {_GAS * fee_wei} for the gas"
-        msg = f"{checksum_address(signer.address)} {has}: fund it, or name another key"
-        raise DeploymentError(msg)
+        raise DeploymentError(f"{checksum_address(signer.address)} {has}: fund it, or name another key")
     return quantity(nonce), tip_wei, fee_wei
 
 
@@ -154,5 +148,4 @@ async def _see_it_mined(rpc: Rpc, transaction_hash: str) -> None:
         msg = f"transaction {transaction_hash} was sent and not seen mined: ask for it later, then run this again"
         raise DeploymentError(msg) from error
     if quantity(receipt.get("status")) != 1:
-        msg = f"transaction {transaction_hash} reverted"
-        raise DeploymentError(msg)
+        raise DeploymentError(f"transaction {transaction_hash} reverted")

@@ -176,8 +176,7 @@ async def _was_to_make(order: EvmOrder, found: SignedTransaction) -> bool:
     (sighting,) = await chain.look([wanted])
     is_shown = sighting.verdict not in {Verdict.ABSENT, Verdict.DOUBTED}
     if not is_shown and not asks_for(found.transaction, wanted.transfer):
-        msg = "it is not shown yet what our transaction made of the authorization"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("it is not shown yet what our transaction made of the authorization")
     return sighting.verdict not in FAILURES
 
 
@@ -190,5 +189,4 @@ async def _agreed_nonce(chain: EvmChain, signer: str) -> int:
         agreed = await chain.agreed_nonce(signer, tag)
         if agreed is not None:
             return agreed
-    msg = f"the nodes do not show the same nonce of {signer}"
-    raise RpcUnavailable(msg)
+    raise RpcUnavailable(f"the nodes do not show the same nonce of {signer}")

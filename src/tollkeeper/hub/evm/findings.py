@@ -191,8 +191,7 @@ async def _judge(account: EvmAccount, row: Settlement, raws: list[RawTransaction
     except TooFarBack as error:
         raise Unexplained(str(error)) from error
     if standing.is_used and use is None:
-        msg = "the authorization is used, and by which transaction is not shown"
-        raise Unexplained(msg)
+        raise Unexplained("the authorization is used, and by which transaction is not shown")
     if use is not None and use.depth_blocks < depth:
         use = None
     signed = None if use is None else await authorizations.signed(use.transaction_hash)

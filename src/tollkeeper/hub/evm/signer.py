@@ -71,8 +71,7 @@ class SignerPolicy:
         )
         for is_kept, name in rules:
             if not is_kept:
-                msg = f"the signer policy forbids {name} of this transaction"
-                raise PolicyError(msg)
+                raise PolicyError(f"the signer policy forbids {name} of this transaction")
 
     def _deploys(self, transaction: Transaction) -> bool:
         """Say whether it is one call of an allowed factory and one transfer of an allowed token, through Multicall3."""
@@ -115,8 +114,7 @@ class Signer:
     def __init__(self, private_key: bytes) -> None:
         """Take 32 bytes. Raises: ValueError, which does not show them, where they are no key."""
         if len(private_key) != 32 or not 0 < int.from_bytes(private_key, "big") < SECP256K1_ORDER:
-            msg = "a signing key is a number of 32 bytes below the order of secp256k1"
-            raise ValueError(msg)
+            raise ValueError("a signing key is a number of 32 bytes below the order of secp256k1")
         self.address = address_of_key(private_key)
         self._sign: Callable[[Transaction], tuple[bytes, str]] = lambda transaction: sign_transaction(
             transaction, private_key
@@ -131,8 +129,7 @@ class Signer:
         return f"Signer({self.address})"
 
     def __reduce__(self) -> NoReturn:
-        msg = "a signer cannot be copied out of its process"
-        raise TypeError(msg)
+        raise TypeError("a signer cannot be copied out of its process")
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,8 +143,7 @@ class SolanaFamily:
         if _has_failed(sighting):
             return PriorOutcome(Reason.SVM_TRANSACTION_FAILED, signature)
         if sighting.verdict is not Verdict.TRANSFERRED or sighting.block_number is None:
-            msg = "it is not shown yet what became of the payment's transaction"
-            raise RpcUnavailable(msg)
+            raise RpcUnavailable("it is not shown yet what became of the payment's transaction")
         _, height, _ = await chain.head()
         lifetime = Lifetime(sighting.block_number, height + BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS)
         return SolanaTerms(lifetime, None, None)

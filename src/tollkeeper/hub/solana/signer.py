@@ -33,8 +33,7 @@ class FeePayer:
     def __init__(self, seed: bytes) -> None:
         """Take 32 bytes. Raises: ValueError, which does not show them, where they are not so many."""
         if len(seed) != ed25519.SEED_SIZE_BYTES:
-            msg = "a Solana key follows from 32 bytes"
-            raise ValueError(msg)
+            raise ValueError("a Solana key follows from 32 bytes")
         self.address = encode_key(ed25519.public_key(seed))
         self._sign: Callable[[bytes], bytes] = ed25519.signer(seed)
 
@@ -45,12 +44,10 @@ class FeePayer:
         """
         for check in transaction_checks(payload, asset, policy):
             if not check.ok:
-                msg = f"the fee payer does not sign this transaction: {check.name}"
-                raise PolicyError(msg) from refusal(check)
+                raise PolicyError(f"the fee payer does not sign this transaction: {check.name}") from refusal(check)
         transaction = read_transfer(payload).transaction
         if transaction.message.accounts[0] != decode_key(self.address):
-            msg = "another account pays for this transaction"
-            raise PolicyError(msg)
+            raise PolicyError("another account pays for this transaction")
         signature = self._sign(transaction.message.raw)
         return transaction.with_signature(0, signature).encode(), encode(signature)
 
@@ -58,8 +55,7 @@ class FeePayer:
         return f"FeePayer({self.address})"
 
     def __reduce__(self) -> NoReturn:
-        msg = "a fee payer cannot be copied out of its process"
-        raise TypeError(msg)
+        raise TypeError("a fee payer cannot be copied out of its process")
 
 
 def advertised(addresses: Sequence[str], now_seconds: int, with_money: Collection[str]) -> str:

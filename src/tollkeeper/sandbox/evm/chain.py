@@ -105,11 +105,9 @@ class EmbeddedChain:
         try:
             transaction = decode_transaction(raw)
         except ValueError as error:
-            message = f"failed to decode signed transaction: {error}"
-            raise ServedRpcError(message, code=INVALID_PARAMS) from error
+            raise ServedRpcError(f"failed to decode signed transaction: {error}", code=INVALID_PARAMS) from error
         if transaction.hash in self._mined:
-            message = "already known"
-            raise ServedRpcError(message)
+            raise ServedRpcError("already known")
         self._check(transaction)
         self.pool.add(transaction)
         if self.automine:
@@ -144,12 +142,10 @@ class EmbeddedChain:
     def call(self, message: EngineMessage) -> ExecutionOutcome:
         """Execute on the newest state, as in a block sealed now, and change nothing. Raises: RpcError."""
         if self.engine.account(message.sender).balance < message.value:
-            text = "insufficient funds for transfer"
-            raise ServedRpcError(text)
+            raise ServedRpcError("insufficient funds for transfer")
         needed = _least_gas(message.data, creation=message.to is None)
         if message.gas < needed:
-            text = f"intrinsic gas too low: have {message.gas}, want {needed}"
-            raise ServedRpcError(text)
+            raise ServedRpcError(f"intrinsic gas too low: have {message.gas}, want {needed}")
         return _with_floor(self.engine.call(message, self._next_context()), message.data)
 
     def estimate_gas(self, message: EngineMessage) -> int:
@@ -177,8 +173,7 @@ class EmbeddedChain:
     def set_next_timestamp(self, timestamp_seconds: int) -> None:
         """Stamp the next block so, and let time go on from there. Raises: RpcError for a time before the head."""
         if timestamp_seconds < self.head.timestamp_seconds:
-            message = "timestamp is before the newest block's"
-            raise ServedRpcError(message, code=INVALID_PARAMS)
+            raise ServedRpcError("timestamp is before the newest block's", code=INVALID_PARAMS)
         self._next_timestamp_seconds = timestamp_seconds
         self._offset_seconds = timestamp_seconds - self._clock_ms() // 1000
 

@@ -63,8 +63,7 @@ def short_string(text: str) -> int:
     """The slot of a string of at most 31 bytes (Solidity's layout). Raises: ValueError where it is longer."""
     encoded = text.encode()
     if len(encoded) > 31:
-        msg = "a string in one slot has at most 31 bytes"
-        raise ValueError(msg)
+        raise ValueError("a string in one slot has at most 31 bytes")
     return int.from_bytes(encoded.ljust(31, b"\0") + bytes([2 * len(encoded)]), "big")
 
 

@@ -35,14 +35,12 @@ class Pool:
     def add(self, transaction: CheckedTransaction) -> None:
         """Raises: RpcError where it is here already, or does not outbid the one it would replace."""
         if transaction.hash in self._by_hash:
-            message = "already known"
-            raise ServedRpcError(message)
+            raise ServedRpcError("already known")
         queue = self._queues.setdefault(transaction.sender, {})
         waiting = queue.get(transaction.nonce)
         if waiting is not None:
             if not _outbids(transaction, waiting):
-                message = "replacement transaction underpriced"
-                raise ServedRpcError(message)
+                raise ServedRpcError("replacement transaction underpriced")
             self.remove(waiting)
             queue = self._queues.setdefault(transaction.sender, {})
         queue[transaction.nonce] = transaction

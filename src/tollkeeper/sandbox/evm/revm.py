@@ -165,8 +165,7 @@ class RevmEngine:
     ) -> ExecutionOutcome:
         executed = self._evm.result
         if executed is None:  # pragma: no cover - every execution leaves a result
-            msg = "revm left no result"
-            raise RuntimeError(msg)
+            raise RuntimeError("revm left no result")
         logs = tuple(_log(log) for log in executed.logs) if result is Result.SUCCESS else ()
         return ExecutionOutcome(result, output, executed.gas_used, executed.gas_refunded, logs, created, reason)
 

@@ -188,17 +188,14 @@ def _require_newest(chain: EmbeddedChain, tag: Json) -> None:
     else:
         block = _block(chain, tag)
     if block is None:
-        message = "header not found"
-        raise ServedRpcError(message)
+        raise ServedRpcError("header not found")
     if block is not chain.head:
-        message = f"missing trie node: the state at block {block.number} is not kept"
-        raise ServedRpcError(message)
+        raise ServedRpcError(f"missing trie node: the state at block {block.number} is not kept")
 
 
 def _refuse_overrides(overrides: Json) -> None:
     if overrides:
-        message = "state overrides are not supported"
-        raise ServedRpcError(message, code=INVALID_PARAMS)
+        raise ServedRpcError("state overrides are not supported", code=INVALID_PARAMS)
 
 
 def _fee_history(chain: EmbeddedChain, count: Json, newest: str, percentiles: Sequence[float]) -> Json:
@@ -222,14 +219,12 @@ def _logs(chain: EmbeddedChain, query: Json) -> list[Json]:
     if query.get("blockHash"):
         named = chain.block_of_hash(query["blockHash"].lower())
         if named is None:
-            message = "unknown block"
-            raise ServedRpcError(message)
+            raise ServedRpcError("unknown block")
         first = last = named.number
     else:
         first, last = (_height(chain, query.get(key) or "latest") for key in ("fromBlock", "toBlock"))
     if first > last:
-        message = "invalid block range params"
-        raise ServedRpcError(message, code=INVALID_PARAMS)
+        raise ServedRpcError("invalid block range params", code=INVALID_PARAMS)
     addresses = query.get("address") or []
     wanted = {_address(one) for one in ([addresses] if isinstance(addresses, str) else addresses)}
     topics = [None if one is None else _lower(one) for one in query.get("topics") or []]
@@ -262,15 +257,13 @@ def _topics_match(wanted: list[set[str] | None], topics: list[str]) -> bool:
 
 def _address(text: str) -> str:
     if len(bytes.fromhex(text.removeprefix("0x"))) != 20 or not text.startswith("0x"):
-        message = "invalid address"
-        raise ServedRpcError(message, code=INVALID_PARAMS)
+        raise ServedRpcError("invalid address", code=INVALID_PARAMS)
     return text.lower()
 
 
 def _data(text: str) -> bytes:
     if not text.startswith("0x"):
-        message = "cannot unmarshal hex string without 0x prefix"
-        raise ServedRpcError(message, code=INVALID_PARAMS)
+        raise ServedRpcError("cannot unmarshal hex string without 0x prefix", code=INVALID_PARAMS)
     return bytes.fromhex(text[2:])
 
 

@@ -55,21 +55,18 @@ class CheckedTransaction:
 def decode_transaction(raw: bytes) -> CheckedTransaction:
     """Raises: ValueError where the bytes are no signed transaction of a known type, or the signature is none."""
     if not raw:
-        msg = "empty transaction"
-        raise ValueError(msg)
+        raise ValueError("empty transaction")
     if raw[0] >= _LIST_PREFIX:
         return _decode_legacy(raw)
     if raw[0] == _FEE_MARKET:
         return _decode_fee_market(raw)
-    msg = "transaction type not supported"
-    raise ValueError(msg)
+    raise ValueError("transaction type not supported")
 
 
 def _decode_fee_market(raw: bytes) -> CheckedTransaction:
     fields = _fields(raw[1:], _FEE_MARKET_FIELDS)
     if fields[8] != []:
-        msg = "access lists are not supported here"
-        raise ValueError(msg)
+        raise ValueError("access lists are not supported here")
     digest = keccak256(b"\x02" + rlp_encode(_unsigned(fields[:9])))
     chain_id, nonce, priority_fee, max_fee, gas = (_number(field) for field in fields[:5])
     parity, r, s = (_number(field) for field in fields[9:])
@@ -122,8 +119,7 @@ def _decode_legacy(raw: bytes) -> CheckedTransaction:
 def _fields(encoded: bytes, count: int) -> list[RlpTree]:
     fields = rlp_decode(encoded)
     if not isinstance(fields, list) or len(fields) != count:
-        msg = "a transaction has other fields"
-        raise ValueError(msg)
+        raise ValueError("a transaction has other fields")
     return fields
 
 
@@ -133,29 +129,25 @@ def _unsigned(fields: list[RlpTree]) -> list[RlpItem]:
 
 def _bytes(field: RlpTree) -> bytes:
     if not isinstance(field, bytes):
-        msg = "expected bytes"
-        raise ValueError(msg)  # noqa: TRY004 - one exception for all undecodable bytes
+        raise ValueError("expected bytes")  # noqa: TRY004 - one exception for all undecodable bytes
     return field
 
 
 def _number(field: RlpTree) -> int:
     digits = _bytes(field)
     if digits[:1] == b"\0" or len(digits) > 32:
-        msg = "not a canonical number"
-        raise ValueError(msg)
+        raise ValueError("not a canonical number")
     return int.from_bytes(digits, "big")
 
 
 def _recipient(field: RlpTree) -> str | None:
     address = _bytes(field)
     if len(address) not in {0, 20}:
-        msg = "a recipient has 20 bytes"
-        raise ValueError(msg)
+        raise ValueError("a recipient has 20 bytes")
     return "0x" + address.hex() if address else None
 
 
 def _sender(digest: bytes, parity: int, r: int, s: int) -> str:
     if parity not in {0, 1} or not 0 < r < SECP256K1_ORDER or not 0 < s <= _HALF_ORDER:
-        msg = "invalid sender"
-        raise ValueError(msg)
+        raise ValueError("invalid sender")
     return "0x" + recover_unchecked(digest, r.to_bytes(32, "big") + s.to_bytes(32, "big"), parity).hex()

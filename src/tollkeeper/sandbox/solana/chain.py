@@ -258,8 +258,7 @@ class EmbeddedSolanaChain:
         if not skips_preflight:
             simulated = self.simulate(raw, replaces_blockhash=False, checks_signatures=False)
             if simulated.error is not None:
-                message = f"Transaction simulation failed: {simulated.error}"
-                raise TransactionRefused(message, simulated.error)
+                raise TransactionRefused(f"Transaction simulation failed: {simulated.error}", simulated.error)
         if signature in self.executed or signature in self._waiting:
             return signature
         if self.holds:
@@ -343,8 +342,7 @@ def decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        message = "failed to decode: invalid base64"
-        raise TransactionRefused(message) from error
+        raise TransactionRefused("failed to decode: invalid base64") from error
 
 
 def _is_unpaid(error: Any) -> bool:  # noqa: ANN401 - JSON
@@ -357,12 +355,10 @@ def _parsed(raw: bytes) -> VersionedTransaction:
         transaction = VersionedTransaction.from_bytes(raw)
         transaction.sanitize()
     except Exception as error:  # the library has no class of its own for this
-        message = f"failed to deserialize transaction: {error}"
-        raise TransactionRefused(message) from error
+        raise TransactionRefused(f"failed to deserialize transaction: {error}") from error
     return transaction
 
 
 def _check_signatures(transaction: VersionedTransaction) -> None:
     if not all(transaction.verify_with_results()):
-        message = "Transaction signature verification failure"
-        raise TransactionRefused(message, "SignatureFailure")
+        raise TransactionRefused("Transaction signature verification failure", "SignatureFailure")

@@ -160,8 +160,7 @@ class SolanaNode:
         if method in {"signatureUnsubscribe", "slotUnsubscribe"}:
             task = subscriptions.get(_first(params, int))
             return task is not None and task.cancel(), None
-        message = "Method not found"
-        raise ServedRpcError(message, code=METHOD_NOT_FOUND)
+        raise ServedRpcError("Method not found", code=METHOD_NOT_FOUND)
 
     async def _watch_signature(self, socket: web.WebSocketResponse, subscription: int, signature: str) -> None:
         while (executed := self.chain.executed.get(signature)) is None:  # noqa: ASYNC110 - the chain tells nobody
@@ -182,19 +181,16 @@ def _request(text: str) -> JsonObject:
     try:
         request = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
-        message = "parse error"
-        raise ServedRpcError(message, code=PARSE_ERROR) from error
+        raise ServedRpcError("parse error", code=PARSE_ERROR) from error
     if not isinstance(request, dict) or not isinstance(request.get("method"), str):
-        message = "invalid request"
-        raise ServedRpcError(message, code=INVALID_REQUEST)
+        raise ServedRpcError("invalid request", code=INVALID_REQUEST)
     return request
 
 
 def _first(params: object, kind: type[_Parameter]) -> _Parameter:
     if isinstance(params, list) and params and isinstance(params[0], kind):
         return params[0]
-    message = "invalid parameters"
-    raise ServedRpcError(message, code=INVALID_PARAMS)
+    raise ServedRpcError("invalid parameters", code=INVALID_PARAMS)
 
 
 async def _notify(socket: web.WebSocketResponse, method: str, subscription: int, result: object) -> None:

@@ -69,23 +69,20 @@ def _of_cluster(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
     def get_block_time(slot: int) -> int:
         seconds = chain.time_of(slot)
         if seconds is None:
-            message = f"Block not available for slot {slot}"
-            raise ServedRpcError(message, code=_BLOCK_NOT_AVAILABLE)
+            raise ServedRpcError(f"Block not available for slot {slot}", code=_BLOCK_NOT_AVAILABLE)
         return seconds
 
     def get_blocks(first: int, last: int | None = None, config: Json = None) -> list[int]:
         newest = _height(chain, config)
         end = newest if last is None else min(newest, last)
         if end - first > _BLOCKS_LISTED_MAX:
-            message = f"Slot range too large; max {_BLOCKS_LISTED_MAX}"
-            raise ServedRpcError(message, code=INVALID_PARAMS)
+            raise ServedRpcError(f"Slot range too large; max {_BLOCKS_LISTED_MAX}", code=INVALID_PARAMS)
         return [slot for slot in range(max(first, chain.first_slot), end + 1) if slot not in chain.lacks]
 
     def get_block(slot: int, _config: Json = None) -> Json:
         """Without its transactions: each slot has a block here, so its height is its slot."""
         if slot > chain.slot:
-            message = f"Block not available for slot {slot}"
-            raise ServedRpcError(message, code=_BLOCK_NOT_AVAILABLE)
+            raise ServedRpcError(f"Block not available for slot {slot}", code=_BLOCK_NOT_AVAILABLE)
         if slot in chain.lacks or slot - 1 in chain.lacks:  # none is shown without its parent's hash
             message = f"Slot {slot} was skipped, or missing due to ledger jump to recent snapshot"
             raise ServedRpcError(message, code=_SLOT_SKIPPED)
@@ -133,14 +130,12 @@ def _of_accounts(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
 
     def get_token_account_balance(address: str, _config: Json = None) -> Json:
         if account(address) is None:
-            message = "Invalid param: could not find account"
-            raise ServedRpcError(message, code=INVALID_PARAMS)
+            raise ServedRpcError("Invalid param: could not find account", code=INVALID_PARAMS)
         return _at(chain, _amount(chain.token_balance(address)))
 
     def request_airdrop(address: str, lamports: int, _config: Json = None) -> Json:
         if not 0 < lamports <= _AIRDROP_MAX:
-            message = "airdrop request failed"
-            raise ServedRpcError(message)
+            raise ServedRpcError("airdrop request failed")
         try:
             return chain.send_airdrop(address, lamports)
         except TransactionRefused as refused:
@@ -230,8 +225,7 @@ def _of_tests(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
 
     def advance(slots: int = RECENT_SLOTS + 1) -> int:
         if slots > _ADVANCED_MAX:  # nobody is answered meanwhile
-            message = f"at most {_ADVANCED_MAX} slots at a time"
-            raise ValueError(message)
+            raise ValueError(f"at most {_ADVANCED_MAX} slots at a time")
         chain.next_slot(slots)
         return chain.slot
 

@@ -55,15 +55,13 @@ async def compare_with_chain(settings: Settings, since_block: int | None = None)
     found: list[Difference] = []
     chains = compared_chains(settings)
     if not chains:
-        msg = "no node is configured: set the rpc_url of a network"
-        raise RpcUnavailable(msg)
+        raise RpcUnavailable("no node is configured: set the rpc_url of a network")
     for chain in chains:
         try:
             await chain.open()
             newest = await chain.newest()
             if since_block is not None and since_block > newest:
-                msg = f"block {since_block} is newer than the newest of {chain.name}, {newest}"
-                raise RpcUnavailable(msg)
+                raise RpcUnavailable(f"block {since_block} is newer than the newest of {chain.name}, {newest}")
             with open_snapshot(settings.database_url) as snapshot, ThreadPoolExecutor(1) as aside:
                 books = Books(snapshot, chain.name, chain.asset)
                 if settings.role is Role.GATEWAY:

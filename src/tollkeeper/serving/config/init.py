@@ -121,8 +121,7 @@ def initialise(directory: Path, choices: Choices) -> Initialised:
     files = {keys / name: text for name, text in made.items()} | {config_path: _configuration(choices, made, data_dir)}
     there = sorted(str(path) for path in files if path.exists() or path.is_symlink())
     if there:
-        msg = f"{', '.join(there)} is there already; nothing was written"
-        raise InitError(msg)
+        raise InitError(f"{', '.join(there)} is there already; nothing was written")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         keys.mkdir(mode=0o700, exist_ok=True)
@@ -130,8 +129,7 @@ def initialise(directory: Path, choices: Choices) -> Initialised:
         for path, text in files.items():
             _write_new(path, text)
     except OSError as error:
-        msg = f"{error.filename} cannot be written ({error.strerror})"
-        raise InitError(msg) from error
+        raise InitError(f"{error.filename} cannot be written ({error.strerror})") from error
     signer = made.get(_SIGNER)
     row = FAMILIES[choices.network.family]
     payers = () if signer is None else row.fee_accounts(parse_private_key(signer).reveal())

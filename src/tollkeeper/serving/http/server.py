@@ -81,8 +81,7 @@ def listen(host: str, port: int, setting: str | None = None) -> socket.socket:
             remedy = f"choose another {setting or 'port, from 1024 on (--port)'}"
         else:
             remedy = f"choose {f'another {setting}' if setting else 'an address of this machine (--host)'}"
-        msg = f"{host}:{port} cannot be listened on ({reason}): {remedy}"
-        raise ListenError(msg) from error
+        raise ListenError(f"{host}:{port} cannot be listened on ({reason}): {remedy}") from error
 
 
 def render_refusal(error: ApiError) -> tuple[int, list[Header], bytes]:

@@ -217,8 +217,7 @@ class _S3Upload:
             await self._send()
         await self._left()
         if await self._store.parts(self._file_id) != self._sent:
-            msg = "parts of the upload are gone"
-            raise FileStoreError(msg)
+            raise FileStoreError("parts of the upload are gone")
         return WrittenObject(self._file_id, sum(self._sent.values()), self._hash.hexdigest())
 
     async def abort(self) -> None:

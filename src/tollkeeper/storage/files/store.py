@@ -130,8 +130,7 @@ class LocalFiles:
     def require_room(self, size_bytes: int) -> None:
         """Raises: FileStoreFullError where so much more would leave too little free."""
         if shutil.disk_usage(self._incoming).free - size_bytes < self._min_free_bytes:
-            msg = "too little space is free"
-            raise FileStoreFullError(msg)
+            raise FileStoreFullError("too little space is free")
 
     async def require(self, file_id: str, size_bytes: int) -> None:
         """Check that the object is there, and of this size."""

@@ -175,8 +175,7 @@ def move_all(moves: Sequence[tuple[Settlement, Move]]) -> Steps[list[Moved | Non
 def check_move(known: Settlement, to: Move) -> None:
     """Raises: ValueError for a transition that is not in the table."""
     if not may_move(known.state, to.to):
-        msg = f"a settlement cannot go from {known.state} to {to.to}"
-        raise ValueError(msg)
+        raise ValueError(f"a settlement cannot go from {known.state} to {to.to}")
 
 
 @unit_of_work
@@ -186,8 +185,7 @@ def reopen(known: Settlement, holder: str, now_ms: int, detail: str) -> Steps[Se
     None where somebody else was first. Raises: ValueError for a row whose state has no way back.
     """
     if not may_move(known.state, State.BROADCAST):
-        msg = f"a settlement cannot go from {known.state} to BROADCAST"
-        raise ValueError(msg)
+        raise ValueError(f"a settlement cannot go from {known.state} to BROADCAST")
     rows = yield _QUERIES.reopen(
         id=known.id, version=known.version, from_state=known.state.value, holder=holder, now_ms=now_ms
     )
