@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from tests.chains.anvil import anvil_binary, wait_for_receipt
 from tollkeeper.chains.evm.batcher import batcher_address, batcher_artifact
-from tollkeeper.core.evm.batches import SignedTransfer, Via
+from tollkeeper.core.evm.batches import MULTICALL_ADDRESS, MULTICALL_CODE_HASH, SignedTransfer, Via
 from tollkeeper.core.evm.encoding import keccak256, rlp_encode, sign_digest
-from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS, MULTICALL_CODE_HASH
 from tollkeeper.sandbox.evm.chain import BASE_SEPOLIA_CHAIN_ID
 from tollkeeper.sandbox.wallets import TestWallet, derive_wallet
 

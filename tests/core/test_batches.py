@@ -13,6 +13,8 @@ from tollkeeper.core.evm.batches import (
     DEPLOYER_ADDRESS,
     ITEM_GAS,
     ITEMS_MAX,
+    MULTICALL_ADDRESS,
+    SELECTOR_AGGREGATE,
     SignedTransfer,
     Via,
     batch_gas,
@@ -23,7 +25,6 @@ from tollkeeper.core.evm.batches import (
 )
 from tollkeeper.core.evm.counterfactual import WalletDeployment, settling_call, wrap
 from tollkeeper.core.evm.encoding import Authorization, Transaction, keccak256, sign_digest, transfer_calldata
-from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS, SELECTOR_AGGREGATE
 from tollkeeper.core.evm.receipt_logs import Transfer
 from tollkeeper.core.evm.signed_transactions import asks_for
 

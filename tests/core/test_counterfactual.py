@@ -9,6 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.payments import AUTHORIZATION, BASE_SEPOLIA, PAYER_KEY
+from tollkeeper.core.evm.batches import (
+    MULTICALL_ADDRESS,
+    InnerCall,
+    decode_aggregate,
+    decode_results,
+    encode_aggregate,
+)
 from tollkeeper.core.evm.counterfactual import (
     WalletDeployment,
     acceptance_answer,
@@ -25,13 +32,6 @@ from tollkeeper.core.evm.encoding import (
     sign_digest,
     transfer_calldata,
     wallet_signature_calldata,
-)
-from tollkeeper.core.evm.multicall import (
-    MULTICALL_ADDRESS,
-    InnerCall,
-    decode_aggregate,
-    decode_results,
-    encode_aggregate,
 )
 
 ASSET = BASE_SEPOLIA.address

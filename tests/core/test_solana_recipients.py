@@ -13,8 +13,15 @@ from solders.token.state import TokenAccount as TheirTokenAccount
 
 from tests.core.solana_payments import DEVNET, PAYER
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.solana.programs import SYSTEM_PROGRAM, TOKEN_2022_PROGRAM, TOKEN_PROGRAM, read_token_account
-from tollkeeper.core.solana.recipients import MULTISIG_SIZE_BYTES, Account, no_wallet
+from tollkeeper.core.solana.programs import (
+    MULTISIG_SIZE_BYTES,
+    SYSTEM_PROGRAM,
+    TOKEN_2022_PROGRAM,
+    TOKEN_PROGRAM,
+    Account,
+    no_wallet,
+    read_token_account,
+)
 from tollkeeper.core.x402.verification import EvmAsset
 
 WALLET = str(PAYER.pubkey())

@@ -25,7 +25,7 @@ from tests.faults.counts import came
 from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run_hub
 from tollkeeper.core.evm.batches import Via
 from tollkeeper.core.evm.encoding import transfer_calldata
-from tollkeeper.hub.evm import batch_window
+from tollkeeper.hub.evm import batch
 from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.storage.engine.database import Statement
 
@@ -49,7 +49,7 @@ async def hub_of(directory: Path, chain: ChainUnderTest, carried: Carried) -> As
         config = {"batch_queue_depth": 1, "batch_items_max": 4}
     chain.rpc.call("anvil_mine", hex(max(DEPTHS)))  # what the buyers have is not among what is taken back
     with pytest.MonkeyPatch.context() as patience:
-        patience.setattr(batch_window, "WAIT_SECONDS", 1.0)  # on a busy machine not all come within 40 ms
+        patience.setattr(batch, "WAIT_SECONDS", 1.0)  # on a busy machine not all come within 40 ms
         async with run_hub(directory, chain, config=config, recovery_interval_seconds=0.1) as hub:
             yield hub
 

@@ -25,8 +25,7 @@ from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.gateway.shop import Shop
 from tollkeeper.gateway.call import state
 from tollkeeper.gateway.call.state import PaidCall
-from tollkeeper.gateway.gate_cache import Gates
-from tollkeeper.gateway.open_gate import OpenGate
+from tollkeeper.gateway.open_gate import Gates, OpenGate
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.settings import Role

@@ -50,7 +50,7 @@ async def test_an_update_shows_in_the_next_402(market: Market) -> None:
 async def test_more_gates_than_are_kept_are_answered_each_by_its_own_terms(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tollkeeper.gateway.gate_cache.CACHED_GATES_MAX", 2)
+    monkeypatch.setattr("tollkeeper.gateway.open_gate.CACHED_GATES_MAX", 2)
     gates = {f"0.0{number}": await market.gate(price=f"0.0{number}") for number in range(1, 5)}
     async with kept(gates["0.01"]) as caller:
         for _ in range(3):

@@ -30,8 +30,8 @@ from tollkeeper.gateway.call.context import GatewayContext
 from tollkeeper.gateway.call.driver import CallDriver, Cut, CutShortError
 from tollkeeper.gateway.call.handler import PayGateHandler
 from tollkeeper.gateway.evidence.nodes import EvidenceNodes
-from tollkeeper.gateway.gate_cache import Gates
 from tollkeeper.gateway.limiting import UnpaidLimit
+from tollkeeper.gateway.open_gate import Gates
 from tollkeeper.settings import Role
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.ledger.purchase_rows import SpendResult

@@ -12,7 +12,7 @@ from tests.hub.chaos import ChaosNode, run_chaos
 from tests.hub.gateway_requests import TRUSTED
 from tests.hub.hub_under_test import HubUnderTest, run_hub
 from tollkeeper.core.settlement.states import Depths
-from tollkeeper.hub.evm import batch_window
+from tollkeeper.hub.evm import batch
 
 
 @pytest_asyncio.fixture
@@ -90,4 +90,4 @@ async def hub_of_three(
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for company waits until the batch is full: on a busy machine not all come within the usual moment."""
-    monkeypatch.setattr(batch_window, "WAIT_SECONDS", 5.0)
+    monkeypatch.setattr(batch, "WAIT_SECONDS", 5.0)

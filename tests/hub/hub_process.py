@@ -23,7 +23,7 @@ from tests.hub.hub_under_test import hub_config, lanes_of, new_hub, serving
 from tests.hub.solana_hub import new_solana_hub
 from tests.started import light_environment, program
 from tollkeeper.hub.app import Hub, create_app
-from tollkeeper.hub.evm import batch_window
+from tollkeeper.hub.evm import batch
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.storage import Database, open_database
 
@@ -143,7 +143,7 @@ def on_evm(database: Database, options: dict[str, Any]) -> Hub:
         recovery_interval_seconds=0.1,
     )
     if options.get("company_seconds") is not None:
-        batch_window.WAIT_SECONDS = options["company_seconds"]  # type: ignore[misc]  # as of no test before
+        batch.WAIT_SECONDS = options["company_seconds"]  # type: ignore[misc]  # as of no test before
     if options.get("stuck_seconds") is not None:
         lanes_of(hub).stuck_seconds = options["stuck_seconds"]
     return hub

@@ -24,6 +24,7 @@ from tests.chains.counterfactual import FACTORY, OTHER_FACTORY, FutureWallet, pl
 from tests.chains.rpc_client import RpcFailure
 from tests.hub.hub_under_test import HubUnderTest, TestPayment, run_hub, settle_body
 from tests.hub.test_contract_wallets import ALWAYS_YES, GAS_LIMIT, WALLET, in_thread, plant
+from tollkeeper.core.evm.batches import MULTICALL_ADDRESS
 from tollkeeper.core.evm.encoding import (
     COUNTERFACTUAL_MARK,
     SECP256K1_ORDER,
@@ -33,7 +34,6 @@ from tollkeeper.core.evm.encoding import (
     sign_digest,
     transfer_calldata,
 )
-from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS
 from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 
 DEPLOY_GAS_LIMIT: Final = 500_000

@@ -19,9 +19,9 @@ from tests.hub.chaos import Act, run_chaos
 from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run_hub, settle_body
 from tests.hub.test_contract_wallets import ALWAYS_YES, SIGNATURE, in_thread, nothing_was_sent, reasons
 from tollkeeper.chains.evm.batcher import batcher_address
+from tollkeeper.core.evm.batches import MULTICALL_ADDRESS, SELECTOR_AGGREGATE
 from tollkeeper.core.evm.counterfactual import WalletDeployment, wrap
 from tollkeeper.core.evm.encoding import transfer_calldata
-from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS, SELECTOR_AGGREGATE
 from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.storage.engine.database import Statement
 

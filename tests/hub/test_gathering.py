@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tollkeeper.hub.evm.batch_window import WAIT_MAX_SECONDS, WAIT_SECONDS, BatchWindow
+from tollkeeper.hub.evm.batch import WAIT_MAX_SECONDS, WAIT_SECONDS, BatchWindow
 
 
 class Journeys:

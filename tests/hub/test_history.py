@@ -13,7 +13,7 @@ from tests.hub.tables import cells, filled, read_table
 from tests.hub.test_recovery import change
 from tests.storage.plans import plan_of
 from tollkeeper.core.evm.encoding import checksum_address
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import load_queries
 
 
 async def read_history(hub: HubUnderTest, bearer: str, query: str) -> Answer:

@@ -27,8 +27,7 @@ from tests.hub.hub_under_test import (
 from tests.hub.test_gas import by_gateway
 from tests.storage.plans import plan_of
 from tollkeeper.hub.app import create_app
-from tollkeeper.storage.engine.database import Statement
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import Statement, load_queries
 
 ROOM = {"settlements_max": 10}
 

@@ -16,7 +16,7 @@ from tests.hub.hub_under_test import NETWORK, HubUnderTest, in_the_pool, new_pay
 from tests.hub.test_restored_backup import carry_out
 from tests.hub.test_unknown_outcomes import SEND, drain
 from tollkeeper.chains import nodes as chains_nodes
-from tollkeeper.chains import rebroadcast
+from tollkeeper.chains import watcher
 from tollkeeper.chains.evm.chain import EvmChain
 from tollkeeper.core.evm.encoding import keccak256
 
@@ -139,7 +139,7 @@ async def test_what_one_node_takes_and_passes_on_to_nobody_is_mined_through_anot
     embedded_chain: ChainUnderTest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rebroadcast, "_PAUSES_SECONDS", (600.0,))  # nobody waits for them any more
+    monkeypatch.setattr(watcher, "_PAUSES_SECONDS", (600.0,))  # nobody waits for them any more
     nodes[0].on("eth_sendRawTransaction", Act.SWALLOW)
     nodes[0].falsify = pretending
     payments = [new_payment(embedded_chain) for _ in range(3)]

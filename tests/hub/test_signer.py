@@ -10,7 +10,16 @@ from dataclasses import replace
 import pytest
 
 from tollkeeper.chains.evm.batcher import Carrier, allowed_carriers
-from tollkeeper.core.evm.batches import SignedTransfer, Via, batch_gas, decode_batch, encode_batch
+from tollkeeper.core.evm.batches import (
+    InnerCall,
+    SignedTransfer,
+    Via,
+    batch_gas,
+    decode_aggregate,
+    decode_batch,
+    encode_aggregate,
+    encode_batch,
+)
 from tollkeeper.core.evm.counterfactual import WalletDeployment, read_settling_call, settling_call, wrap
 from tollkeeper.core.evm.encoding import (
     SELECTOR_TRANSFER,
@@ -21,7 +30,6 @@ from tollkeeper.core.evm.encoding import (
     selector,
     transfer_calldata,
 )
-from tollkeeper.core.evm.multicall import InnerCall, decode_aggregate, encode_aggregate
 from tollkeeper.hub.evm.signer import Signer, SignerPolicy
 from tollkeeper.hub.signer_pool import PolicyError
 

@@ -195,7 +195,7 @@ async def test_what_one_node_takes_and_passes_on_to_nobody_is_settled_through_an
         await world.complete()
         assert await world.status(body) == "success"
         assert (len(world.node.chain.executed), world.earned) == (1, 10_000)
-        monkeypatch.setattr("tollkeeper.chains.rebroadcast._PAUSES_SECONDS", (0.1, 0.1))
+        monkeypatch.setattr("tollkeeper.chains.watcher._PAUSES_SECONDS", (0.1, 0.1))
         settled = await world.settle(world.payment())  # nor must its buyer wait, whose blockhash grows old meanwhile
         assert (settled.body["success"], world.earned) == (True, 20_000)
 

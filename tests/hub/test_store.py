@@ -20,8 +20,7 @@ from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.settlement.states import Proof, SettlementKind, State
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.storage import Database, open_database
-from tollkeeper.storage.engine.database import Statement, Steps, Unit, unit_of_work
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import Statement, Steps, Unit, load_queries, unit_of_work
 from tollkeeper.storage.hub.claims import (
     ClaimedSettlement,
     NewSettlement,

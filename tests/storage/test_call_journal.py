@@ -30,9 +30,9 @@ from tollkeeper.storage.engine.database import (
     Steps,
     StorageError,
     Unit,
+    load_queries,
     unit_of_work,
 )
-from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.ledger import call_journal as journal
 from tollkeeper.storage.ledger.call_journal import Open
 from tollkeeper.storage.ledger.ledger import Ledger

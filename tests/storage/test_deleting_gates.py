@@ -18,8 +18,7 @@ from tollkeeper.core.paygates.model import PayGate
 from tollkeeper.core.purchases import Spend
 from tollkeeper.gateway.purchase.monitor import key_of
 from tollkeeper.storage import StorageError, open_database
-from tollkeeper.storage.engine.database import Database, Row, Statement, Unit
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import Database, Row, Statement, Unit, load_queries
 from tollkeeper.storage.gateway import file_rows
 from tollkeeper.storage.gateway.file_rows import cut_left_files, cut_uploads, keep_until
 from tollkeeper.storage.gateway.paygates import VOIDED_AT_ONCE

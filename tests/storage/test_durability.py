@@ -12,14 +12,14 @@ import pytest
 
 from tests.engines import sqlite_only
 from tollkeeper.storage import Statement, Steps, StorageError, open_database, unit_of_work
-from tollkeeper.storage.engine.queries import next_id
+from tollkeeper.storage.engine.database import next_id
 
 pytestmark = sqlite_only
 
 WRITER = """
 import asyncio, os, resource, sys
 from tollkeeper.storage import Statement, StorageError, open_database, unit_of_work
-from tollkeeper.storage.engine.queries import next_id
+from tollkeeper.storage.engine.database import next_id
 
 @unit_of_work
 def pair(caller):

@@ -19,7 +19,7 @@ from tollkeeper.core.purchases import Spend
 from tollkeeper.core.settlement.states import Proof, SettlementKind, State
 from tollkeeper.storage import StorageError, open_database
 from tollkeeper.storage.books.invariants import inspect
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import load_queries
 from tollkeeper.storage.hub.claims import NewSettlement, SettlementRequest, claim_and_sign
 from tollkeeper.storage.hub.settlements import Move, Settlement, move
 from tollkeeper.storage.hub.transactions import open_lane

@@ -14,8 +14,7 @@ import pytest
 
 from tests.engines import sqlite_only
 from tollkeeper.storage import Statement, StorageError, open_database
-from tollkeeper.storage.engine.database import Steps, unit_of_work
-from tollkeeper.storage.engine.queries import next_id
+from tollkeeper.storage.engine.database import Steps, next_id, unit_of_work
 from tollkeeper.storage.sqlite import watch as sqlite_watch
 from tollkeeper.storage.sqlite.engine import SqliteDatabase
 from tollkeeper.storage.sqlite.watch import FileWatch

@@ -17,7 +17,7 @@ import pytest
 
 from tests.engines import sqlite_only
 from tollkeeper.storage import Statement, Steps, StorageError, open_database, pending, unit_of_work
-from tollkeeper.storage.engine.queries import next_id
+from tollkeeper.storage.engine.database import next_id
 from tollkeeper.storage.urls import open_snapshot, sqlite_path
 
 pytestmark = sqlite_only

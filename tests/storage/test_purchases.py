@@ -34,8 +34,7 @@ from tollkeeper.core.purchases import (
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.gateway.purchase.monitor import key_of
 from tollkeeper.storage import open_database
-from tollkeeper.storage.engine.database import Database, Statement, Steps, unit_of_work
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import Database, Statement, Steps, load_queries, unit_of_work
 from tollkeeper.storage.gateway.paygates import PayGates
 from tollkeeper.storage.ledger.purchases import (
     ClaimResult,

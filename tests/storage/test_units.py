@@ -23,9 +23,8 @@ from tollkeeper.storage import (
     open_database,
     unit_of_work,
 )
-from tollkeeper.storage.engine.database import JobOutcome
+from tollkeeper.storage.engine.database import JobOutcome, next_id
 from tollkeeper.storage.engine.migrations import Migration
-from tollkeeper.storage.engine.queries import next_id
 from tollkeeper.storage.sqlite.batches import WAITING_MAX
 from tollkeeper.storage.sqlite.engine import SqliteDatabase
 from tollkeeper.storage.sqlite.file import open_sqlite

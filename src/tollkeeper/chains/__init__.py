@@ -8,6 +8,5 @@ them, in both packages, `reader` has the facts of one node. What both families s
 
 - `rpc`, `replies`, `connections`, `quota` and `nodes`: one question to one of several nodes;
 - `quorum`: one wrapper around a reader of one node, and the only place that knows how many nodes must agree;
-- `sightings`, `watcher`: transactions as they are seen, and waiting for them;
-- `rebroadcast`: sending again what nobody shows.
+- `sightings`, `watcher`: transactions as they are seen, waiting for them, and sending again what nobody shows.
 """

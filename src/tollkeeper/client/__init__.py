@@ -9,7 +9,7 @@ A kept payment is pending, then has a token, then is gone (`kept_purchases`). A 
 
 Begin with `buying`, the careful buyer of `tollkeeper pay`, or `gateway_account`, an owner's way to the API.
 
-- a payment: `offers`, `payments`, `paid_answer`, `kept_purchases`, `balances`;
-- a login: `logins`, `browser_login`;
+- a payment: `payments`, `paid_answer`, `kept_purchases`, `balances`;
+- a login: `logins`;
 - both: `requests`, `state_folder`; for `doctor`: `gate_check`.
 """

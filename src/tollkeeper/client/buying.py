@@ -24,12 +24,13 @@ from yarl import URL
 
 from tollkeeper.client.kept_purchases import DailyLimit, KeptPurchase, PurchaseStore, gate_of
 from tollkeeper.client.logins import log_in
-from tollkeeper.client.offers import Offer, offers_of
 from tollkeeper.client.paid_answer import CREDITS_IN, Charge, PaidAnswer, ShownProof
 from tollkeeper.client.payments import (
+    Offer,
     authorization_for,
     check_terms,
     latest_blockhash,
+    offers_of,
     payload_for,
     solana_payload_for,
     solana_terms,

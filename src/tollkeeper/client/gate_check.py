@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
-from tollkeeper.client.offers import offers_of
+from tollkeeper.client.payments import offers_of
 from tollkeeper.client.requests import RefusedError, open_session, why
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.client.offers import read_object
+from tollkeeper.client.payments import read_object
 from tollkeeper.client.requests import reason_of
 from tollkeeper.core.printable import printable
 

@@ -10,7 +10,7 @@ A gate is enabled or not, then deleted. The states of a purchase are `core.purch
 Begin with `call.flow`, the paid call from top to bottom; then `call.credit` and `purchase.service`. `app` puts the
 parts together and says how they start and stop. Around the call:
 
-- `gate_cache` and `open_gate`: the gate that a call is about, with its 402 made once;
+- `open_gate`: the gate that a call is about, with its 402 made once;
 - `limiting` and `traffic`: what is counted against a caller, and for an owner;
 - `files`, `credits` and `transfers`: downloads, the look at held credits, the transfer without a gate;
 - `management`: what owners change and read.

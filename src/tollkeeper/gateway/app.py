@@ -40,27 +40,24 @@ from tollkeeper.gateway.evidence.nodes import EvidenceNodes
 from tollkeeper.gateway.evidence.token_accounts import AccountChain, TokenAccounts
 from tollkeeper.gateway.facilitator.client import HubClient, HubUnreachableError, Supported
 from tollkeeper.gateway.files import Files
-from tollkeeper.gateway.gate_cache import Gates
 from tollkeeper.gateway.limiting import ApiLimits, LimitedApi, UnpaidLimit
 from tollkeeper.gateway.management import operations
 from tollkeeper.gateway.management.bodies import Ready, ReadyChecks
-from tollkeeper.gateway.management.feed import MEDIA_TYPE, OwnerFeed
-from tollkeeper.gateway.management.owner_list_routes import owner_list_routes
+from tollkeeper.gateway.management.owner_list_routes import MEDIA_TYPE, OwnerFeed, owner_list_routes
 from tollkeeper.gateway.management.owner_lists import OwnerLists
 from tollkeeper.gateway.management.ownership import Ownership
 from tollkeeper.gateway.management.paygates import Management, paygate_routes
 from tollkeeper.gateway.management.statistics import Reports, stats_routes
 from tollkeeper.gateway.management.target_probe import TargetProbe
 from tollkeeper.gateway.management.uploads import Uploads
+from tollkeeper.gateway.open_gate import Gates
 from tollkeeper.gateway.purchase.decisions import DEFAULT_EXPOSURE, PurchaseDecisions
 from tollkeeper.gateway.purchase.monitor import PurchaseParts
 from tollkeeper.gateway.purchase.recovery import PurchaseRecovery
 from tollkeeper.gateway.purchase.service import PurchaseService
 from tollkeeper.gateway.purchase.unsigned_payments import UnsignedPayments, unsigned_payment_routes
 from tollkeeper.gateway.traffic import Traffic
-from tollkeeper.gateway.transfers.foreign import ForeignTransfers
-from tollkeeper.gateway.transfers.request import TransferRequests
-from tollkeeper.gateway.transfers.service import DirectTransfers, transfer_routes
+from tollkeeper.gateway.transfers.service import DirectTransfers, ForeignTransfers, TransferRequests, transfer_routes
 from tollkeeper.storage.engine.database import StorageError, unit_of_work
 from tollkeeper.storage.engine.nodes import LivingNodes, key_of_change
 from tollkeeper.storage.files.store import LocalFiles

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import aiohttp
 
 from tollkeeper.client.logins import log_in
-from tollkeeper.client.offers import offers_of
 from tollkeeper.client.payments import (
     authorization_for,
+    offers_of,
     payload_for,
     payment_for,
     solana_payload_for,

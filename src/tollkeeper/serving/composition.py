@@ -36,8 +36,7 @@ from tollkeeper.serving.http.traces import Spans, TracedHub
 from tollkeeper.serving.keys.encryption_keys import EncryptionKeys
 from tollkeeper.serving.keys.files import KeyFiles
 from tollkeeper.serving.keys.trusted_gateways import GatewayKeys
-from tollkeeper.serving.metrics.listener import serving_metrics
-from tollkeeper.serving.metrics.metrics import Measured
+from tollkeeper.serving.metrics.metrics import Measured, serving_metrics
 from tollkeeper.serving.metrics.operator_page import OperatorPage
 from tollkeeper.serving.nodes import chain_of, config_of
 from tollkeeper.serving.own_database import open_own_database

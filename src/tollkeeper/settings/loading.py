@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core import configuration as text_of
 from tollkeeper.core.configuration import AnonymousPaygates, Bucket, LogFormat, LogLevel, PublicUrl
-from tollkeeper.core.evm.batches import DEPLOYER_ADDRESS
+from tollkeeper.core.evm.batches import DEPLOYER_ADDRESS, MULTICALL_ADDRESS
 from tollkeeper.core.evm.encoding import parse_address
-from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS
 from tollkeeper.core.http.rate_limits import RequestLimits
 from tollkeeper.core.http.timeouts import Patience
 from tollkeeper.core.keys.keyring import Secret, parse_key_ring, parse_private_keys

@@ -17,6 +17,8 @@ from __future__ import annotations
 from tollkeeper.storage.engine.database import (
     ConstraintError,
     Database,
+    Queries,
+    Query,
     Row,
     Statement,
     StatementError,
@@ -24,9 +26,9 @@ from tollkeeper.storage.engine.database import (
     StorageError,
     Unit,
     Value,
+    load_queries,
     unit_of_work,
 )
-from tollkeeper.storage.engine.queries import Queries, Query, load_queries
 from tollkeeper.storage.urls import open_database, pending
 
 __all__ = [

@@ -15,8 +15,7 @@ from tollkeeper.core.limits import (
     LOGIN_MESSAGE_LIFETIME_SECONDS,
     REFRESH_TOKEN_LIFETIME_SECONDS,
 )
-from tollkeeper.storage.engine.database import counted_together, unit_of_work
-from tollkeeper.storage.engine.queries import load_queries, next_id
+from tollkeeper.storage.engine.database import counted_together, load_queries, next_id, unit_of_work
 
 if TYPE_CHECKING:
     from tollkeeper.core.keys.siwe import LoginMessage

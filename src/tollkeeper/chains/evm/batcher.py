@@ -15,9 +15,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.chains.rpc import Answer, Call, RpcUnavailable
-from tollkeeper.core.evm.batches import Via, create2_address
+from tollkeeper.core.evm.batches import MULTICALL_ADDRESS, MULTICALL_CODE_HASH, Via, create2_address
 from tollkeeper.core.evm.encoding import keccak256
-from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS, MULTICALL_CODE_HASH
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

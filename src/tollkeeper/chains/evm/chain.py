@@ -24,17 +24,16 @@ from tollkeeper.chains.evm.reader import EvmReader
 from tollkeeper.chains.evm.receipts import counted, hash_of_block, quantity
 from tollkeeper.chains.nodes import NOT_PREPARED
 from tollkeeper.chains.quorum import NodeQuorum, QuorumReader
-from tollkeeper.chains.rebroadcast import Rebroadcast
 from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
 from tollkeeper.chains.sightings import Expected, Sighting, Submission, Verdict
-from tollkeeper.chains.watcher import SightingWatcher
+from tollkeeper.chains.watcher import Rebroadcast, SightingWatcher
 from tollkeeper.core.evm import encoding as evm
+from tollkeeper.core.evm.batches import MULTICALL_ADDRESS
 from tollkeeper.core.evm.counterfactual import (
     acceptance_question,
     settling_call,
     unwrap,
 )
-from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS
 from tollkeeper.core.x402.verification import ChainFacts, EvmAsset
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ import structlog
 
 from tollkeeper.chains.nodes import NOT_PREPARED
 from tollkeeper.chains.quorum import NodeQuorum, QuorumReader
-from tollkeeper.chains.rebroadcast import Rebroadcast
 from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcUnavailable
 from tollkeeper.chains.solana.answers import (
     number_or_none,
@@ -29,10 +28,16 @@ from tollkeeper.chains.solana.missing_blocks import MissingBlocks
 from tollkeeper.chains.solana.reader import BASE64, CONFIRMED, SharedReads, Sought
 from tollkeeper.chains.solana.searches import Searches
 from tollkeeper.chains.solana.sender import TransactionSender
-from tollkeeper.chains.watcher import SightingWatcher
+from tollkeeper.chains.watcher import Rebroadcast, SightingWatcher
 from tollkeeper.core.solana import SolanaAsset
-from tollkeeper.core.solana.programs import HARMLESS_EXTENSIONS, TokenAccount, read_mint
-from tollkeeper.core.solana.recipients import MULTISIG_SIZE_BYTES, Account, no_wallet
+from tollkeeper.core.solana.programs import (
+    HARMLESS_EXTENSIONS,
+    MULTISIG_SIZE_BYTES,
+    Account,
+    TokenAccount,
+    no_wallet,
+    read_mint,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -41,7 +46,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.solana.config import SolanaConfig
     from tollkeeper.chains.solana.reader import Simulation
     from tollkeeper.core.solana import SolanaFacts, SolanaTransfer
-    from tollkeeper.core.solana.recipients import Holder, NoWallet
+    from tollkeeper.core.solana.programs import Holder, NoWallet
 
 _LOG = structlog.get_logger("tollkeeper.chains.solana")
 _HEAD: Final[list[Call]] = [("getSlot", [CONFIRMED]), ("getEpochInfo", [CONFIRMED])]

@@ -2,7 +2,7 @@
 
 Whoever has a signed transaction can have it executed once at most, so it may be handed over as often as one likes, and
 to whom one likes. Nothing that a node says of it is a failure. It goes to one node first, and where that one does not
-show it soon, to all (`chains.rebroadcast`).
+show it soon, to all (`chains.watcher`).
 """
 
 from __future__ import annotations

@@ -34,8 +34,7 @@ def login_command(
     """
     import asyncio
 
-    from tollkeeper.client.browser_login import log_in_by_browser
-    from tollkeeper.client.logins import KeptLogins, sign_in
+    from tollkeeper.client.logins import KeptLogins, log_in_by_browser, sign_in
     from tollkeeper.client.requests import RefusedError, open_session
 
     key = None if key_file is None else read_wallet_key(key_file)

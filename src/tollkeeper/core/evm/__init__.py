@@ -5,7 +5,7 @@ Promises:
 - A signature counts in one form only, so that a payment has one identity.
 - Evidence about a payment is read from the logs of a transaction (`receipt_logs`), never from its success alone.
 
-Begin with `encoding`. `batches` and `multicall` put several payments into one transaction, `counterfactual` those of
-wallets that are not deployed yet; `fees` says what a transaction may pay, `signed_transactions` reads one back. How a
+Begin with `encoding`. `batches` puts several payments into one transaction, `counterfactual` those of
+wallets that are not deployed yet; `signed_transactions` says what a transaction may pay, and reads one back. How a
 node is asked is in `chains.evm`.
 """

@@ -10,19 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tollkeeper.core.evm.batches import (
+    MULTICALL_ADDRESS,
+    InnerCall,
+    decode_aggregate,
+    decode_results,
+    encode_aggregate,
+)
 from tollkeeper.core.evm.encoding import (
     COUNTERFACTUAL_MARK,
     Authorization,
     is_counterfactual_signature,
     transfer_calldata,
     wallet_signature_calldata,
-)
-from tollkeeper.core.evm.multicall import (
-    MULTICALL_ADDRESS,
-    InnerCall,
-    decode_aggregate,
-    decode_results,
-    encode_aggregate,
 )
 
 _WORD: Final = 32

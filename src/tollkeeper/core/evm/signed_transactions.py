@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.core.evm.batches import Via, decode_batch
+from tollkeeper.core.evm.batches import MULTICALL_ADDRESS, Via, decode_batch
 from tollkeeper.core.evm.counterfactual import read_settling_call
 from tollkeeper.core.evm.encoding import (
     Transaction,
@@ -23,7 +23,6 @@ from tollkeeper.core.evm.encoding import (
     rlp_decode,
     rlp_encode,
 )
-from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS
 from tollkeeper.core.evm.receipt_logs import Transfer
 
 if TYPE_CHECKING:

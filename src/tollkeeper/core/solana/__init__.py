@@ -7,7 +7,7 @@ Promises:
 - A signature holds here exactly where validators say so (`ed25519`).
 
 Read `rules` first: which transaction keeps them, rule by rule; its names are this package's. `message` says what bytes
-a transaction is, `programs` what the programs do that one may call, `recipients` which address is no wallet's, `paying`
+a transaction is, `programs` what the programs do that one may call and which address is no wallet's, `paying`
 how a buyer makes one. How a node is asked is in `chains.solana`; how keys are written, in `core.solana.base58`.
 """
 

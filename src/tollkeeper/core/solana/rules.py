@@ -33,14 +33,15 @@ from tollkeeper.core.solana.programs import (
     SYSTEM_PROGRAM,
     TOKEN_2022_PROGRAM,
     TOKEN_PROGRAM,
+    Holder,
     TokenAccount,
     TransferChecked,
     associated_token_account,
+    no_wallet,
     read_compute_unit_limit,
     read_compute_unit_price,
     read_transfer_checked,
 )
-from tollkeeper.core.solana.recipients import Holder, no_wallet
 from tollkeeper.core.x402.verification import Check, Reason
 from tollkeeper.core.x402.version1 import PaymentKey
 

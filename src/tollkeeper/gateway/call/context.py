@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.call.driver import CallDriver
     from tollkeeper.gateway.call.payment_header import PaymentReader
     from tollkeeper.gateway.files import Files
-    from tollkeeper.gateway.gate_cache import Gates
     from tollkeeper.gateway.limiting import UnpaidLimit
+    from tollkeeper.gateway.open_gate import Gates
     from tollkeeper.gateway.pages import Pages
     from tollkeeper.gateway.purchase.service import PurchaseService
     from tollkeeper.gateway.traffic import Traffic

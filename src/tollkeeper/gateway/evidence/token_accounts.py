@@ -18,7 +18,7 @@ import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.solana.recipients import Holder, NoWallet
+from tollkeeper.core.solana.programs import Holder, NoWallet
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -61,10 +61,10 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.evidence.nodes import EvidenceNodes
     from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
     from tollkeeper.gateway.facilitator.client import Supported
-    from tollkeeper.gateway.gate_cache import Gates
     from tollkeeper.gateway.management.ownership import GateManager, Ownership
     from tollkeeper.gateway.management.target_probe import TargetProbe
     from tollkeeper.gateway.management.uploads import Uploads
+    from tollkeeper.gateway.open_gate import Gates
     from tollkeeper.gateway.traffic import Traffic
     from tollkeeper.storage.gateway.creations import CreationKey
     from tollkeeper.storage.gateway.paygates import Authority, PayGates

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
     from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
-    from tollkeeper.gateway.gate_cache import Gates
+    from tollkeeper.gateway.open_gate import Gates
 
 _MEMO_SIZE_BYTES: Final = 16
 _LOG = structlog.get_logger("tollkeeper.gateway.purchase.unsigned_payments")

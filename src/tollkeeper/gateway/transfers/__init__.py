@@ -6,6 +6,6 @@ Promises:
 
 A transfer has the states of its settlement (`core.settlement.states`): pending, then success or failed.
 
-Begin with `service`, from the request to the answer. `request` reads what a body describes and makes its 402; `foreign`
-has it carried out by a facilitator that is no hub of ours.
+Begin with `service`, from the request to the answer: what a body describes, its 402, and the transfer at our hub or at
+a facilitator that is none.
 """

@@ -23,7 +23,7 @@ from tollkeeper.core.api.bodies import (
 from tollkeeper.core.json_types import JsonValue
 from tollkeeper.core.network_names import Caip2Network, Network, NetworkAsked
 from tollkeeper.core.settlement.states import SettlementKind, Status
-from tollkeeper.hub.settlement.account import SupportedAsset
+from tollkeeper.hub.settlement.orders import SupportedAsset
 
 _Short: TypeAlias = Annotated[str, Meta(max_length=2048)]
 _PROOF: Final[Schema] = {"anyOf": [EvmProof, SolanaProof]}

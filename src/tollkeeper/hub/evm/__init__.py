@@ -7,7 +7,7 @@ Begin with `family`, whose verbs stand in the order of a settlement, as in `hub.
 do the same for both: `account` (what the endpoints ask), `signer` (the keys), `signing` (claim, sign, store),
 `findings` (what became of it), `watch` (what recovery looks after). Of this family alone are
 
-- batches: `batch_window` gathers, `batch` makes the call, `retry_alone` signs a member once more by itself;
+- batches: `batch` gathers and makes the call;
 - nonces: `nonce_lanes` fills, replaces and sends again;
 - the `deployment` of our batcher.
 """

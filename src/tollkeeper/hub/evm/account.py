@@ -27,7 +27,7 @@ from tollkeeper.core.x402.verification import (
 )
 from tollkeeper.core.x402.version1 import SCHEME, EvmPayload, Requirements
 from tollkeeper.hub.refusals import nothing_moved, unavailable, without_gas_money
-from tollkeeper.hub.settlement.account import SupportedAsset
+from tollkeeper.hub.settlement.orders import SupportedAsset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,12 +18,11 @@ from tollkeeper.chains.sightings import FAILURES, Expected, Verdict
 from tollkeeper.core.evm.signed_transactions import asks_for
 from tollkeeper.core.x402.verification import Reason, chain_checks, signature_check, time_checks
 from tollkeeper.hub.evm.findings import EvmFindings
-from tollkeeper.hub.evm.retry_alone import SecondTry
-from tollkeeper.hub.evm.signing import EvmSigning, FeeTerms
+from tollkeeper.hub.evm.signing import EvmSigning, FeeTerms, SecondTry
 from tollkeeper.hub.settlement.concurrent_payers import UNREAD, balance_beside
+from tollkeeper.hub.settlement.family import expected_transfer
 from tollkeeper.hub.settlement.orders import PriorOutcome
 from tollkeeper.hub.settlement.pipeline import Sender
-from tollkeeper.hub.settlement.transitions import expected_transfer
 from tollkeeper.storage.hub.transactions import next_nonce_of, open_lane
 
 if TYPE_CHECKING:
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.x402.version1 import Payment
     from tollkeeper.hub.evm.account import EvmAccount
     from tollkeeper.hub.evm.signing import EvmOrder
-    from tollkeeper.hub.settlement.family import Claimed, Outgoing, SettlementParts
-    from tollkeeper.hub.settlement.transitions import ProvenTransition
+    from tollkeeper.hub.settlement.family import Claimed, Outgoing, ProvenTransition, SettlementParts
     from tollkeeper.storage.hub.payers import Overdrawn
     from tollkeeper.storage.hub.settlements import Settlement
 

@@ -19,7 +19,7 @@ from tollkeeper.chains.sightings import Sighting, Verdict
 from tollkeeper.core.evm.signed_transactions import asks_for, read_signed
 from tollkeeper.core.settlement.states import AuthorizationEvidence, Conclusion, Proof, State, conclude
 from tollkeeper.core.x402.verification import Reason
-from tollkeeper.hub.settlement.transitions import (
+from tollkeeper.hub.settlement.family import (
     Contradiction,
     ProvenTransition,
     Unexplained,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.evm.reader import EvmReader
     from tollkeeper.core.evm.signed_transactions import SignedTransaction
     from tollkeeper.hub.evm.account import EvmAccount
-    from tollkeeper.hub.evm.retry_alone import SecondTry
+    from tollkeeper.hub.evm.signing import SecondTry
     from tollkeeper.hub.settlement.family import SettlementParts
     from tollkeeper.storage.engine.database import Steps
 

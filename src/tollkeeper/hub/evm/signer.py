@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from tollkeeper.core.evm.batches import batch_gas, decode_batch
+from tollkeeper.core.evm.batches import MULTICALL_ADDRESS, batch_gas, decode_batch
 from tollkeeper.core.evm.counterfactual import read_settling_call
 from tollkeeper.core.evm.encoding import (
     SECP256K1_ORDER,
@@ -20,7 +20,6 @@ from tollkeeper.core.evm.encoding import (
     read_transfer_calldata,
     sign_transaction,
 )
-from tollkeeper.core.evm.multicall import MULTICALL_ADDRESS
 from tollkeeper.hub.signer_pool import PolicyError
 
 if TYPE_CHECKING:

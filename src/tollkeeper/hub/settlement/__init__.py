@@ -7,7 +7,6 @@ A row goes CLAIMED, SIGNED, BROADCAST, MINED, CONFIRMED, and FAILED by proof (`c
 carries its row until its time is up; a row that no request carries is recovery's.
 
 Begin with `flow`; then `family` (the port), `pipeline` (from a sent transaction to a recorded outcome) and `recovery`
-(the loop that finishes what nobody carries). `orders`, `requests` and `transitions` are the values between them,
-`outcomes` what was told before, `sender` and `balance` what both families share, and `parts` what a process has for all
-of them. `account` is a network to settle on, as far as every family's is the same. No file here knows a chain.
+(the loop that finishes what nobody carries). `orders` and `requests` are the values between them,
+`outcomes` what was told before, `concurrent_payers` what is under way of one payer. No file here knows a chain.
 """

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from tollkeeper.core.x402.version1 import PaymentKey
-    from tollkeeper.hub.settlement.account import AccountT, PayloadT
-    from tollkeeper.hub.settlement.orders import Order
+    from tollkeeper.hub.settlement.orders import AccountT, Order, PayloadT
     from tollkeeper.storage.hub.payers import Overdrawn
 
 # A balance that covers nothing: where anything else is under way the claim comes back for the true one.

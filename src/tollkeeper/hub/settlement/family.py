@@ -3,6 +3,8 @@
 `flow` and `recovery` ask for them and know no chain. `hub.evm.family` and `hub.solana.family` implement them, with the
 same names in the same order. What a verb raises beside RpcUnavailable and StorageError is said at it.
 `SettlementParts` is what everything in a hub process that settles has in common.
+
+Transitions of a settlement that are proven, and how a sighting becomes one (contract 5.2; security 5).
 """
 
 from __future__ import annotations
@@ -10,26 +12,63 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from tollkeeper.hub.settlement.account import AccountT, AccountT_contra, PayloadT
-from tollkeeper.storage.hub.settlements import reopen_all
+from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.sightings import Expected
+from tollkeeper.core.settlement.states import State
+from tollkeeper.hub.settlement.orders import AccountT, AccountT_contra, PayloadT
+from tollkeeper.storage.hub.settlements import Move, reopen_all
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
     from tollkeeper.chains.sightings import Sighting, Submission
+    from tollkeeper.core.settlement.states import Depths
     from tollkeeper.core.x402.verification import Reason
     from tollkeeper.core.x402.version1 import Payment
     from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.metrics import HubMetrics
     from tollkeeper.hub.settlement.orders import Order, PriorOutcome
-    from tollkeeper.hub.settlement.transitions import ProvenTransition
     from tollkeeper.hub.signer_pool import NamedSigner, Relayer
     from tollkeeper.storage.engine.database import Database
     from tollkeeper.storage.hub.claims import SettlementClaim
     from tollkeeper.storage.hub.payers import Overdrawn
     from tollkeeper.storage.hub.settlements import Settlement
     from tollkeeper.storage.hub.transactions import RawTransaction
+
+
+class Contradiction(Exception):  # noqa: N818 - what the chain shows, not a fault of ours
+    """Our own transaction used the payment and moved nothing: a node that lies, or a token that is no USDC."""
+
+
+class Unexplained(RpcUnavailable):
+    """The payment is used, and a node does not show by which transaction: one without old logs, or that lies.
+
+    As where a node does not answer, the next one is asked.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenTransition:
+    """The row, perhaps under another of its transactions, and the transition that is proven, if any."""
+
+    settlement: Settlement
+    move: Move | None = None
+
+
+def transferred(row: Settlement, sighting: Sighting, now_ms: int) -> ProvenTransition:
+    """Return the transition that a sighted transfer proves."""
+    to = State.CONFIRMED if sighting.deep else State.MINED
+    if to is row.state:
+        return ProvenTransition(row)
+    return ProvenTransition(row, Move(to, now_ms, block_number=sighting.block_number, block_hash=sighting.block_hash))
+
+
+def expected_transfer(row: Settlement, depths: Depths, transaction_hash: str = "") -> Expected:
+    """Return the transfer that the row's transaction (or that one) must show on the chain, and how deep."""
+    key = row.key
+    named = transaction_hash or row.transaction_hash
+    return Expected(named, key.asset, key.payer, row.pay_to, row.value, key.nonce, depths.of(row.value))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,9 @@ from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.settlement.states import State
 from tollkeeper.core.x402.verification import Reason
 from tollkeeper.hub.refusals import unavailable
-from tollkeeper.hub.settlement.account import AccountT, PayloadT
 from tollkeeper.hub.settlement.concurrent_payers import ConcurrentPayers
 from tollkeeper.hub.settlement.family import TermsT
-from tollkeeper.hub.settlement.orders import GivenUpError, PriorOutcome, SettleOutcome, refusal
+from tollkeeper.hub.settlement.orders import AccountT, GivenUpError, PayloadT, PriorOutcome, SettleOutcome, refusal
 from tollkeeper.hub.settlement.outcomes import failed, has_outcome, success
 from tollkeeper.hub.settlement.pipeline import Pipeline
 from tollkeeper.storage.engine.database import StorageError

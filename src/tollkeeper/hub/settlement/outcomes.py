@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
-    from tollkeeper.hub.settlement.account import AccountT, PayloadT
-    from tollkeeper.hub.settlement.orders import Order
+    from tollkeeper.hub.settlement.orders import AccountT, Order, PayloadT
     from tollkeeper.hub.settlement.requests import CallerPresence, SettleOptions
     from tollkeeper.storage.engine.database import Database
     from tollkeeper.storage.hub.idempotency import IdempotencyKey

@@ -20,18 +20,16 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.sightings import FAILURES, Sighting, Submission, Verdict
 from tollkeeper.core.settlement.states import Proof, State
 from tollkeeper.core.x402.verification import Reason
-from tollkeeper.hub.settlement.account import AccountT, PayloadT
-from tollkeeper.hub.settlement.family import TermsT
-from tollkeeper.hub.settlement.transitions import Contradiction, ProvenTransition, Unexplained, transferred
+from tollkeeper.hub.settlement.family import Contradiction, ProvenTransition, TermsT, Unexplained, transferred
+from tollkeeper.hub.settlement.orders import AccountT, PayloadT
 from tollkeeper.storage.hub.settlements import Move, Moved, Settlement, move_all, read_settlement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tollkeeper.hub.membership import Membership
-    from tollkeeper.hub.settlement.account import SettlingAccount
     from tollkeeper.hub.settlement.family import ChainFamily, Outgoing, SettlementParts
-    from tollkeeper.hub.settlement.orders import Order
+    from tollkeeper.hub.settlement.orders import Order, SettlingAccount
     from tollkeeper.hub.settlement.requests import CallerPresence
     from tollkeeper.storage.hub.transactions import RawTransaction
 

@@ -19,9 +19,8 @@ import structlog
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.sightings import Submission, Verdict
 from tollkeeper.core.settlement.states import State
-from tollkeeper.hub.settlement.account import AccountT, PayloadT
-from tollkeeper.hub.settlement.family import PoolView, TermsT
-from tollkeeper.hub.settlement.transitions import ProvenTransition, Unexplained
+from tollkeeper.hub.settlement.family import PoolView, ProvenTransition, TermsT, Unexplained
+from tollkeeper.hub.settlement.orders import AccountT, PayloadT
 from tollkeeper.storage import StorageError
 from tollkeeper.storage.hub.idempotency import forget_old_refusals
 from tollkeeper.storage.hub.settlements import (
@@ -38,9 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
 
     from tollkeeper.chains.sightings import Sighting
-    from tollkeeper.hub.settlement.account import SettlingAccount
     from tollkeeper.hub.settlement.family import NetworkWatch, SettlementParts
     from tollkeeper.hub.settlement.flow import SettlementFlow
+    from tollkeeper.hub.settlement.orders import SettlingAccount
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from tollkeeper.core.solana import (
 from tollkeeper.core.x402.verification import Check, Reason, minimum_checks
 from tollkeeper.core.x402.version1 import SCHEME, Requirements
 from tollkeeper.hub.refusals import nothing_moved, unavailable
-from tollkeeper.hub.settlement.account import SupportedAsset
+from tollkeeper.hub.settlement.orders import SupportedAsset
 from tollkeeper.hub.solana.signer import advertised
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from tollkeeper.core.x402.verification import Reason
 from tollkeeper.core.x402.version1 import SolanaPayload
 from tollkeeper.hub.refusals import unavailable
 from tollkeeper.hub.settlement.concurrent_payers import balance_beside
+from tollkeeper.hub.settlement.family import expected_transfer
 from tollkeeper.hub.settlement.orders import PriorOutcome
 from tollkeeper.hub.settlement.pipeline import Sender
-from tollkeeper.hub.settlement.transitions import expected_transfer
 from tollkeeper.hub.solana.findings import SolanaFindings
 from tollkeeper.hub.solana.signing import SolanaSigning, SolanaTerms, lifetime_of
 from tollkeeper.storage.hub.settlements import find_settlement
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.sightings import Sighting, Submission
     from tollkeeper.core.solana import SolanaTransfer
     from tollkeeper.core.x402.version1 import Payment
-    from tollkeeper.hub.settlement.family import Claimed, Outgoing, SettlementParts
-    from tollkeeper.hub.settlement.transitions import ProvenTransition
+    from tollkeeper.hub.settlement.family import Claimed, Outgoing, ProvenTransition, SettlementParts
     from tollkeeper.hub.solana.account import SolanaAccount
     from tollkeeper.hub.solana.signing import SolanaOrder
     from tollkeeper.storage.hub.payers import Overdrawn

@@ -15,7 +15,7 @@ from tollkeeper.core.settlement.states import LIFETIME_DOUBTED_SECONDS, Proof, S
 from tollkeeper.core.solana.base58 import encode_key
 from tollkeeper.core.solana.message import read_transaction
 from tollkeeper.core.x402.verification import Reason
-from tollkeeper.hub.settlement.transitions import ProvenTransition, expected_transfer, transferred
+from tollkeeper.hub.settlement.family import ProvenTransition, expected_transfer, transferred
 from tollkeeper.hub.solana.signing import lifetime_of
 from tollkeeper.storage.hub.settlements import Move
 from tollkeeper.storage.hub.transactions import transactions_of

@@ -8,5 +8,5 @@ Promises:
 The order is the story's: sell, be asked to pay, pay, use the credits, see the history, on EVM and then on Solana.
 
 Begin with `evm`, then `solana`. `story` is what they share, and numbers and checks the steps;
-`official_client` and `official_version2` run the official clients.
+`official_client` runs the official clients.
 """

@@ -21,8 +21,7 @@ from tollkeeper.core.json_types import JsonMapping
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.logs import configure_logs
 from tollkeeper.sandbox.buyer import Answer, Buyer
-from tollkeeper.sandbox.demo.official_client import buy_officially, require_official_client
-from tollkeeper.sandbox.demo.official_version2 import play_in_version_2
+from tollkeeper.sandbox.demo.official_client import buy_officially, play_in_version_2, require_official_client
 from tollkeeper.sandbox.demo.solana import play_on_solana
 from tollkeeper.sandbox.demo.story import (
     CITY,

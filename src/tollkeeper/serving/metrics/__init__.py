@@ -8,5 +8,5 @@ Promises:
 
 Names and meanings are what the metric itself says in its help text.
 
-Begin with `metrics`; `listener` serves them. The counts of answers come from `serving.http.access_log`.
+Begin with `metrics`, which serves them, too. The counts of answers come from `serving.http.access_log`.
 """

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.core.purchases import PARKED_SHOWN_MS
 from tollkeeper.core.settlement.reconciliation import Difference
 from tollkeeper.core.settlement.states import State, may_move
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import load_queries
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from tollkeeper.storage.engine.database import Snapshot, Value
-    from tollkeeper.storage.engine.queries import Query
+    from tollkeeper.storage.engine.database import Query, Snapshot, Value
 
 _GATEWAY: Final = load_queries("invariants_gateway.sql")
 _HUB: Final = load_queries("invariants_hub.sql")

@@ -11,8 +11,7 @@ from tollkeeper.core.settlement.reconciliation import BookedPayment, Entry
 from tollkeeper.core.settlement.states import State, Status, public_status
 from tollkeeper.core.x402.verification import code_of_reason
 from tollkeeper.core.x402.version1 import PaymentKey
-from tollkeeper.storage.engine.database import unit_of_work
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import load_queries, unit_of_work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,6 +7,6 @@ Promises:
 
 A database is open, then closed. A program beside others is alive, silent, or ended by another one (`nodes`).
 
-Begin with `database`. It has the one order of locks, too. `queries` loads the SQL, `migrations` says what the schema
+Begin with `database`. It has the one order of locks, and loads the SQL. `migrations` says what the schema
 lacks, and `private_files` makes files that are their owner's alone.
 """

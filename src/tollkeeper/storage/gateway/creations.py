@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.keys.sealing import place
 from tollkeeper.core.limits import IDEMPOTENCY_KEPT_SECONDS
-from tollkeeper.storage.engine.database import unit_of_work
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import load_queries, unit_of_work
 
 if TYPE_CHECKING:
     from tollkeeper.core.keys.sealing import Sealing

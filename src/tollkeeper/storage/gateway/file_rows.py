@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.paygates.downloads import StoredFile
 from tollkeeper.core.purchases import PurchaseState
-from tollkeeper.storage.engine.database import OURSELVES, rows_of, unit_of_work
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import OURSELVES, load_queries, rows_of, unit_of_work
 
 if TYPE_CHECKING:
     from tollkeeper.storage.engine.database import Database, Row, Steps

@@ -24,9 +24,8 @@ from tollkeeper.core.limits import FORMER_PRICE_SECONDS, SLUG_LENGTH
 from tollkeeper.core.paygates.fields import HeaderAuthMode, Recipient, random_slug
 from tollkeeper.core.paygates.model import Counters, FormerVersion, NewPayGate, PayGate, Trust, with_former_prices
 from tollkeeper.storage.auth import is_in_force
-from tollkeeper.storage.engine.database import OURSELVES, gate_to_change, unit_of_work
+from tollkeeper.storage.engine.database import OURSELVES, gate_to_change, load_queries, next_id, unit_of_work
 from tollkeeper.storage.engine.nodes import note_change
-from tollkeeper.storage.engine.queries import load_queries, next_id
 from tollkeeper.storage.gateway.creations import CreationKey, Creations
 from tollkeeper.storage.gateway.file_rows import file_of_row, give_up_files, keep_file
 from tollkeeper.storage.gateway.secrets import PayGateSecrets

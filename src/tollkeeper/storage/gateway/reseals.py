@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.keys.sealing import SealError, key_name, place, sealed_prefix
-from tollkeeper.storage.engine.database import unit_of_work
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import load_queries, unit_of_work
 from tollkeeper.storage.gateway.creations import creation_row
 
 if TYPE_CHECKING:

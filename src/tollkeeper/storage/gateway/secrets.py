@@ -12,8 +12,7 @@ from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.keys.sealing import place
 from tollkeeper.core.limits import SECRET_OVERLAP_SECONDS, SECRETS_IN_FORCE_MAX
 from tollkeeper.core.paygates.target_signing import HmacSecret
-from tollkeeper.storage.engine.database import unit_of_work
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import load_queries, unit_of_work
 
 if TYPE_CHECKING:
     from tollkeeper.core.keys.sealing import Sealing

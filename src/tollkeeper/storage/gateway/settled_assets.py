@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.storage.engine.database import unit_of_work
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import load_queries, unit_of_work
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

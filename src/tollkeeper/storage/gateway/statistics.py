@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tollkeeper.core.paygates.statistics import Outstanding, RequestOutcome, Span, Sums
-from tollkeeper.storage.engine.database import OURSELVES, rows_of, unit_of_work
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import OURSELVES, load_queries, rows_of, unit_of_work
 from tollkeeper.storage.ledger.purchase_rows import in_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tollkeeper.storage.engine.database import Database, Row, Steps
-    from tollkeeper.storage.engine.queries import Query
+    from tollkeeper.storage.engine.database import Database, Query, Row, Steps
 
 _Q: Final = load_queries("statistics.sql")
 _WRITING: Final = load_queries("traffic.sql")

@@ -8,7 +8,7 @@ Promises:
 The states of a settlement are `core.settlement.states.State`. A slot, (network, signer, nonce), is open until one of
 its transactions is mined (`transactions`).
 
-Begin with `claims`, then `settlements`. `payers` and `gas_refunds` say how much may be under way and
+Begin with `claims`, then `settlements`. `payers` says how much may be under way and
 spent, `idempotency` keeps what a caller's key was answered. What any of it means is
 decided in `hub`.
 """

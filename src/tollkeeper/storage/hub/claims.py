@@ -23,8 +23,7 @@ from tollkeeper.core.limits import PAYER_UNDER_WAY_MAX, PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.settlement.states import Proof, SettlementKind, State
 from tollkeeper.core.x402.verification import Reason
 from tollkeeper.core.x402.version1 import PaymentKey
-from tollkeeper.storage.engine.database import counted_together, unit_of_work
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import counted_together, load_queries, unit_of_work
 from tollkeeper.storage.hub.idempotency import IdempotencyKey, bind_key, free_key
 from tollkeeper.storage.hub.payers import Overdrawn, Suspended, payer_obstacle
 from tollkeeper.storage.hub.settlements import (

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.limits import REFUSALS_KEPT_SECONDS
-from tollkeeper.storage.engine.database import unit_of_work
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import load_queries, unit_of_work
 
 if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonObject

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tollkeeper.core.limits import PAYER_FAILURES_MAX, PAYER_UNDER_WAY_MAX
-from tollkeeper.storage.engine.database import unit_of_work
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import load_queries, unit_of_work
 
 if TYPE_CHECKING:
     from tollkeeper.core.x402.version1 import PaymentKey

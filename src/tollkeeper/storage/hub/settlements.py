@@ -5,6 +5,11 @@ commit: of two who saw the same row one moves it, and whose row was taken over b
 transition means is decided in `hub`; claiming and signing are `claims`'.
 
 A wallet's settlements, page by page (specification 2.5, 4.3; contract 7).
+
+Gas that was counted for transactions which were never executed, and never will be (security A-24).
+
+It cost nothing, so the budget of the hour has it again, in the same share: else payments that no block ever holds would
+stop the sales of everybody, at no cost to whoever signs them. Whether that is proven is decided in `hub`.
 """
 
 from __future__ import annotations
@@ -18,9 +23,7 @@ import msgspec
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.settlement.states import Proof, SettlementKind, State, may_move
 from tollkeeper.core.x402.version1 import PaymentKey
-from tollkeeper.storage.engine.database import unit_of_work
-from tollkeeper.storage.engine.queries import load_queries
-from tollkeeper.storage.hub.gas_refunds import take_back_gas
+from tollkeeper.storage.engine.database import load_queries, unit_of_work
 from tollkeeper.storage.hub.idempotency import forget_failure, keep_failure
 from tollkeeper.storage.hub.payers import add_payer_failure
 
@@ -435,3 +438,23 @@ def _history(query: HistoryQuery) -> JsonObject:
         "as_recipient": int(query.as_recipient),
         "network": query.network,
     }
+
+
+_GAS_QUERIES: Final = load_queries("transactions.sql")
+_MINUTE_MS: Final = 60_000
+
+
+@unit_of_work
+def take_back_gas(settlement_id: str, attempt: int) -> Steps[None]:
+    """Give back to the hour's budget the gas that was counted for the transactions of that attempt."""
+    rows = yield _GAS_QUERIES.transactions_of_settlement(settlement_id=settlement_id, attempt=attempt)
+    for row in rows:
+        trusted = row["gas_trusted"]
+        for is_trusted, gas in ((1, trusted), (0, row["gas_counted"] - trusted)):
+            minute = row["created_ms"] // _MINUTE_MS
+            yield _GAS_QUERIES.take_back_gas(network=row["network"], minute=minute, is_trusted=is_trusted, gas=gas)
+        minute, gas = row["created_ms"] // _MINUTE_MS, row["gas_counted"]
+        yield _GAS_QUERIES.take_back_gas_of_tenant(
+            network=row["network"], minute=minute, settlement_id=settlement_id, gas=gas
+        )
+        yield _GAS_QUERIES.uncount_transaction(hash=row["hash"])

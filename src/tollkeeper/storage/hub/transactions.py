@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.shares import may_take
-from tollkeeper.storage.engine.database import unit_of_work
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import load_queries, unit_of_work
 from tollkeeper.storage.hub.leases import hold
 from tollkeeper.storage.hub.settlements import Settlement, name_replacement, read_row
 

@@ -16,8 +16,13 @@ from tollkeeper.core.json_types import JsonObject
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX, TRUST_LOST_SECONDS
 from tollkeeper.core.purchases import Claim, PurchaseState, Spend, next_look_ms
 from tollkeeper.core.x402.version1 import PaymentKey
-from tollkeeper.storage.engine.database import counted_together, gates_as_they_are, purchases_to_change, unit_of_work
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import (
+    counted_together,
+    gates_as_they_are,
+    load_queries,
+    purchases_to_change,
+    unit_of_work,
+)
 from tollkeeper.storage.ledger.purchase_rows import Purchase, SpendRequest, SpendResult, in_whole, purchase_from
 from tollkeeper.storage.ledger.spends import void_with_gate
 

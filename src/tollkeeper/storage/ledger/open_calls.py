@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from tollkeeper.api import PROCESS_MARK
-from tollkeeper.storage.engine.database import unit_of_work
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import load_queries, unit_of_work
 from tollkeeper.storage.ledger import call_journal
 from tollkeeper.storage.ledger.call_journal import Open
 

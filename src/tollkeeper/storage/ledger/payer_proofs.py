@@ -14,8 +14,7 @@ from tollkeeper.core.json_types import JsonObject
 from tollkeeper.core.keys.sealing import place as sealed_place
 from tollkeeper.core.purchases import Spend
 from tollkeeper.core.x402.version1 import PaymentKey
-from tollkeeper.storage.engine.database import unit_of_work
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import load_queries, unit_of_work
 from tollkeeper.storage.ledger.first_purchase import ClaimRow, Paid
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.ledger.spends import HeldSpend, spend_one

@@ -24,8 +24,13 @@ from tollkeeper.core.purchases import (
     Spend,
     Terms,
 )
-from tollkeeper.storage.engine.database import gates_as_they_are, purchases_to_change, rows_of, unit_of_work
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import (
+    gates_as_they_are,
+    load_queries,
+    purchases_to_change,
+    rows_of,
+    unit_of_work,
+)
 from tollkeeper.storage.ledger.first_purchase import (
     WITHOUT_LIMIT,
     ClaimPurchase,

@@ -14,8 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.purchases import FIRST_LOOK_MS, PurchaseState
-from tollkeeper.storage.engine.database import gates_as_they_are, purchases_to_change, unit_of_work
-from tollkeeper.storage.engine.queries import load_queries
+from tollkeeper.storage.engine.database import gates_as_they_are, load_queries, purchases_to_change, unit_of_work
 from tollkeeper.storage.ledger.spends import void_with_gate
 
 if TYPE_CHECKING:

@@ -25,11 +25,11 @@ from tollkeeper.storage.engine.database import (
     Statement,
     StorageError,
     gates_as_they_are,
+    load_queries,
     purchases_to_change,
     purchases_to_spend,
     unit_of_work,
 )
-from tollkeeper.storage.engine.queries import load_queries
 from tollkeeper.storage.ledger import call_journal
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult, purchase_from
 

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from tollkeeper.storage.engine.queries import load_queries, numbered
+from tollkeeper.storage.engine.database import load_queries, numbered
 
 if TYPE_CHECKING:
     from tollkeeper.storage.engine.database import Statement, Value
