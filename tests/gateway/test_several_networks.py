@@ -28,7 +28,7 @@ from tollkeeper.sandbox.evm.node import RELAYER_BALANCE_WEI, planted_token
 from tollkeeper.sandbox.evm.rpc import evm_rpc_app
 from tollkeeper.sandbox.rpc_server import RpcServer
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.settings import NetworkSettings
+from tollkeeper.settings.model import NetworkSettings
 
 BASE = NETWORKS["base"]
 SEPOLIA_PAYEE = "0x" + "71" * 20
@@ -75,7 +75,7 @@ async def base_node() -> AsyncIterator[tuple[RpcServer, str]]:
         genesis=genesis,
         clock_ms=lambda: time.time_ns() // 1_000_000,
     )
-    node = RpcServer(evm_rpc_app(chain), port=0)
+    node = RpcServer(evm_rpc_app(chain).answer_body, port=0)
     try:
         yield node, await node.start()
     finally:

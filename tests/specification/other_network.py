@@ -30,7 +30,7 @@ from tollkeeper.sandbox.evm.rpc import evm_rpc_app
 from tollkeeper.sandbox.rpc_server import RpcServer
 from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets, fee_payers_of
-from tollkeeper.settings import NetworkSettings
+from tollkeeper.settings.model import NetworkSettings
 
 BASE_CHAIN_ID = 8453
 BASE_USDC = "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"
@@ -52,7 +52,7 @@ async def base_world(
     }
     engine = open_engine(BASE_CHAIN_ID, None)
     chain = EmbeddedChain(engine, chain_id=BASE_CHAIN_ID, genesis=genesis, clock_ms=lambda: time.time_ns() // 1_000_000)
-    node = RpcServer(evm_rpc_app(chain), port=0)
+    node = RpcServer(evm_rpc_app(chain).answer_body, port=0)
     rpc_url = await node.start()
     base = NETWORKS["base"]
     networks = {base.name: NetworkSettings(base, (rpc_url,)), **beside}

@@ -1,27 +1,20 @@
-"""A JSON-RPC 2.0 server for the sandbox's chains: an ASGI application over a table of methods, and its listener.
+"""A JSON-RPC 2.0 server for the sandbox's chains: a table of methods, and its listener.
 
 Single requests and batches over HTTP POST, as the chains' nodes take them. Nothing here knows a chain.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import socket
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
-import uvicorn
+from aiohttp import web
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
-    from types import TracebackType
+    from collections.abc import Awaitable, Callable, Mapping
 
     Method = Callable[..., Any]
-    Scope = MutableMapping[str, Any]
-    Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-    Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -52,7 +45,7 @@ class ServedRpcError(Exception):
 
 
 class JsonRpcApp:
-    """ASGI application: POST to any path calls `methods[method](*params)`, one call at a time."""
+    """Answers requests by `methods[method](*params)`, one call at a time."""
 
     def __init__(self, methods: Mapping[str, Method]) -> None:
         self._methods = methods
@@ -84,17 +77,6 @@ class JsonRpcApp:
             # The methods read untyped JSON: what does not fit is the caller's mistake.
             raise ServedRpcError(f"invalid parameters of {method}", code=INVALID_PARAMS) from error
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI entry."""
-        if scope["type"] != "http":
-            return None
-        if scope["method"] != "POST":
-            return await _respond(send, 405, b'{"error":"POST only"}')
-        body = await _body(receive)
-        if body is None:
-            return await _respond(send, 413, b'{"error":"body too large"}')
-        return await _respond(send, 200, msgspec.json.encode(self.answer_body(body)))
-
     def answer_body(self, body: bytes) -> object:
         """The response, or the list of them, to the body of an HTTP request."""
         try:
@@ -107,72 +89,44 @@ class JsonRpcApp:
         return self.answer(request)
 
 
-async def _body(receive: Receive) -> bytes | None:
-    body: bytes = b""
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if len(body) > MAX_BODY_BYTES:
-            return None
-        if not message.get("more_body"):
-            return body
-
-
-async def _respond(send: Send, status: int, body: bytes) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-class _Listener(uvicorn.Server):
-    """uvicorn inside somebody else's event loop: signals are that program's."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 class RpcServer:
-    """Serves an ASGI application on 127.0.0.1 inside the running event loop: `async with RpcServer(app) as url`."""
+    """Serves a table of methods on 127.0.0.1 inside the running event loop: POST to any path."""
 
-    def __init__(self, app: Callable[..., Any], *, port: int = 0) -> None:
-        """`port` 0 takes any free one."""
-        self._app = app
+    def __init__(
+        self,
+        answer: Callable[[bytes], object],
+        *,
+        port: int = 0,
+        subscribe: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None,
+    ) -> None:
+        """`answer` is given a request's body, `subscribe` whoever opens a WebSocket; `port` 0 takes any free one."""
+        self._answer = answer
         self._port = port
-        self._listener: _Listener | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._subscribe = subscribe
+        self._runner: web.AppRunner | None = None
 
     async def start(self) -> str:
         """Listen, and return the URL. Raises: OSError where the port is taken."""
-        # Bound here and listened on before the URL is known to anyone, so nobody can connect too early. With the
-        # protocol named, since asyncio turns Nagle's algorithm off only then, and answers would wait 40 ms.
-        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app.router.add_post("/{path:.*}", self._post)
+        if self._subscribe is not None:
+            app.router.add_get("/", self._subscribe)
+        self._runner = runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+        await runner.setup()
         try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(("127.0.0.1", self._port))
-            listening.listen(1024)
+            await web.TCPSite(runner, "127.0.0.1", self._port).start()
         except OSError:
-            listening.close()
+            await self.stop()
             raise
-        config = uvicorn.Config(
-            self._app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
-        )
-        self._listener = _Listener(config)
-        self._serving = asyncio.create_task(self._listener.serve(sockets=[listening]))
-        host, port = listening.getsockname()
+        host, port = runner.addresses[0][:2]
         return f"http://{host}:{port}"
 
     async def stop(self) -> None:
         """Stop listening and let open requests finish."""
-        if self._listener is not None and self._serving is not None:
-            self._listener.should_exit = True
-            await self._serving
-            self._listener = self._serving = None
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
 
-    async def __aenter__(self) -> str:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
+    async def _post(self, request: web.Request) -> web.Response:
+        answer = msgspec.json.encode(self._answer(await request.read()))
+        return web.Response(body=answer, content_type="application/json")

@@ -1,7 +1,7 @@
 """Routes of an owner's lists, and the feed of an owner's gates as server-sent events (contract 11).
 
-The feed has sales, calls and failures. It is read from the database, so that it is the same whichever node is asked, and goes on behind the id of the last
-event that its reader has.
+The feed has sales, calls and failures. It is read from the database, so that it is the same whichever node is asked,
+and goes on behind the id of the last event that its reader has.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Settlements on an EVM chain: the verbs of `hub.settlement.family`, in their order (contract 5.2; security A-08, F22).
 
 A payment is an authorization, which the token carries out once, whoever sends it. Which transaction does, with which
-nonce and together with whom, is this family's own business: behind `claim` and `send` (`signing`, `batch_window`), and
-behind `find_out` (`findings`, `retry_alone`).
+nonce and together with whom, is this family's own business: behind `claim` and `send` (`signing`, `batch`), and
+behind `find_out` (`findings`).
 """
 
 from __future__ import annotations

@@ -85,9 +85,8 @@ class EvmNode:
             genesis=sandbox_genesis(self.wallets),
             clock_ms=clock_ms,
         )
-        self.app = evm_rpc_app(self.chain)
         self.url = ""
-        self._server = RpcServer(self.app, port=port)
+        self._server = RpcServer(evm_rpc_app(self.chain).answer_body, port=port)
 
     async def start(self) -> str:
         """Serve. Returns the URL. Raises: OSError where the port is taken."""

@@ -26,7 +26,7 @@ _MAX_MINED_AT_ONCE: Final = 10_000
 
 
 def evm_rpc_app(chain: EmbeddedChain) -> JsonRpcApp:
-    """The chain as an ASGI application."""
+    """The chain as a table of methods."""
     return JsonRpcApp({**_reading(chain), **_executing(chain), **_testing(chain)})
 
 

@@ -17,9 +17,9 @@ from tollkeeper.core.solana.programs import TOKEN_PROGRAM
 from tollkeeper.sandbox.rpc_server import (
     INVALID_PARAMS,
     INVALID_REQUEST,
-    MAX_BODY_BYTES,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
+    RpcServer,
     ServedRpcError,
 )
 from tollkeeper.sandbox.solana.chain import LAMPORTS_PER_SOL, NETWORK, EmbeddedSolanaChain
@@ -58,10 +58,9 @@ class SolanaNode:
         self.chain = EmbeddedSolanaChain(network, token_program)
         self.rpc = solana_rpc_app(self.chain)
         self.url = ""
-        self._port = port
+        self._server = RpcServer(self._answered, port=port, subscribe=self._subscribe)
         self._slot_seconds = slot_seconds
         self._clock: asyncio.Task[None] | None = None
-        self._runner: web.AppRunner | None = None
         for payer in self.wallets.fee_payers:
             self.chain.airdrop(payer.address, 10 * LAMPORTS_PER_SOL)
         for buyer in (self.wallets.buyer, self.wallets.second_buyer):
@@ -70,19 +69,7 @@ class SolanaNode:
 
     async def start(self) -> str:
         """Serve. Returns the URL. Raises: OSError where the port is taken."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
-        app.router.add_post("/", self._post)
-        app.router.add_get("/", self._subscribe)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
-        try:
-            await site.start()
-        except OSError:
-            await self._runner.cleanup()
-            raise
-        host, port = self._runner.addresses[0][:2]
-        self.url = f"http://{host}:{port}"
+        self.url = await self._server.start()
         if self._slot_seconds is not None:
             self._clock = asyncio.create_task(self._pass_slots(self._slot_seconds))
         return self.url
@@ -94,9 +81,7 @@ class SolanaNode:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._clock
             self._clock = None
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await self._server.stop()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -112,9 +97,8 @@ class SolanaNode:
             await asyncio.sleep(seconds)
             self.chain.next_slot()
 
-    async def _post(self, request: web.Request) -> web.Response:
-        answer = _ENCODE(self.rpc.answer_body(await request.read()))
-        return web.Response(body=answer, content_type="application/json")
+    def _answered(self, body: bytes) -> object:
+        return self.rpc.answer_body(body)
 
     async def _subscribe(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse()

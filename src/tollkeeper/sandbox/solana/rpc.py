@@ -38,7 +38,7 @@ _ADVANCED_MAX: Final = 100_000
 
 
 def solana_rpc_app(chain: EmbeddedSolanaChain) -> JsonRpcApp:
-    """The chain as an ASGI application, and as a table of methods."""
+    """The chain as a table of methods."""
     return JsonRpcApp({**_of_cluster(chain), **_of_accounts(chain), **_of_transactions(chain), **_of_tests(chain)})
 
 
