@@ -20,7 +20,7 @@ from bench.variety import THREE
 from bench.wrk import CONNECTIONS, varied
 from tests.engines import PostgresqlServer, programs
 from tests.storage.test_purchases import Shop
-from tollkeeper.storage import open_database
+from tollkeeper.storage.urls import open_database
 
 if TYPE_CHECKING:
     from bench.gateway import Gateway

@@ -19,8 +19,8 @@ from solders.signature import Signature
 from bench import payments, solana_payments
 from bench.measuring import Result, alternate, cores, pinned
 from tollkeeper.api import parse_json_object
-from tollkeeper.core.solana import FeePolicy, SolanaAsset, read_transfer, transaction_checks
-from tollkeeper.core.solana import requirement_checks as solana_requirement_checks
+from tollkeeper.core.solana.rules import FeePolicy, SolanaAsset, read_transfer, transaction_checks
+from tollkeeper.core.solana.rules import requirement_checks as solana_requirement_checks
 from tollkeeper.core.x402.verification import form_checks, require, requirement_checks, signature_check, time_checks
 from tollkeeper.core.x402.version1 import EvmPayload, SolanaPayload
 from tollkeeper.hub.api.requests import parse_asked, read_plain

@@ -22,8 +22,7 @@ from tollkeeper.sandbox.stack import sandbox_settings
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.composition import compose
 from tollkeeper.serving.http.server import HttpServer, listen, run, until_signalled
-from tollkeeper.settings import Role
-from tollkeeper.settings.model import GasCaps
+from tollkeeper.settings.model import GasCaps, Role
 
 if TYPE_CHECKING:
     from tollkeeper.serving.http.asgi import Application

@@ -18,10 +18,10 @@ from tests.storage.test_purchases import HEADER, NOW_MS, Shop
 from tollkeeper.api import new_request_id
 from tollkeeper.core.purchases import Spend
 from tollkeeper.gateway.purchase.monitor import key_of
-from tollkeeper.storage import open_database
 from tollkeeper.storage.engine.database import Statement
 from tollkeeper.storage.ledger.ledger import HeldSpend, Ledger
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult
+from tollkeeper.storage.urls import open_database
 
 if TYPE_CHECKING:
     from tollkeeper.core.api.errors import ApiError

@@ -8,8 +8,8 @@ import pytest_asyncio
 
 from tests.auth.server import Client, Clock, issuer, serving
 from tollkeeper.auth import Auth
-from tollkeeper.storage import open_database
 from tollkeeper.storage.engine.database import Database
+from tollkeeper.storage.urls import open_database
 
 
 @pytest_asyncio.fixture

@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 from tollkeeper.api import Shell, refused
 from tollkeeper.auth import Auth, TrustedIssuers, auth_routes
 from tollkeeper.core.evm.encoding import address_of_key, checksum_address, personal_message_digest, sign_digest
-from tollkeeper.storage import Database
+from tollkeeper.storage.engine.database import Database
 
 PUBLIC_URL = "https://gate.example:8402"
 START_MS = 1_750_000_000_123

@@ -10,7 +10,7 @@ import pytest
 
 from tests.auth.server import Client, Wallet, bearer
 from tollkeeper.core.keys.tokens import format_refresh_token
-from tollkeeper.storage import Statement
+from tollkeeper.storage.engine.database import Statement
 from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 REQUESTS = 1_000  # what leaves nothing after so many leaves nothing after 10,000

@@ -9,7 +9,7 @@ from tests.auth.server import PUBLIC_URL, Client, Clock, Wallet, bearer, issuer
 from tollkeeper.auth import Auth, Login, TokenPair
 from tollkeeper.auth.bodies import Introspection
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.storage import Statement
+from tollkeeper.storage.engine.database import Statement
 from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 

@@ -19,8 +19,8 @@ from tollkeeper.auth import Auth, TrustedIssuers
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.core.keys.tokens import SigningKeys, new_claims, sign_access_token
-from tollkeeper.storage import open_database
 from tollkeeper.storage.engine.database import Database
+from tollkeeper.storage.urls import open_database
 
 JWKS = "/.well-known/jwks.json"
 INTROSPECT = "/api/v1/auth/introspect"

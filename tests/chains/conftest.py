@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.chains.solana_node import WALLETS
-from tollkeeper.chains.solana import SolanaChain, SolanaConfig
+from tollkeeper.chains.solana.chain import SolanaChain
+from tollkeeper.chains.solana.config import SolanaConfig
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.sandbox.solana.node import SolanaNode
 

@@ -19,11 +19,14 @@ from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_BUYER, WALLETS, dr
 from tests.core.solana_payments import account_of, compute_limit, compute_price, transfer
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.sightings import Expected, Submission, Verdict
-from tollkeeper.chains.solana import LAG_BLOCKS, Lifetime, SolanaChain, SolanaConfig, has_expired
+from tollkeeper.chains.solana.blockhashes import LAG_BLOCKS, Lifetime
+from tollkeeper.chains.solana.chain import SolanaChain
+from tollkeeper.chains.solana.config import SolanaConfig
+from tollkeeper.chains.solana.expiry_proof import has_expired
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.settlement.states import LIFETIME_DOUBTED_SECONDS
-from tollkeeper.core.solana import SolanaAsset, chain_checks, read_transfer
 from tollkeeper.core.solana.programs import TOKEN_2022_PROGRAM, TOKEN_PROGRAM
+from tollkeeper.core.solana.rules import SolanaAsset, chain_checks, read_transfer
 from tollkeeper.core.x402.verification import Reason
 from tollkeeper.hub.solana.signer import FeePayer
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS

@@ -14,11 +14,13 @@ from tests.chains.solana_node import FEE_PAYER, WALLETS, paying
 from tests.chains.test_solana_uses import ASSET, executed
 from tests.core.solana_payments import account_of
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana import Lifetime, SolanaChain, has_expired
+from tollkeeper.chains.solana.blockhashes import Lifetime
+from tollkeeper.chains.solana.chain import SolanaChain
+from tollkeeper.chains.solana.expiry_proof import has_expired
 from tollkeeper.chains.solana.payment_lookup import holding, is_listed, read_use
 from tollkeeper.chains.solana.payments import payments_of, read_payments
 from tollkeeper.core.settlement.states import LIFETIME_DOUBTED_SECONDS
-from tollkeeper.core.solana import payment_key, read_transfer
+from tollkeeper.core.solana.rules import payment_key, read_transfer
 from tollkeeper.sandbox.rpc_server import JsonRpcApp
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS, EmbeddedSolanaChain
 from tollkeeper.sandbox.solana.node import SolanaNode

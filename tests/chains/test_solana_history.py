@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana import SolanaChain
+from tollkeeper.chains.solana.chain import SolanaChain
 from tollkeeper.chains.solana.history import has_every_block
 from tollkeeper.sandbox.rpc_server import JsonRpcApp
 from tollkeeper.sandbox.solana.node import SolanaNode

@@ -16,12 +16,13 @@ from tests.core.solana_payments import account_of
 from tests.hub.chaos import run_chaos
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.sightings import Verdict
-from tollkeeper.chains.solana import SolanaChain, SolanaConfig
+from tollkeeper.chains.solana.chain import SolanaChain
+from tollkeeper.chains.solana.config import SolanaConfig
 from tollkeeper.chains.solana.payment_lookup import is_listed, read_use
 from tollkeeper.chains.solana.payments import payments_of, read_payments
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.solana import SolanaAsset, payment_key, read_transfer
 from tollkeeper.core.solana.base58 import encode
+from tollkeeper.core.solana.rules import SolanaAsset, payment_key, read_transfer
 from tollkeeper.sandbox.rpc_server import JsonRpcApp, ServedRpcError
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, EmbeddedSolanaChain
 from tollkeeper.sandbox.solana.node import BUYER_MICRO, SolanaNode

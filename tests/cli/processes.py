@@ -22,7 +22,7 @@ from tests.described_answers import seen
 from tests.forked import start
 from tests.started import light_environment
 from tollkeeper.serving.config.init import initialise, parse_choices
-from tollkeeper.settings import FILE_NAME
+from tollkeeper.settings.sources import FILE_NAME
 
 START_SECONDS: Final = 90  # of a machine that has other work
 STOP_SECONDS: Final = 30

@@ -25,10 +25,10 @@ from tollkeeper.sandbox.evm.node import USDC_ADDRESS, EvmNode
 from tollkeeper.serving.books import inspection
 from tollkeeper.serving.books.inspection import REGISTRY, inspect_books, keep_inspecting
 from tollkeeper.serving.books.reconciliation import not_compared
-from tollkeeper.settings import Role, Settings
-from tollkeeper.storage import Statement, open_database
+from tollkeeper.settings.model import Role, Settings
 from tollkeeper.storage.books import invariants
-from tollkeeper.storage.engine.database import Snapshot
+from tollkeeper.storage.engine.database import Snapshot, Statement
+from tollkeeper.storage.urls import open_database
 
 # An interpreter is started for each: it is about starting.
 finished = partial(processes.finished, is_forked=False)
@@ -252,7 +252,7 @@ from tests.gateway.composed import composed, settings_for
 from tollkeeper.serving.process.heap import set_up_heap
 from tollkeeper.serving.books.inspection import keep_inspecting
 from tollkeeper.serving.books import inspection
-from tollkeeper.storage import open_database
+from tollkeeper.storage.urls import open_database
 
 def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

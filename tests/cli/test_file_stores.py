@@ -14,7 +14,7 @@ import pytest
 from tests.cli.processes import configured, finished
 from tests.storage.s3_server import access_to, refusing, s3_server
 from tollkeeper.serving.config.file_stores import judge_file_store
-from tollkeeper.settings import FileSettings
+from tollkeeper.settings.model import FileSettings
 from tollkeeper.storage.files.s3 import S3Files
 
 

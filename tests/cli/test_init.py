@@ -15,7 +15,7 @@ from solders.keypair import Keypair
 
 import tollkeeper
 from tests.cli import processes
-from tollkeeper.chains.solana import RENT_EXEMPT_LAMPORTS, SolanaConfig
+from tollkeeper.chains.solana.config import RENT_EXEMPT_LAMPORTS, SolanaConfig
 from tollkeeper.core.evm.encoding import address_of_key, checksum_address
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.keys.keyring import fee_payer_seeds, parse_private_key
@@ -23,7 +23,8 @@ from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.solana.base58 import encode_key
 from tollkeeper.core.solana.ed25519 import public_key
 from tollkeeper.serving.config.init import data_place
-from tollkeeper.settings import DEFAULT_PORT, GasCaps, Role, load_settings
+from tollkeeper.settings.loading import DEFAULT_PORT, load_settings
+from tollkeeper.settings.model import GasCaps, Role
 
 # An interpreter is started for each: it is about starting.
 finished = partial(processes.finished, is_forked=False)

@@ -17,7 +17,7 @@ import pytest
 from tests.cli import processes
 from tests.cli.processes import ask, clean_environment, interruptible
 from tollkeeper.cli.main import read_plain
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 
 # An interpreter is started for each: it is about starting.
 finished = partial(processes.finished, is_forked=False)

@@ -14,15 +14,8 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygates.challenge import Profile
 from tollkeeper.core.settlement.states import Depths
 from tollkeeper.serving.nodes import config_of, solana_config
-from tollkeeper.settings import (
-    ExposureCaps,
-    NetworkSettings,
-    Role,
-    Settings,
-    SettingsError,
-    inspect_settings,
-    load_settings,
-)
+from tollkeeper.settings.loading import inspect_settings, load_settings
+from tollkeeper.settings.model import ExposureCaps, NetworkSettings, Role, Settings, SettingsError
 from tollkeeper.settings.sources import Sources
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide-operator.md"

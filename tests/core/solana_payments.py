@@ -19,7 +19,6 @@ from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.solana import FeePolicy, SolanaAsset
 from tollkeeper.core.solana.programs import (
     COMPUTE_BUDGET_PROGRAM,
     LIGHTHOUSE_PROGRAM,
@@ -27,6 +26,7 @@ from tollkeeper.core.solana.programs import (
     TOKEN_PROGRAM,
     associated_token_account,
 )
+from tollkeeper.core.solana.rules import FeePolicy, SolanaAsset
 from tollkeeper.core.x402.version1 import Payment, Requirements, SolanaPayload
 
 if TYPE_CHECKING:

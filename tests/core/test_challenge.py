@@ -32,7 +32,7 @@ from tollkeeper.core.paygates.challenge import (
 from tollkeeper.core.paygates.fields import CreditBinding, OnFailure, Recipient
 from tollkeeper.core.paygates.model import PayGate
 from tollkeeper.core.payment_offers import Asset
-from tollkeeper.core.solana import SolanaAsset
+from tollkeeper.core.solana.rules import SolanaAsset
 from tollkeeper.core.x402.verification import EvmAsset, Reason
 from tollkeeper.core.x402.version1 import Requirements, parse_requirements
 from tollkeeper.core.x402.version2 import HEADER_LENGTH_MAX

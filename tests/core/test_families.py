@@ -17,9 +17,9 @@ from tollkeeper.core.evm.encoding import ZERO_ADDRESS, address_of_key, checksum_
 from tollkeeper.core.families import FAMILIES, row_of
 from tollkeeper.core.keys.keyring import fee_payer_seeds
 from tollkeeper.core.networks import NETWORKS, Family
-from tollkeeper.core.solana import SolanaAsset
 from tollkeeper.core.solana.message import decode_transaction
 from tollkeeper.core.solana.programs import MEMO_PROGRAM, NOBODYS, TOKEN_2022_PROGRAM, TOKEN_PROGRAM
+from tollkeeper.core.solana.rules import SolanaAsset
 from tollkeeper.core.x402.verification import EvmAsset, Reason
 from tollkeeper.core.x402.version1 import SolanaPayload, payment_body
 

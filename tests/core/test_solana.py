@@ -39,7 +39,16 @@ from tests.core.solana_payments import (
     writable,
 )
 from tollkeeper.core.api.errors import Code
-from tollkeeper.core.solana import (
+from tollkeeper.core.solana.message import MalformedTransaction
+from tollkeeper.core.solana.programs import (
+    COMPUTE_BUDGET_PROGRAM,
+    MEMO_PROGRAM,
+    SYSTEM_PROGRAM,
+    TOKEN_2022_PROGRAM,
+    TOKEN_PROGRAM,
+    TokenAccount,
+)
+from tollkeeper.core.solana.rules import (
     ALREADY_PROCESSED,
     BLOCKS_LEFT_MIN,
     SolanaAsset,
@@ -51,15 +60,6 @@ from tollkeeper.core.solana import (
     requirement_checks,
     transaction_checks,
     transfer_of,
-)
-from tollkeeper.core.solana.message import MalformedTransaction
-from tollkeeper.core.solana.programs import (
-    COMPUTE_BUDGET_PROGRAM,
-    MEMO_PROGRAM,
-    SYSTEM_PROGRAM,
-    TOKEN_2022_PROGRAM,
-    TOKEN_PROGRAM,
-    TokenAccount,
 )
 from tollkeeper.core.x402.verification import Check, OfNetwork, Reason, code_of_reason, form_checks
 from tollkeeper.core.x402.version1 import PaymentKey, SolanaPayload

@@ -24,9 +24,9 @@ from tests.core.solana_payments import (
     memo,
     usual,
 )
-from tollkeeper.core.solana import read_transfer, requirement_checks, transaction_checks
 from tollkeeper.core.solana.message import Message, decode_transaction
 from tollkeeper.core.solana.paying import TransferTerms, sign_payment, unsigned_payment
+from tollkeeper.core.solana.rules import read_transfer, requirement_checks, transaction_checks
 from tollkeeper.core.x402.verification import require
 from tollkeeper.core.x402.version1 import SolanaPayload
 

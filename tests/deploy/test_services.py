@@ -17,7 +17,8 @@ import yaml
 
 from tests.cli.processes import clean_environment, configured, finished
 from tests.deploy.proxies import DEPLOY
-from tollkeeper.settings import Role, load_settings
+from tollkeeper.settings.loading import load_settings
+from tollkeeper.settings.model import Role
 
 FOLDER = DEPLOY / "kubernetes"
 WORKLOADS = (("tollkeeper.yaml", "StatefulSet"), ("several.yaml", "Deployment"))

@@ -10,7 +10,7 @@ import pytest
 from tests.engines import IS_POSTGRESQL
 from tests.exact.unlocked import unlock
 from tests.storage.test_purchases import Shop
-from tollkeeper.storage import open_database
+from tollkeeper.storage.urls import open_database
 
 PROGRAMS = 4
 

@@ -15,9 +15,8 @@ from tests.engines import change, url_of
 from tests.exact.conftest import PROGRAMS
 from tests.exact.unit_player import KINDS
 from tests.storage.test_purchases import NOW_MS, Shop
-from tollkeeper.storage import open_database
 from tollkeeper.storage.books.invariants import Bounds, inspect
-from tollkeeper.storage.urls import open_snapshot
+from tollkeeper.storage.urls import open_database, open_snapshot
 
 _WITHOUT_LIMIT = Bounds(10**6, 10**12, 10**6, 10**12)
 _UNITS_OF_A_DEADLOCK = 2_000

@@ -19,12 +19,12 @@ from tests.storage.test_purchases import HEADER, NOW_MS, Shop
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.purchases import PurchaseState
 from tollkeeper.gateway.purchase.monitor import key_of
-from tollkeeper.storage import StorageError, open_database
 from tollkeeper.storage.auth import admit
-from tollkeeper.storage.engine.database import Statement
+from tollkeeper.storage.engine.database import Statement, StorageError
 from tollkeeper.storage.ledger.ledger import Ledger
 from tollkeeper.storage.ledger.quarantine import hold, release
 from tollkeeper.storage.ledger.spends import HeldSpend, KnownSpends, SpendBatch
+from tollkeeper.storage.urls import open_database
 
 if TYPE_CHECKING:
     from tollkeeper.core.paygates.model import PayGate

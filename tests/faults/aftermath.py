@@ -20,14 +20,14 @@ from tests.cli.processes import finished
 from tests.gateway.composed import settings_for
 from tests.hub.solana_hub import solana_settings
 from tollkeeper.core.evm.encoding import Authorization
-from tollkeeper.core.solana import SolanaTransfer
 from tollkeeper.core.solana.message import read_transaction
+from tollkeeper.core.solana.rules import SolanaTransfer
 from tollkeeper.core.x402.version1 import EvmPayload, decode_payment_header
 from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS
 from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.serving.books.reconciliation import compare_with_chain
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 
 # AuthorizationUsed(address,bytes32) and Transfer(address,address,uint256), not taken from the program.
 _USED: Final = "0x98de503528ee59b575ef0c0a2576a82497bfc029a5685b209e9ec333479b10a5"

@@ -23,8 +23,8 @@ from tests.faults.striking import Case, Victim, faulty_hub
 from tests.faults.test_boundaries import carry_out
 from tests.faults.test_recovery_boundaries import until_come
 from tests.hub.solana_hub import NETWORK, body_of, message_hash
-from tollkeeper.chains.solana import LAG_BLOCKS
-from tollkeeper.core.solana import read_transfer
+from tollkeeper.chains.solana.blockhashes import LAG_BLOCKS
+from tollkeeper.core.solana.rules import read_transfer
 from tollkeeper.core.x402.version1 import SolanaPayload
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
 from tollkeeper.sandbox.solana.node import SolanaNode

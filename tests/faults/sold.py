@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from tests.gateway.composed import composed
 from tollkeeper.sandbox.buyer import Answer
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 
 CREDITS: Final = 50
 DECIDED_SECONDS: Final = 90

@@ -37,7 +37,7 @@ from tests.gateway.solana_market import NETWORK, SolanaMarket
 from tests.ports import free_port
 from tollkeeper.client.requests import RefusedError
 from tollkeeper.core.evm.encoding import authorization_digest, sign_digest
-from tollkeeper.core.solana import SolanaTransfer, read_transfer
+from tollkeeper.core.solana.rules import SolanaTransfer, read_transfer
 from tollkeeper.core.x402.version1 import EvmPayload, Payment, decode_payment_header, payment_body
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.solana.node import SolanaNode

@@ -22,7 +22,7 @@ from tests.hub.chaos import run_chaos
 from tests.hub.faulty_database import FaultyDatabase, Kind, Moment
 from tests.hub.hub_under_test import TestPayment, new_payment, run_hub
 from tests.hub.test_unknown_outcomes import relay
-from tollkeeper.storage import Database
+from tollkeeper.storage.engine.database import Database
 
 FEES_FORGOTTEN_SECONDS: Final = 2.2
 

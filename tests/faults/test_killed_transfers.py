@@ -23,7 +23,7 @@ from tests.gateway.test_transfer import Bank
 from tests.ports import free_port
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 
 
 @pytest_asyncio.fixture

@@ -36,9 +36,9 @@ from tollkeeper.api import clock_ms
 from tollkeeper.gateway.files import Files
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.storage import open_database
 from tollkeeper.storage.files.s3 import S3Files
 from tollkeeper.storage.files.store import FileStore, LocalFiles
+from tollkeeper.storage.urls import open_database
 
 PAYGATES = "/api/v1/paygates"
 LONG_SECONDS = 150

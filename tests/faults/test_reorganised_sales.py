@@ -29,7 +29,7 @@ from tollkeeper.core.x402.version1 import EvmPayload, decode_payment_header
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet
-from tollkeeper.settings import NetworkSettings
+from tollkeeper.settings.model import NetworkSettings
 
 NETWORK = "base-sepolia"
 

@@ -22,13 +22,13 @@ from tests.gateway.foreign_on_solana import ForeignOnSolana, run_foreign_on_sola
 from tests.gateway.recording_target import RecordingTarget, recording_target
 from tests.gateway.solana_market import NETWORK, SolanaMarket
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.core.solana import SolanaTransfer, read_transfer
+from tollkeeper.core.solana.rules import SolanaTransfer, read_transfer
 from tollkeeper.core.x402.version1 import SolanaPayload
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, EmbeddedSolanaChain
 from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets, fee_payers_of
-from tollkeeper.settings import NetworkSettings
+from tollkeeper.settings.model import NetworkSettings
 
 SLOTS_AT_ONCE = 20
 

@@ -47,7 +47,7 @@ from tollkeeper.hub.app import create_app
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet
-from tollkeeper.settings import NetworkSettings, Role
+from tollkeeper.settings.model import NetworkSettings, Role
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from tests.gateway.recording_target import RecordingTarget
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.settings import NetworkSettings, Role, Settings
+from tollkeeper.settings.model import NetworkSettings, Role, Settings
 
 DEAD_NODE = "http://127.0.0.1:1"
 

@@ -17,7 +17,7 @@ from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving import composition, own_database
 from tollkeeper.serving.composition import compose
 from tollkeeper.serving.http.server import HttpServer, listen
-from tollkeeper.settings import Settings
+from tollkeeper.settings.model import Settings
 from tollkeeper.storage.engine.database import Database
 
 

@@ -17,7 +17,7 @@ from tests.gateway.abroad import SalesAbroad, Site
 from tests.gateway.foreign_facilitator import Foreign, Settling, failure, honest, success
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import NETWORK, SolanaMarket
-from tollkeeper.chains.solana import LAG_BLOCKS
+from tollkeeper.chains.solana.blockhashes import LAG_BLOCKS
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, LAMPORTS_PER_SOL, RECENT_SLOTS
 from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_solana_wallets

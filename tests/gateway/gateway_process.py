@@ -25,7 +25,7 @@ from tollkeeper.gateway.purchase.recovery import PurchaseRecovery
 from tollkeeper.serving import composition
 from tollkeeper.serving.http.server import HttpServer, listen
 from tollkeeper.serving.own_database import open_own_database
-from tollkeeper.settings import NetworkSettings, Role, Settings
+from tollkeeper.settings.model import NetworkSettings, Role, Settings
 
 HOST: Final = "127.0.0.1"
 _NEVER_SECONDS: Final = 10**6

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tollkeeper.serving.admin.socket import give_order
-from tollkeeper.settings import Settings
+from tollkeeper.settings.model import Settings
 
 
 async def honour_payment(settings: Settings, order: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.stack import Options, open_sandbox
 from tollkeeper.sandbox.wallets import SolanaWallets, derive_solana_wallets, derive_wallets, fee_payers_of
-from tollkeeper.settings import NetworkSettings
+from tollkeeper.settings.model import NetworkSettings
 
 NETWORK: Final = "solana-devnet"
 _MEMOS: Final = itertools.count()

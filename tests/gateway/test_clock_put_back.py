@@ -21,9 +21,9 @@ from tollkeeper.gateway.facilitator.transports import HttpTransport
 from tollkeeper.gateway.purchase.decisions import DEFAULT_EXPOSURE
 from tollkeeper.gateway.purchase.monitor import PurchaseParts, SaleMonitor
 from tollkeeper.sandbox.buyer import Buyer
-from tollkeeper.settings import Role
-from tollkeeper.storage import open_database
+from tollkeeper.settings.model import Role
 from tollkeeper.storage.ledger.purchases import Purchases
+from tollkeeper.storage.urls import open_database
 
 HOUR_MS = 3_600_000
 

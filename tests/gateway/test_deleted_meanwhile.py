@@ -30,7 +30,7 @@ from tollkeeper.core.limits import DOWNLOAD_LIFETIME_SECONDS
 from tollkeeper.gateway.call import state
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.settings import FileSettings, Role
+from tollkeeper.settings.model import FileSettings, Role
 from tollkeeper.storage.files.store import LocalFiles
 from tollkeeper.storage.gateway import paygates
 from tollkeeper.storage.gateway.paygates import PayGates

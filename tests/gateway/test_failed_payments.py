@@ -37,7 +37,7 @@ from tollkeeper.hub.evm.watch import ReorganisationWatch
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.serving.books.reconciliation import compare_with_chain
-from tollkeeper.settings import NetworkSettings, Role
+from tollkeeper.settings.model import NetworkSettings, Role
 from tollkeeper.storage.ledger.purchases import Purchase, Purchases
 
 NETWORK = "base-sepolia"

@@ -33,10 +33,10 @@ from tollkeeper.gateway import app, files
 from tollkeeper.gateway.files import Files
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.settings import FileSettings
-from tollkeeper.storage import open_database
+from tollkeeper.settings.model import FileSettings
 from tollkeeper.storage.files.s3 import S3Files
 from tollkeeper.storage.files.store import FileStore, LocalFiles
+from tollkeeper.storage.urls import open_database
 
 PAYGATES = "/api/v1/paygates"
 CONTENT = os.urandom(150_000).hex().encode()

@@ -18,7 +18,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.gateway.composed import composed, opened_databases
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.test_leaving import shop
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 

@@ -30,7 +30,7 @@ from tollkeeper.core.networks import Family
 from tollkeeper.sandbox.buyer import Answer
 from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.serving.books.reconciliation import compare_with_chain
-from tollkeeper.settings import DepthSettings
+from tollkeeper.settings.model import DepthSettings
 
 BOTH = tuple(Family)
 

@@ -41,7 +41,7 @@ from tollkeeper.gateway.purchase import monitor, recovery
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.serving.books.inspection import inspect_books
-from tollkeeper.settings import DepthSettings, Role
+from tollkeeper.settings.model import DepthSettings, Role
 from tollkeeper.storage.books.invariants import parked
 from tollkeeper.storage.urls import open_snapshot
 

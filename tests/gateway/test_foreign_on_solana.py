@@ -30,7 +30,8 @@ from tests.gateway.ordering import honour_payment
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import header_of
 from tollkeeper.chains.rpc import RpcUnavailable
-from tollkeeper.chains.solana import SolanaChain, SolanaConfig
+from tollkeeper.chains.solana.chain import SolanaChain
+from tollkeeper.chains.solana.config import SolanaConfig
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana.programs import SYSTEM_PROGRAM
 from tollkeeper.core.x402.version1 import PaymentKey
@@ -41,7 +42,7 @@ from tollkeeper.gateway.purchase import recovery
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, LAMPORTS_PER_SOL, RECENT_SLOTS
 from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.serving.books.inspection import inspect_books
-from tollkeeper.settings import DepthSettings
+from tollkeeper.settings.model import DepthSettings
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tollkeeper.gateway.purchase import recovery
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving.books.inspection import inspect_books
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 
 PAYEE = "0x" + "77" * 20
 

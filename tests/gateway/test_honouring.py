@@ -54,7 +54,7 @@ from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets, fe
 from tollkeeper.serving import StartError
 from tollkeeper.serving.books.inspection import inspect_books
 from tollkeeper.serving.books.reconciliation import compare_with_chain
-from tollkeeper.settings import DepthSettings, NetworkSettings, Role
+from tollkeeper.settings.model import DepthSettings, NetworkSettings, Role
 
 PAYEE = "0x" + "77" * 20
 

@@ -28,7 +28,7 @@ from tollkeeper.gateway.call.state import PaidCall
 from tollkeeper.gateway.open_gate import Gates, OpenGate
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 from tollkeeper.storage.ledger.purchase_rows import SpendResult
 from tollkeeper.storage.ledger.purchases import Purchases
 

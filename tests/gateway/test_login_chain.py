@@ -12,7 +12,7 @@ from solders.keypair import Keypair
 from tests.gateway.composed import composed
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.settings import NetworkSettings
+from tollkeeper.settings.model import NetworkSettings
 
 NODE_THAT_IS_DOWN = "http://127.0.0.1:9"
 

@@ -17,7 +17,7 @@ from tests.gateway.test_several_networks import BASE, BASE_PAYEE, BOTH, base_nod
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.settings import NetworkSettings, Role
+from tollkeeper.settings.model import NetworkSettings, Role
 
 
 async def payment_on_base(buyer: Buyer, gate_url: str) -> str:

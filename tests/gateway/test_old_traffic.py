@@ -21,12 +21,12 @@ from tollkeeper.core.keys.sealing import KeyRing, Sealing
 from tollkeeper.core.paygates.model import CreateDefaults, parse_create
 from tollkeeper.core.paygates.statistics import DAY_MS, HOUR_MS, Kept, RequestOutcome
 from tollkeeper.gateway.traffic import Traffic
-from tollkeeper.storage import Statement, Steps, StorageError, Unit, open_database, unit_of_work
-from tollkeeper.storage.engine.database import Database
+from tollkeeper.storage.engine.database import Database, Statement, Steps, StorageError, Unit, unit_of_work
 from tollkeeper.storage.gateway.paygates import PayGates
 from tollkeeper.storage.gateway.statistics import Counted, LoggedRequest, Statistics
 from tollkeeper.storage.ledger.purchases import Purchases
 from tollkeeper.storage.sqlite import engine as sqlite
+from tollkeeper.storage.urls import open_database
 
 NOW_MS = 1_000 * DAY_MS
 PAYEE = "0x" + "77" * 20

@@ -43,7 +43,7 @@ from tollkeeper.core.x402.version1 import EvmPayload, parse_payload
 from tollkeeper.gateway.call import state
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import TestWallet, derive_wallets
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 
 PAYEE = "0x" + "77" * 20
 ONCE = 1_000

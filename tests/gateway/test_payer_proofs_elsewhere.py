@@ -26,7 +26,7 @@ from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets
-from tollkeeper.settings import NetworkSettings, Role
+from tollkeeper.settings.model import NetworkSettings, Role
 
 PAYEE = "0x" + "77" * 20
 

@@ -27,7 +27,7 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.gateway.call import state
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.settings import NetworkSettings, Role
+from tollkeeper.settings.model import NetworkSettings, Role
 
 PROXIES = (ip_network("127.0.0.1"),)
 FEW = RequestLimits(unpaid=5, api=8, wallet=12, login=4)

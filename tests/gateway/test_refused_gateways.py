@@ -25,7 +25,7 @@ from tollkeeper.gateway.facilitator import client as hub_client
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 from tollkeeper.serving import composition
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 
 POOR = '{"success":false,"errorReason":"insufficient_funds","transaction":""}'
 

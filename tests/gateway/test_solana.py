@@ -15,11 +15,12 @@ from solders.keypair import Keypair
 from tests.core.solana_payments import OTHER, compute_limit, compute_price, lighthouse
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import NETWORK, SolanaMarket, header_of, solana_market
-from tollkeeper.chains.solana import SolanaChain, SolanaConfig
+from tollkeeper.chains.solana.chain import SolanaChain
+from tollkeeper.chains.solana.config import SolanaConfig
 from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygates.fields import Recipient
-from tollkeeper.core.solana import SolanaAsset
+from tollkeeper.core.solana.rules import SolanaAsset
 from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
 from tollkeeper.sandbox.buyer import Answer
 from tollkeeper.sandbox.solana.node import SolanaNode

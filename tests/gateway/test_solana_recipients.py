@@ -13,11 +13,12 @@ from solders.pubkey import Pubkey
 from tests.core.solana_payments import account_of
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import NETWORK, SolanaMarket, solana_market
-from tollkeeper.chains.solana import SolanaChain, SolanaConfig
+from tollkeeper.chains.solana.chain import SolanaChain
+from tollkeeper.chains.solana.config import SolanaConfig
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygates.fields import Recipient
-from tollkeeper.core.solana import SolanaAsset
+from tollkeeper.core.solana.rules import SolanaAsset
 from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
 from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.stack import Options

@@ -23,8 +23,7 @@ from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.stack import Options
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets, fee_payers_of
-from tollkeeper.settings import NetworkSettings, Role
-from tollkeeper.settings.model import GasCaps
+from tollkeeper.settings.model import GasCaps, NetworkSettings, Role
 
 PATH = "/api/v1/transfer"
 FEE_LAMPORTS = 10_001  # of a usual transaction

@@ -32,7 +32,7 @@ from tollkeeper.gateway.call.handler import PayGateHandler
 from tollkeeper.gateway.evidence.nodes import EvidenceNodes
 from tollkeeper.gateway.limiting import UnpaidLimit
 from tollkeeper.gateway.open_gate import Gates
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.ledger.purchase_rows import SpendResult
 from tollkeeper.storage.ledger.purchases import Purchases

@@ -18,10 +18,11 @@ from tollkeeper.core.paygates.model import CreateDefaults, parse_create
 from tollkeeper.core.paygates.statistics import HOUR_MS, Kept
 from tollkeeper.edge.server.call import CallHandler, Connection, InboundCall
 from tollkeeper.gateway.traffic import LOGGED_MAX, ROWS_AT_ONCE, Traffic
-from tollkeeper.storage import Database, StorageError, open_database
+from tollkeeper.storage.engine.database import Database, StorageError
 from tollkeeper.storage.gateway.paygates import PayGates
 from tollkeeper.storage.gateway.statistics import Counted, Statistics
 from tollkeeper.storage.ledger.purchases import Purchases
+from tollkeeper.storage.urls import open_database
 
 NEW: Final = parse_create(
     {"price": "0.01", "targetUrl": "http://target/"}, CreateDefaults("base-sepolia", "0x" + "77" * 20)

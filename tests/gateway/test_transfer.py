@@ -22,7 +22,7 @@ from tollkeeper.core.evm.encoding import Authorization, authorization_digest, ch
 from tollkeeper.core.x402.version1 import EvmPayload, Payment, encode_payment_header, payment_body
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 
 PATH = "/api/v1/transfer"
 INVALID = json.dumps({"isValid": False, "invalidReason": "invalid_exact_evm_nonce_already_used", "payer": None})

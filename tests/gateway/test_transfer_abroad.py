@@ -28,7 +28,7 @@ from tollkeeper.core.x402.version1 import EvmPayload
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 
 USED = "invalid_exact_evm_nonce_already_used"
 ADVICE = "look at your wallet's transactions first"

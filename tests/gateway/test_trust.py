@@ -18,7 +18,7 @@ from tollkeeper.core.networks import NETWORKS, Asset
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.evm.node import planted_token
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.settings import NetworkSettings
+from tollkeeper.settings.model import NetworkSettings
 
 
 async def test_a_trusted_sale_that_is_never_mined_is_void_failed_in_the_history_and_seen_by_its_owner(

@@ -9,10 +9,10 @@ from typing import Any
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import SolanaMarket
 from tests.gateway.test_used_solana_payments import Place, place_of
-from tollkeeper.chains.solana import LAG_BLOCKS
+from tollkeeper.chains.solana.blockhashes import LAG_BLOCKS
 from tollkeeper.sandbox.buyer import Answer
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
-from tollkeeper.settings import ExposureCaps
+from tollkeeper.settings.model import ExposureCaps
 
 CAP = 2
 

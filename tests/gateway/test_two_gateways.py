@@ -14,7 +14,7 @@ from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 
 PAYEE = "0x" + "77" * 20
 SALES = 6

@@ -44,7 +44,7 @@ from tollkeeper.gateway.purchase import decisions as waiting
 from tollkeeper.gateway.purchase import recovery
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 from tollkeeper.storage.ledger.purchase_rows import Purchase
 from tollkeeper.storage.ledger.purchases import Purchases
 

@@ -25,7 +25,7 @@ from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.test_leaving import LeftShop, shop
 from tests.gateway.test_stopping import books_of
 from tollkeeper.gateway.call import state
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.ledger.purchases import ClaimResult, Purchases
 

@@ -26,7 +26,7 @@ from tests.specification.world import World
 from tollkeeper.core.http.rate_limits import RequestLimits
 from tollkeeper.edge.target.forwarder import Forwarder
 from tollkeeper.sandbox.evm.node import USDC_ADDRESS
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 
 TOO_LARGE = 10_485_761
 

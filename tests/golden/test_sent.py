@@ -16,7 +16,7 @@ from tests.golden.recording import exchange
 from tests.specification.client import Chain, Http, Json, Wallet
 from tests.specification.world import World
 from tollkeeper.sandbox.evm.node import USDC_ADDRESS
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 
 CALLERS = {
     "Accept": "application/json",

@@ -18,7 +18,7 @@ from tests.specification.world import World
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygates.challenge import Profile
 from tollkeeper.sandbox.evm.node import USDC_ADDRESS
-from tollkeeper.settings import NetworkSettings
+from tollkeeper.settings.model import NetworkSettings
 
 SUPERSET = {"Accept": 'application/json;profile="superset"'}
 

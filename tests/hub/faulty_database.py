@@ -17,8 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tollkeeper.storage import Database, StorageError
-from tollkeeper.storage.engine.database import JobOutcome, Row, Statement, Unit, rows_of
+from tollkeeper.storage.engine.database import Database, JobOutcome, Row, Statement, StorageError, Unit, rows_of
 
 T = TypeVar("T")
 

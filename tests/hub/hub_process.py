@@ -25,7 +25,8 @@ from tests.started import light_environment, program
 from tollkeeper.hub.app import Hub, create_app
 from tollkeeper.hub.evm import batch
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.storage import Database, open_database
+from tollkeeper.storage.engine.database import Database
+from tollkeeper.storage.urls import open_database
 
 ROOT: Final = Path(__file__).parents[2]
 

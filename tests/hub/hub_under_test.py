@@ -34,7 +34,8 @@ from tollkeeper.hub.families import HubNetwork
 from tollkeeper.hub.settlement.recovery import SettlementRecovery
 from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.sandbox.wallets import TestWallet
-from tollkeeper.storage import Database, open_database
+from tollkeeper.storage.engine.database import Database
+from tollkeeper.storage.urls import open_database
 
 PUBLIC_URL: Final = "https://hub.example/hub"
 NETWORK: Final = "base-sepolia"

@@ -18,10 +18,10 @@ from tests.gateway.composed import settings_for
 from tests.hub.hub_under_test import PUBLIC_URL, Answer, HubUnderTest, serving, start_hub
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth
-from tollkeeper.chains.solana import SolanaConfig
+from tollkeeper.chains.solana.config import SolanaConfig
 from tollkeeper.core.networks import NETWORKS, Family
-from tollkeeper.core.solana import read_transfer
 from tollkeeper.core.solana.programs import TOKEN_PROGRAM
+from tollkeeper.core.solana.rules import read_transfer
 from tollkeeper.core.x402.version1 import SolanaPayload
 from tollkeeper.hub.app import Hub, create_app
 from tollkeeper.hub.families import HubNetwork
@@ -30,8 +30,9 @@ from tollkeeper.hub.solana.account import SolanaAccount
 from tollkeeper.hub.solana.signer import FeePayer
 from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import SolanaWallet
-from tollkeeper.settings import NetworkSettings, Role, Settings
-from tollkeeper.storage import Database, open_database
+from tollkeeper.settings.model import NetworkSettings, Role, Settings
+from tollkeeper.storage.engine.database import Database
+from tollkeeper.storage.urls import open_database
 
 NETWORK: Final = "solana-devnet"
 USDC: Final = NETWORKS[NETWORK].usdc.address

@@ -11,7 +11,7 @@ import pytest
 from tests.hub.hub_under_test import HubUnderTest, hub_config, new_hub
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.hub.app import create_app
-from tollkeeper.storage import open_database
+from tollkeeper.storage.urls import open_database
 
 
 async def ask(app: Any, path: str, root_path: str = "", *, method: str = "GET") -> tuple[int, Any]:

@@ -16,9 +16,9 @@ from tests.gateway.composed import settings_for
 from tests.hub.faulty_database import FaultyDatabase, Moment
 from tests.hub.hub_under_test import HubUnderTest, new_payment, run_hub, serving
 from tollkeeper.serving import composition
-from tollkeeper.settings import Role
-from tollkeeper.storage import Database, StorageError, open_database
-from tollkeeper.storage.engine.database import Row, Statement, Unit
+from tollkeeper.settings.model import Role
+from tollkeeper.storage.engine.database import Database, Row, Statement, StorageError, Unit
+from tollkeeper.storage.urls import open_database
 
 T = TypeVar("T")
 LATE_SECONDS: Final = 2.2  # a start waits for two

@@ -12,8 +12,8 @@ from solders.transaction import VersionedTransaction
 
 from tests.core.solana_payments import BLOCKHASH, DEVNET, PAY_TO, PAYER, Draft, compute_limit, compute_price, transfer
 from tests.hub.drains import Scene, drains
-from tollkeeper.core.solana import FeePolicy
 from tollkeeper.core.solana.base58 import encode
+from tollkeeper.core.solana.rules import FeePolicy
 from tollkeeper.hub.signer_pool import PolicyError
 from tollkeeper.hub.solana import signer
 from tollkeeper.hub.solana.signer import ADVERTISED_SECONDS, FeePayer

@@ -36,9 +36,9 @@ from tollkeeper.hub.evm.account import EvmAccount
 from tollkeeper.hub.evm.signer import Signer
 from tollkeeper.hub.families import HubNetwork
 from tollkeeper.hub.signer_pool import SignerBalance
-from tollkeeper.storage import open_database
 from tollkeeper.storage.engine.database import Statement
 from tollkeeper.storage.hub.claims import Funds
+from tollkeeper.storage.urls import open_database
 
 OTHER = "base"
 

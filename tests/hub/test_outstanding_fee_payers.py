@@ -12,7 +12,7 @@ from solders.keypair import Keypair
 
 from tests.chains.solana_node import WALLETS, paid_for_by, paying
 from tests.hub.solana_hub import SolanaHub, body_of, hub_of
-from tollkeeper.chains.solana import RENT_EXEMPT_LAMPORTS
+from tollkeeper.chains.solana.config import RENT_EXEMPT_LAMPORTS
 from tollkeeper.core.settlement.states import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.hub.signer_pool import LOW_SETTLEMENTS
 from tollkeeper.hub.solana.signer import ADVERTISED_SECONDS

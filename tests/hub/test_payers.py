@@ -24,8 +24,7 @@ from tests.hub.test_store import (
 )
 from tollkeeper.core.limits import PAYER_FAILURES_MAX, PAYER_UNDER_WAY_MAX
 from tollkeeper.core.settlement.states import Proof, State
-from tollkeeper.storage import Database
-from tollkeeper.storage.engine.database import Statement
+from tollkeeper.storage.engine.database import Database, Statement
 from tollkeeper.storage.hub.claims import ClaimedSettlement, NewSettlement, SettlementClaim, SettlementRequest
 from tollkeeper.storage.hub.leases import join, take_lease
 from tollkeeper.storage.hub.payers import Overdrawn, Suspended

@@ -41,7 +41,7 @@ from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.core.http.signatures import Algorithm, SigningKey, content_digest
 from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.serving.keys.trusted_gateways import GatewayKeys
-from tollkeeper.storage import open_database
+from tollkeeper.storage.urls import open_database
 
 
 @asynccontextmanager

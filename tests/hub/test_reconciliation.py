@@ -23,7 +23,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.serving.books.reconciliation import REGISTRY, compare_with_chain, keep_reconciling
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 from tollkeeper.storage.books.reconciliation import Books
 from tollkeeper.storage.engine.database import Row, Statement
 from tollkeeper.storage.sqlite.file import SqliteSnapshot

@@ -29,10 +29,10 @@ from tollkeeper.core.evm.encoding import Transaction, sign_transaction, transfer
 from tollkeeper.core.settlement.states import SettlementKind
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.sandbox.evm.node import USDC_ADDRESS
-from tollkeeper.storage import Statement, open_database
-from tollkeeper.storage.engine.database import Steps, unit_of_work
+from tollkeeper.storage.engine.database import Statement, Steps, unit_of_work
 from tollkeeper.storage.hub.claims import ClaimedSettlement, NewSettlement, SettlementRequest, claim_and_sign
 from tollkeeper.storage.hub.transactions import open_lane
+from tollkeeper.storage.urls import open_database
 
 _BATCH = 100
 _OF_PAYER = 100  # what each can pay

@@ -30,8 +30,8 @@ from tests.hub.test_recovery import change
 from tests.hub.test_unknown_outcomes import drain
 from tollkeeper.hub.app import create_app
 from tollkeeper.hub.evm.nonce_lanes import STUCK_SECONDS
-from tollkeeper.storage import Database, Statement, Unit, open_database
-from tollkeeper.storage.engine.database import Row
+from tollkeeper.storage.engine.database import Database, Row, Statement, Unit
+from tollkeeper.storage.urls import open_database
 
 T = TypeVar("T")
 

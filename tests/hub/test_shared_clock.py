@@ -9,7 +9,8 @@ import pytest
 from tests.engines import PostgresqlServer, programs, said_to
 from tollkeeper.api import clock_ms
 from tollkeeper.hub.membership import Membership
-from tollkeeper.storage import Database, open_database
+from tollkeeper.storage.engine.database import Database
+from tollkeeper.storage.urls import open_database
 
 LIFE_SECONDS = 120.0
 HOUR_MS = 3_600_000

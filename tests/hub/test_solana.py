@@ -19,7 +19,8 @@ from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_FEE_PAYER, WALLETS
 from tests.core.solana_payments import compute_limit, compute_price, encoded, lighthouse, memo, signed_again, transfer
 from tests.hub.hub_under_test import Answer
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, body_of, hub_of, message_hash, run_solana_hub
-from tollkeeper.chains.solana import LAG_BLOCKS, RENT_EXEMPT_LAMPORTS
+from tollkeeper.chains.solana.blockhashes import LAG_BLOCKS
+from tollkeeper.chains.solana.config import RENT_EXEMPT_LAMPORTS
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.solana.base58 import encode
 from tollkeeper.core.solana.message import read_transaction

@@ -29,7 +29,7 @@ from tests.core.solana_payments import (
     writable,
 )
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, run_solana_hub
-from tollkeeper.chains.solana import LAG_BLOCKS
+from tollkeeper.chains.solana.blockhashes import LAG_BLOCKS
 from tollkeeper.core.solana.programs import TOKEN_PROGRAM
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
 from tollkeeper.sandbox.solana.node import BUYER_MICRO

@@ -22,10 +22,9 @@ from tests.core.solana_payments import Draft, account_of, compute_limit, compute
 from tests.hub.chaos import Act, ChaosNode, run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub
 from tollkeeper.chains.rpc import Rpc
-from tollkeeper.chains.solana import LAG_BLOCKS
-from tollkeeper.chains.solana.blockhashes import BlockhashAges
-from tollkeeper.core.solana import BLOCKS_LEFT_MIN
+from tollkeeper.chains.solana.blockhashes import LAG_BLOCKS, BlockhashAges
 from tollkeeper.core.solana.programs import RECENT_BLOCKHASHES_SYSVAR
+from tollkeeper.core.solana.rules import BLOCKS_LEFT_MIN
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
 from tollkeeper.sandbox.solana.node import SLOT_SECONDS, SolanaNode
 

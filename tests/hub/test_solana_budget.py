@@ -10,7 +10,7 @@ from tests.chains.solana_node import BUYER, WALLETS, drafted
 from tests.core.solana_payments import compute_limit, compute_price, memo, transfer
 from tests.hub.hub_under_test import Answer
 from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, run_solana_hub
-from tollkeeper.chains.solana import LAG_BLOCKS
+from tollkeeper.chains.solana.blockhashes import LAG_BLOCKS
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
 
 DEAR_LAMPORTS = 50_000  # at both caps

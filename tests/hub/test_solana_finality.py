@@ -13,7 +13,7 @@ from tests.chains.solana_node import WALLETS, paying
 from tests.hub.chaos import Act, run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub
 from tollkeeper.api import clock_ms
-from tollkeeper.chains.solana import LAG_BLOCKS
+from tollkeeper.chains.solana.blockhashes import LAG_BLOCKS
 from tollkeeper.core.settlement.states import Depths
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
 from tollkeeper.sandbox.solana.node import BUYER_MICRO, SolanaNode

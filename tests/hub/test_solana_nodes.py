@@ -16,7 +16,7 @@ from tests.chains.solana_node import WALLETS
 from tests.hub.chaos import Act, ChaosNode, recording, run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of
 from tollkeeper.api import clock_ms
-from tollkeeper.chains.solana import LAG_BLOCKS
+from tollkeeper.chains.solana.blockhashes import LAG_BLOCKS
 from tollkeeper.core.settlement.states import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana.base58 import encode
 from tollkeeper.core.solana.message import read_transaction

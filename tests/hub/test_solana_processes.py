@@ -11,7 +11,8 @@ from tests.books import assert_books_agree
 from tests.chains.solana_node import WALLETS
 from tests.hub.solana_hub import SolanaHub, new_solana_hub, served
 from tollkeeper.sandbox.solana.node import SolanaNode
-from tollkeeper.storage import Database, open_database
+from tollkeeper.storage.engine.database import Database
+from tollkeeper.storage.urls import open_database
 
 LIFE_SECONDS = 20.0  # nobody dies here without a word: only a machine that stands still would end one
 

@@ -23,7 +23,7 @@ from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
 from tollkeeper.sandbox.solana.node import BUYER_MICRO, SolanaNode
 from tollkeeper.serving.books.reconciliation import compare_with_chain, keep_reconciling
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 from tollkeeper.storage.engine.database import Statement
 
 

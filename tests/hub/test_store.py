@@ -19,8 +19,7 @@ from tests.storage.plans import plan_of
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.settlement.states import Proof, SettlementKind, State
 from tollkeeper.core.x402.version1 import PaymentKey
-from tollkeeper.storage import Database, open_database
-from tollkeeper.storage.engine.database import Statement, Steps, Unit, load_queries, unit_of_work
+from tollkeeper.storage.engine.database import Database, Statement, Steps, Unit, load_queries, unit_of_work
 from tollkeeper.storage.hub.claims import (
     ClaimedSettlement,
     NewSettlement,
@@ -60,6 +59,7 @@ from tollkeeper.storage.hub.transactions import (
     stored_from,
     transactions_of,
 )
+from tollkeeper.storage.urls import open_database
 
 SIGNER = "0x" + "aa" * 20
 KEY = PaymentKey("base-sepolia", "0x" + "bb" * 20, "0x" + "cc" * 20, "0x" + "dd" * 32)

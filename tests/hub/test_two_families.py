@@ -31,14 +31,14 @@ from tests.hub.solana_hub import NETWORK, USDC, SolanaHub, message_hash
 from tests.hub.tables import cells, filled, read_table
 from tollkeeper.api import clock_ms
 from tollkeeper.auth import Auth
-from tollkeeper.chains.solana import SolanaConfig
+from tollkeeper.chains.solana.config import SolanaConfig
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.hub.app import Hub
 from tollkeeper.hub.evm.signer import Signer
 from tollkeeper.hub.families import HubNetwork
 from tollkeeper.hub.solana.signer import FeePayer
 from tollkeeper.sandbox.solana.node import SolanaNode
-from tollkeeper.storage import open_database
+from tollkeeper.storage.urls import open_database
 
 OWNER = Keypair.from_seed(WALLETS.owner.seed)
 

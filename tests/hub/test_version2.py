@@ -22,7 +22,7 @@ from tests.hub.test_recovery import leave_pending, unsign
 from tests.hub.version2 import NAMES, in_version_2, with_offer
 from tollkeeper.core.limits import ACCEPT_WAIT_SECONDS
 from tollkeeper.hub.api import requests
-from tollkeeper.storage import Database, StorageError, Unit
+from tollkeeper.storage.engine.database import Database, StorageError, Unit
 
 T = TypeVar("T")
 SEND: Final = "eth_sendRawTransaction"

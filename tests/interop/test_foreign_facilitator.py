@@ -28,7 +28,7 @@ from tollkeeper.core.x402.version1 import encode_header
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.solana.node import SolanaNode
 from tollkeeper.sandbox.wallets import derive_solana_wallets, derive_wallets
-from tollkeeper.settings import NetworkSettings, Role
+from tollkeeper.settings.model import NetworkSettings, Role
 
 PAYEE = "0x" + "77" * 20
 

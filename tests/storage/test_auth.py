@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest_asyncio
 
 from tollkeeper.core.keys.siwe import LoginMessage
-from tollkeeper.storage import Statement, load_queries, open_database
 from tollkeeper.storage import auth as store
-from tollkeeper.storage.engine.database import Database
+from tollkeeper.storage.engine.database import Database, Statement, load_queries
+from tollkeeper.storage.urls import open_database
 
 WALLET = "0x" + 40 * "a"
 DAY_MS = 24 * 3600 * 1000

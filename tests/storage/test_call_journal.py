@@ -21,11 +21,11 @@ from tests.storage.test_purchases import NOW_MS, Shop, key
 from tollkeeper.api import new_request_id
 from tollkeeper.core.paygates.model import PayGate
 from tollkeeper.core.purchases import Spend
-from tollkeeper.storage import Statement, open_database
 from tollkeeper.storage.engine.database import (
     Database,
     NotTakenError,
     Row,
+    Statement,
     StatementError,
     Steps,
     StorageError,
@@ -37,6 +37,7 @@ from tollkeeper.storage.ledger import call_journal as journal
 from tollkeeper.storage.ledger.call_journal import Open
 from tollkeeper.storage.ledger.ledger import Ledger
 from tollkeeper.storage.ledger.open_calls import ENDED_AT_ONCE, PIECE_ROWS, Ended, OpenCalls
+from tollkeeper.storage.urls import open_database
 
 CREDITS = 100_000
 NOTHING = Ended({}, {})

@@ -12,9 +12,9 @@ from tests.engines import sqlite_only
 from tests.storage.test_deleting_gates import opened
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.keys.sealing import KeyRing, Sealing
-from tollkeeper.storage import open_database
 from tollkeeper.storage.engine.database import Statement, Steps, unit_of_work
 from tollkeeper.storage.gateway.creations import CreatedBeforeError, CreationKey, Creations
+from tollkeeper.storage.urls import open_database
 
 DAY_MS = 24 * 3600 * 1000
 KEY = CreationKey("0xwallet", "key", "print")

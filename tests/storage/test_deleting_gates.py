@@ -17,13 +17,13 @@ from tests.storage.test_purchases import NOW_MS, Shop, key
 from tollkeeper.core.paygates.model import PayGate
 from tollkeeper.core.purchases import Spend
 from tollkeeper.gateway.purchase.monitor import key_of
-from tollkeeper.storage import StorageError, open_database
-from tollkeeper.storage.engine.database import Database, Row, Statement, Unit, load_queries
+from tollkeeper.storage.engine.database import Database, Row, Statement, StorageError, Unit, load_queries
 from tollkeeper.storage.gateway import file_rows
 from tollkeeper.storage.gateway.file_rows import cut_left_files, cut_uploads, keep_until
 from tollkeeper.storage.gateway.paygates import VOIDED_AT_ONCE
 from tollkeeper.storage.ledger.purchases import Purchase
 from tollkeeper.storage.sqlite import engine as sqlite
+from tollkeeper.storage.urls import open_database
 
 T = TypeVar("T")
 OTHER, ANOTHER = "0x" + "33" * 20, "0x" + "44" * 20

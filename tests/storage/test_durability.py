@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests.engines import sqlite_only
-from tollkeeper.storage import Statement, Steps, StorageError, open_database, unit_of_work
-from tollkeeper.storage.engine.database import next_id
+from tollkeeper.storage.engine.database import Statement, Steps, StorageError, next_id, unit_of_work
+from tollkeeper.storage.urls import open_database
 
 pytestmark = sqlite_only
 
 WRITER = """
 import asyncio, os, resource, sys
-from tollkeeper.storage import Statement, StorageError, open_database, unit_of_work
+from tollkeeper.storage.engine.database import Statement, StorageError, unit_of_work
+from tollkeeper.storage.urls import open_database
 from tollkeeper.storage.engine.database import next_id
 
 @unit_of_work

@@ -17,14 +17,13 @@ from tests.storage.test_purchases import NOW_MS, TRUST, Shop, key
 from tollkeeper.api import clock_ms
 from tollkeeper.core.purchases import Spend
 from tollkeeper.core.settlement.states import Proof, SettlementKind, State
-from tollkeeper.storage import StorageError, open_database
 from tollkeeper.storage.books.invariants import inspect
-from tollkeeper.storage.engine.database import load_queries
+from tollkeeper.storage.engine.database import StorageError, load_queries
 from tollkeeper.storage.hub.claims import NewSettlement, SettlementRequest, claim_and_sign
 from tollkeeper.storage.hub.settlements import Move, Settlement, move
 from tollkeeper.storage.hub.transactions import open_lane
 from tollkeeper.storage.ledger.purchase_rows import SpendResult
-from tollkeeper.storage.urls import open_snapshot
+from tollkeeper.storage.urls import open_database, open_snapshot
 
 SIGNER = "0x" + "aa" * 20
 PAYMENT = json.dumps({"payload": {"authorization": {"validBefore": str(NOW_MS // 1000 + 60)}}})

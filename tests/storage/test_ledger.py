@@ -21,12 +21,12 @@ from tests.storage.test_purchases import HEADER, NOW_MS, Shop, key
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.paygates.model import PayGate
 from tollkeeper.core.purchases import FIRST_LOOK_MS, Claim, PurchaseState, Spend, header_hash
-from tollkeeper.storage import ConstraintError, Statement, Steps, StorageError, open_database, unit_of_work
-from tollkeeper.storage.engine.database import Database
+from tollkeeper.storage.engine.database import ConstraintError, Database, Statement, Steps, StorageError, unit_of_work
 from tollkeeper.storage.ledger.ledger import BATCH_MAX, WAITING_MAX, HeldSpend, Ledger
 from tollkeeper.storage.ledger.purchase_rows import Look, SpendRequest, SpendResult
 from tollkeeper.storage.ledger.purchases import Purchase
 from tollkeeper.storage.ledger.spends import spend_all
+from tollkeeper.storage.urls import open_database
 
 OTHER = header_hash(b"other")
 TABLES = (

@@ -14,7 +14,7 @@ from tests.books import purchases_and_calls
 from tests.engines import IS_POSTGRESQL, rows_of, url_of
 from tests.faults.counts import PROPERTY
 from tests.storage.test_purchases import Shop
-from tollkeeper.storage import open_database
+from tollkeeper.storage.urls import open_database
 
 CALLERS = 16
 CREDITS = 9999
@@ -24,7 +24,7 @@ import asyncio, os, sys
 import uvloop
 from tests.storage.test_purchases import HEADER, NOW_MS, Shop, key
 from tollkeeper.core.purchases import Spend
-from tollkeeper.storage import open_database
+from tollkeeper.storage.urls import open_database
 from tollkeeper.storage.ledger.ledger import HeldSpend, Ledger
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.edge.test_calls import until
 from tests.engines import sqlite_only
-from tollkeeper.storage import Steps, StorageError, open_database, unit_of_work
-from tollkeeper.storage.engine.database import Statement
+from tollkeeper.storage.engine.database import Statement, Steps, StorageError, unit_of_work
 from tollkeeper.storage.sqlite import engine as sqlite
+from tollkeeper.storage.urls import open_database
 
 ENDLESS: Final = Statement("WITH RECURSIVE w(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM w) SELECT count(*) FROM w")
 PAGE_BYTES: Final = 4096

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.engines import sqlite_only
-from tollkeeper.storage import Statement, StorageError, open_database
-from tollkeeper.storage.engine.database import Steps, next_id, unit_of_work
+from tollkeeper.storage.engine.database import Statement, Steps, StorageError, next_id, unit_of_work
 from tollkeeper.storage.sqlite import watch as sqlite_watch
 from tollkeeper.storage.sqlite.engine import SqliteDatabase
 from tollkeeper.storage.sqlite.watch import FileWatch
+from tollkeeper.storage.urls import open_database
 
 pytestmark = sqlite_only
 

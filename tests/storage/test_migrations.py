@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines import sqlite_only
-from tollkeeper.storage import StorageError, open_database, pending
+from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.engine.migrations import (
     Applied,
     Migration,
@@ -17,6 +17,7 @@ from tollkeeper.storage.engine.migrations import (
     read_migrations,
 )
 from tollkeeper.storage.sqlite.file import applied_migrations, open_sqlite
+from tollkeeper.storage.urls import open_database, pending
 
 ONE = Migration(1, "one", "CREATE TABLE one (a BIGINT);\n")
 TWO = Migration(2, "two", "CREATE TABLE two (a TEXT DEFAULT 'x;\ny');\nINSERT INTO one (a)\nVALUES (1);\n")

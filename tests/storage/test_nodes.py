@@ -15,14 +15,22 @@ from tests.engines import IS_POSTGRESQL, change, rows_of, url_of
 from tests.storage.test_ledger import by_header, spend_together
 from tests.storage.test_purchases import NOW_MS, Shop
 from tollkeeper.core.purchases import Spend
-from tollkeeper.storage import Database, Statement, Steps, open_database, unit_of_work
 from tollkeeper.storage.auth import admit
-from tollkeeper.storage.engine.database import NotTakenError, StorageError, gate_to_change
+from tollkeeper.storage.engine.database import (
+    Database,
+    NotTakenError,
+    Statement,
+    Steps,
+    StorageError,
+    gate_to_change,
+    unit_of_work,
+)
 from tollkeeper.storage.engine.nodes import LivingNodes
 from tollkeeper.storage.ledger.ledger import Ledger
 from tollkeeper.storage.ledger.open_calls import interrupt_calls
 from tollkeeper.storage.ledger.purchase_rows import SpendResult
 from tollkeeper.storage.postgresql.words import said
+from tollkeeper.storage.urls import open_database
 
 pytestmark = pytest.mark.skipif(not IS_POSTGRESQL, reason="SQLite's file is one program's")
 

@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.engines import sqlite_only
-from tollkeeper.storage import Statement, Steps, StorageError, open_database, pending, unit_of_work
-from tollkeeper.storage.engine.database import next_id
-from tollkeeper.storage.urls import open_snapshot, sqlite_path
+from tollkeeper.storage.engine.database import Statement, Steps, StorageError, next_id, unit_of_work
+from tollkeeper.storage.urls import open_database, open_snapshot, pending, sqlite_path
 
 pytestmark = sqlite_only
 

@@ -13,8 +13,8 @@ from tollkeeper.core.keys.sealing import KeyRing, Sealing
 from tollkeeper.core.limits import SECRETS_IN_FORCE_MAX
 from tollkeeper.core.paygates.model import CreateDefaults, PayGate, parse_create
 from tollkeeper.core.paygates.target_signing import HmacSecret, SignedCall, signature_lines
-from tollkeeper.storage import open_database
 from tollkeeper.storage.gateway.paygates import PayGates
+from tollkeeper.storage.urls import open_database
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 24 * 3600 * 1000

@@ -33,7 +33,6 @@ from tollkeeper.core.purchases import (
 )
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.gateway.purchase.monitor import key_of
-from tollkeeper.storage import open_database
 from tollkeeper.storage.engine.database import Database, Statement, Steps, load_queries, unit_of_work
 from tollkeeper.storage.gateway.paygates import PayGates
 from tollkeeper.storage.ledger.purchases import (
@@ -48,6 +47,7 @@ from tollkeeper.storage.ledger.purchases import (
     TrustCaps,
 )
 from tollkeeper.storage.ledger.quarantine import hold, release
+from tollkeeper.storage.urls import open_database
 
 RING = KeyRing("a", {"a": bytes(32)})
 PAYEE = "0x" + "ab" * 20

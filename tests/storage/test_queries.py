@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.engines import sqlite_only
 from tests.storage.plans import plan_of
-from tollkeeper.storage import load_queries, open_database
-from tollkeeper.storage.engine.database import QueryFileError, parse_queries
+from tollkeeper.storage.engine.database import QueryFileError, load_queries, parse_queries
+from tollkeeper.storage.urls import open_database
 
 names = st.from_regex(r"[a-z][a-z0-9_]{0,12}", fullmatch=True)
 plain = st.text("abcxyzABC0123456789_=<>()*,.+ \n", max_size=30)

@@ -11,7 +11,6 @@ from typing import TypeVar, cast
 import pytest
 
 from tollkeeper.core.keys.sealing import KeyRing, Sealing, place
-from tollkeeper.storage import open_database
 from tollkeeper.storage.engine.database import Database, Statement, Steps, Unit, unit_of_work
 from tollkeeper.storage.engine.migrations import load_migrations
 from tollkeeper.storage.gateway.reseals import (
@@ -23,7 +22,7 @@ from tollkeeper.storage.gateway.reseals import (
     retired_token_keys,
     sealed_under,
 )
-from tollkeeper.storage.urls import open_snapshot
+from tollkeeper.storage.urls import open_database, open_snapshot
 
 T = TypeVar("T")
 

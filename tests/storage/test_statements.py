@@ -10,12 +10,12 @@ import pytest
 
 from tests.engines import IS_POSTGRESQL, rows_of, sqlite_only, url_of
 from tests.storage.test_purchases import NOW_MS, Shop
-from tollkeeper.storage import load_queries, open_database
 from tollkeeper.storage.engine import database, nodes
-from tollkeeper.storage.engine.database import Query, Statement, Steps, unit_of_work
+from tollkeeper.storage.engine.database import Query, Statement, Steps, load_queries, unit_of_work
 from tollkeeper.storage.engine.migrations import load_migrations
 from tollkeeper.storage.ledger import spends
 from tollkeeper.storage.postgresql.words import in_its_words
+from tollkeeper.storage.urls import open_database
 
 QUERIES = [
     query

@@ -11,12 +11,11 @@ from tollkeeper.core.paygates.model import CreateDefaults, Trust, parse_create
 from tollkeeper.core.paygates.statistics import HOUR_MS, RequestOutcome, Span
 from tollkeeper.core.purchases import Terms
 from tollkeeper.core.x402.version1 import PaymentKey
-from tollkeeper.storage import open_database
 from tollkeeper.storage.books.invariants import Bounds, inspect
 from tollkeeper.storage.gateway.paygates import PayGates
 from tollkeeper.storage.gateway.statistics import Counted, LoggedRequest, Statistics, Whose
 from tollkeeper.storage.ledger.purchases import WITHOUT_LIMIT, Exposure, Paid, Purchases, TrustCaps
-from tollkeeper.storage.urls import open_snapshot
+from tollkeeper.storage.urls import open_database, open_snapshot
 
 PAYEE = "0x" + "77" * 20
 OWNER = "0x" + "55" * 20

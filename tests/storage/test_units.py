@@ -13,21 +13,22 @@ import pytest
 import pytest_asyncio
 import uvloop
 
-from tollkeeper.storage import (
+from tollkeeper.storage.engine.database import (
     ConstraintError,
+    JobOutcome,
     Statement,
     StatementError,
     Steps,
     StorageError,
     Unit,
-    open_database,
+    next_id,
     unit_of_work,
 )
-from tollkeeper.storage.engine.database import JobOutcome, next_id
 from tollkeeper.storage.engine.migrations import Migration
 from tollkeeper.storage.sqlite.batches import WAITING_MAX
 from tollkeeper.storage.sqlite.engine import SqliteDatabase
 from tollkeeper.storage.sqlite.file import open_sqlite
+from tollkeeper.storage.urls import open_database
 
 SCHEMA = (
     Migration(

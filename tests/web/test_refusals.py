@@ -22,7 +22,7 @@ from tests.web.browsing import REJECTED, EvmWallet, WalletError, window
 from tollkeeper.gateway.call import state
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallet, derive_wallets
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 
 PAYEE = "0x" + "77" * 20
 PAY = "with Test Wallet"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.auth.trusted import TrustedIssuers
     from tollkeeper.core.networks import Network
-    from tollkeeper.storage import Database
+    from tollkeeper.storage.engine.database import Database
 
 logger = logging.getLogger(__name__)
 

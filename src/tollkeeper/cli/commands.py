@@ -28,8 +28,9 @@ from tollkeeper.cli.service import serve
 from tollkeeper.cli.up import up_command
 from tollkeeper.cli.wallets import wallet_app
 from tollkeeper.core.networks import NETWORKS
-from tollkeeper.settings import Role, load_settings, typed_command
-from tollkeeper.settings.loading import WORKERS_MAX
+from tollkeeper.settings.loading import WORKERS_MAX, load_settings
+from tollkeeper.settings.model import Role
+from tollkeeper.settings.sources import typed_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable

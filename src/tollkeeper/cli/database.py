@@ -12,7 +12,9 @@ import typer
 
 from tollkeeper.cli.options import Config, ForRole
 from tollkeeper.cli.output import EXIT_FAILED, refuse, say, tell
-from tollkeeper.settings import Role, load_settings, typed_command
+from tollkeeper.settings.loading import load_settings
+from tollkeeper.settings.model import Role
+from tollkeeper.settings.sources import typed_command
 
 database_app = typer.Typer(help="The database.", no_args_is_help=True)
 
@@ -26,7 +28,7 @@ def migrate_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
     import asyncio
 
     from tollkeeper.serving.own_database import open_own_database
-    from tollkeeper.storage import pending
+    from tollkeeper.storage.urls import pending
 
     settings = load_settings(role, config)
     missing = pending(settings.database_url)

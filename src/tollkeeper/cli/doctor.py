@@ -12,7 +12,7 @@ import typer
 from tollkeeper.cli.options import Config, ForRole, check_url
 from tollkeeper.cli.output import EXIT_FAILED, say, tell
 from tollkeeper.cli.owner.at_gateway import AsJson, OwnerKey, at_gateway, show_json
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 
 if TYPE_CHECKING:
     from tollkeeper.client.gateway_account import GatewayAccount
@@ -56,7 +56,7 @@ async def _examine_gate(account: GatewayAccount, link: str, found: Examination) 
     """Look at a gate as a buyer sees it, and let the gateway ask its target."""
     from tollkeeper.client.gate_check import offered_price, target_answer
     from tollkeeper.client.requests import RefusedError
-    from tollkeeper.settings import SettingProblem
+    from tollkeeper.settings.model import SettingProblem
 
     try:
         found.good.append(f"{link}: {await offered_price(link)}")

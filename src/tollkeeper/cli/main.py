@@ -13,8 +13,8 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.serving.process.imports import collect_rarely, leave_rich_out
-from tollkeeper.settings import Role, SettingsError
 from tollkeeper.settings.loading import WORKERS_MAX
+from tollkeeper.settings.model import Role, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ def main() -> None:
     if plain is not None:
         leave_rich_out()
     from tollkeeper.serving import StartError
-    from tollkeeper.storage import StorageError
+    from tollkeeper.storage.engine.database import StorageError
 
     try:
         if plain is None:

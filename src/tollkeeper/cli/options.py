@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tollkeeper.settings import FILE_NAME, Role
+from tollkeeper.settings.model import Role
+from tollkeeper.settings.sources import FILE_NAME
 
 if TYPE_CHECKING:
     from tollkeeper.core.keys.wallet_keys import WalletKey
@@ -23,7 +24,7 @@ KeyFile = Annotated[Path | None, typer.Option(help="The private key of a wallet,
 def read_wallet_key(path: Path) -> WalletKey:
     """Return the wallet key in a file. Raises: BadParameter."""
     from tollkeeper.core.keys.wallet_keys import parse_wallet_key  # noqa: PLC0415 - most commands sign nothing
-    from tollkeeper.settings import read_secret_file  # noqa: PLC0415
+    from tollkeeper.settings.sources import read_secret_file  # noqa: PLC0415
 
     try:
         return parse_wallet_key(read_secret_file(path))

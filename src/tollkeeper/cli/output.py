@@ -13,7 +13,7 @@ from typing import Final, NoReturn, TextIO
 import typer
 
 from tollkeeper.core.printable import printable
-from tollkeeper.settings import wants_colours
+from tollkeeper.settings.sources import wants_colours
 
 EXIT_FAILED: Final = 1
 EXIT_CONFIGURATION: Final = 3

@@ -6,12 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tollkeeper.settings import load_settings
+from tollkeeper.settings.loading import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tollkeeper.settings import Role, Settings
+    from tollkeeper.settings.model import Role, Settings
 
 
 def serve(role: Role, config: str | None, overrides: Mapping[str, str]) -> None:

@@ -111,7 +111,7 @@ async def _sell(account: GatewayAccount, running: _Running, fields: Mapping[str,
 
 
 def _show(made: JsonMapping, running: _Running) -> None:
-    from tollkeeper.settings import typed_command
+    from tollkeeper.settings.sources import typed_command
 
     link, money = made["accessUrl"], " (play money)" if running.is_sandbox else ""
     wallet = "--test-wallet" if running.is_sandbox else "--key-file wallet.key"
@@ -131,7 +131,7 @@ Its requests are shown here as they come. Stop with Ctrl-C.
 @contextmanager
 def _gateway(given: str | None, config: Path | None, port: int, target: str) -> Iterator[_Running]:
     """Yield a gateway that answers, and end it if it was started here."""
-    from tollkeeper.settings import find_config
+    from tollkeeper.settings.sources import find_config
 
     if given is not None:
         yield _Running(given.rstrip("/"))
@@ -187,7 +187,8 @@ def _start_configured(config: Path, target: str) -> _Running:
     from yarl import URL
 
     from tollkeeper.core.configuration import is_loopback
-    from tollkeeper.settings import Role, load_settings
+    from tollkeeper.settings.loading import load_settings
+    from tollkeeper.settings.model import Role
 
     settings = load_settings(Role.SERVE, config)
     url = settings.public_url.text

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
 
-from tollkeeper.core import solana
 from tollkeeper.core.evm.encoding import ZERO_ADDRESS, address_of_key, checksum_address
 from tollkeeper.core.json_types import JsonMapping, JsonObject
 from tollkeeper.core.keys.keyring import fee_payer_seeds
 from tollkeeper.core.networks import Family
+from tollkeeper.core.solana import rules as solana
 from tollkeeper.core.solana.base58 import decode, encode, encode_key
 from tollkeeper.core.solana.ed25519 import SIGNATURE_SIZE_BYTES, public_key
 from tollkeeper.core.solana.message import decode_transaction

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from tollkeeper.core.families import FAMILIES
-from tollkeeper.core.solana import SolanaAsset, has_memo, payer_checks, payment_key, read_transfer
+from tollkeeper.core.solana.rules import SolanaAsset, has_memo, payer_checks, payment_key, read_transfer
 from tollkeeper.core.wallets import family_of
 from tollkeeper.core.x402 import verification
 from tollkeeper.core.x402.verification import Check, EvmAsset, require, signature_check, time_checks, with_usual_v

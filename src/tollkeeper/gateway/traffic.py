@@ -20,7 +20,7 @@ import structlog
 
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.paygates.statistics import DAY_MS, HOUR_MS, RequestOutcome, latency_bucket, outcome_of_call
-from tollkeeper.storage import ConstraintError, StatementError, StorageError
+from tollkeeper.storage.engine.database import ConstraintError, StatementError, StorageError
 from tollkeeper.storage.gateway.statistics import Counted, LoggedRequest
 
 if TYPE_CHECKING:

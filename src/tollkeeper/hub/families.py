@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tollkeeper.chains.evm.chain import EvmChain
 from tollkeeper.chains.evm.config import EvmConfig
-from tollkeeper.chains.solana import RENT_EXEMPT_LAMPORTS, SolanaChain, SolanaConfig
+from tollkeeper.chains.solana.chain import SolanaChain
+from tollkeeper.chains.solana.config import RENT_EXEMPT_LAMPORTS, SolanaConfig
 from tollkeeper.core.keys.keyring import fee_payer_seeds
 from tollkeeper.core.limits import PAYER_FAILURES_MAX, PAYER_UNDER_WAY_MAX
 from tollkeeper.core.networks import ALIASES, Family
@@ -35,7 +36,7 @@ from tollkeeper.hub.solana.watch import SolanaWatch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 
-    from tollkeeper.core.solana import SolanaAsset
+    from tollkeeper.core.solana.rules import SolanaAsset
     from tollkeeper.core.x402.verification import EvmAsset, Reason
     from tollkeeper.core.x402.version1 import Payment
     from tollkeeper.hub.metrics import HubMetrics

@@ -23,7 +23,7 @@ from tollkeeper.sandbox.evm.engine import EngineName
 from tollkeeper.sandbox.stack import SOLANA, Options, Sandbox, open_sandbox
 from tollkeeper.serving import StartError
 from tollkeeper.serving.http.server import run, until_signalled
-from tollkeeper.settings import typed_command, wants_colours
+from tollkeeper.settings.sources import typed_command, wants_colours
 
 if TYPE_CHECKING:
     from collections.abc import Callable

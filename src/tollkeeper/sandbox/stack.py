@@ -33,7 +33,7 @@ from tollkeeper.sandbox.wallets import (
 from tollkeeper.serving import StartError
 from tollkeeper.serving.composition import HUB_PREFIX, compose
 from tollkeeper.serving.http.server import HttpServer, listen
-from tollkeeper.settings import (
+from tollkeeper.settings.model import (
     DepthSettings,
     ExposureCaps,
     FileSettings,

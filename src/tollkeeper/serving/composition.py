@@ -40,7 +40,7 @@ from tollkeeper.serving.metrics.metrics import Measured, serving_metrics
 from tollkeeper.serving.metrics.operator_page import OperatorPage
 from tollkeeper.serving.nodes import chain_of, config_of
 from tollkeeper.serving.own_database import open_own_database
-from tollkeeper.settings import Role, Settings
+from tollkeeper.settings.model import Role, Settings
 from tollkeeper.storage.engine.nodes import require_same_clock, require_sealing_key
 from tollkeeper.storage.ledger.purchases import Exposure, TrustCaps
 from tollkeeper.storage.urls import server_of

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tollkeeper.hub.evm.deployment import BatcherDeployment
-    from tollkeeper.settings import NetworkSettings, Settings
+    from tollkeeper.settings.model import NetworkSettings, Settings
 
 
 class DeploymentFailed(Exception):  # noqa: N818 - what the command says

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tollkeeper.settings import Role, SettingProblem
+from tollkeeper.settings.model import Role, SettingProblem
 
 _MOUNTS: Final = Path("/proc/self/mounts")  # elsewhere than on Linux there is none, and nothing is known
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from tollkeeper.chains.evm.chain import EvmChain
 from tollkeeper.chains.evm.config import EvmConfig
-from tollkeeper.chains.solana import SolanaChain, SolanaConfig
+from tollkeeper.chains.solana.chain import SolanaChain
+from tollkeeper.chains.solana.config import SolanaConfig
 from tollkeeper.core.networks import Family
 
 if TYPE_CHECKING:
-    from tollkeeper.settings import NetworkSettings, Settings
+    from tollkeeper.settings.model import NetworkSettings, Settings
 
 
 def evm_config(network: NetworkSettings, settings: Settings) -> EvmConfig:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tollkeeper.storage import StorageError, open_database
+from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.engine.private_files import make_private_directory
-from tollkeeper.storage.urls import server_of, sqlite_path
+from tollkeeper.storage.urls import open_database, server_of, sqlite_path
 
 if TYPE_CHECKING:
-    from tollkeeper.settings import Settings
-    from tollkeeper.storage import Database
+    from tollkeeper.settings.model import Settings
+    from tollkeeper.storage.engine.database import Database
 
 
 def open_own_database(settings: Settings) -> Database:

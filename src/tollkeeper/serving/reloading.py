@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.settings import SettingsError
+from tollkeeper.settings.model import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.gateway.app import Gateway
     from tollkeeper.serving.http.origins import OriginGuard
-    from tollkeeper.settings import Settings
+    from tollkeeper.settings.model import Settings
 
 _LOG = structlog.get_logger("tollkeeper.serving.reloading")
 _AT_ONCE: Final = frozenset(

@@ -19,13 +19,14 @@ from tollkeeper.serving.process.heap import set_up_heap
 from tollkeeper.serving.process.imports import collect_rarely
 from tollkeeper.serving.process.workers import WorkerPlace, Workers, place_of_worker
 from tollkeeper.serving.reloading import Reloading
-from tollkeeper.settings import Role, wants_colours
+from tollkeeper.settings.model import Role
+from tollkeeper.settings.sources import wants_colours
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from tollkeeper.settings import Settings
+    from tollkeeper.settings.model import Settings
 
 _LOG = structlog.get_logger("tollkeeper.serving")
 

@@ -7,33 +7,5 @@ Begin with `chain`, as `chains.evm.chain`: `open` enables a network or says in `
 of one node. `expiry_proof` proves that a transaction can be executed no longer, with `history` (whether a node lacks
 blocks). `payment_lookup` says which transaction carried a payment out, `payments` which payments a range
 of slots holds, `blockhashes` how long one is taken still, `sender` hands transactions over, `answers` reads what nodes
-say. The names below are this package's.
+say.
 """
-
-from __future__ import annotations
-
-from tollkeeper.chains.solana.blockhashes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
-from tollkeeper.chains.solana.chain import SolanaChain
-from tollkeeper.chains.solana.config import (
-    LAMPORTS_PER_SIGNATURE,
-    RENT_EXEMPT_LAMPORTS,
-    SolanaConfig,
-    fee_lamports,
-)
-from tollkeeper.chains.solana.expiry_proof import has_expired
-from tollkeeper.chains.solana.reader import BLOCKHASH_UNKNOWN, STATUSES_MAX, Simulation
-
-__all__ = [
-    "BLOCKHASH_LIFETIME_BLOCKS",
-    "BLOCKHASH_UNKNOWN",
-    "LAG_BLOCKS",
-    "LAMPORTS_PER_SIGNATURE",
-    "RENT_EXEMPT_LAMPORTS",
-    "STATUSES_MAX",
-    "Lifetime",
-    "Simulation",
-    "SolanaChain",
-    "SolanaConfig",
-    "fee_lamports",
-    "has_expired",
-]

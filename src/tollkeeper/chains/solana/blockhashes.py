@@ -19,9 +19,9 @@ import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana.answers import read_account, read_height, read_slot, read_value
-from tollkeeper.core.solana import BLOCKS_LEFT_MIN
 from tollkeeper.core.solana.base58 import encode_key
 from tollkeeper.core.solana.programs import RECENT_BLOCKHASHES_SYSVAR, read_recent_blockhashes
+from tollkeeper.core.solana.rules import BLOCKS_LEFT_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -29,7 +29,6 @@ from tollkeeper.chains.solana.reader import BASE64, CONFIRMED, SharedReads, Soug
 from tollkeeper.chains.solana.searches import Searches
 from tollkeeper.chains.solana.sender import TransactionSender
 from tollkeeper.chains.watcher import Rebroadcast, SightingWatcher
-from tollkeeper.core.solana import SolanaAsset
 from tollkeeper.core.solana.programs import (
     HARMLESS_EXTENSIONS,
     MULTISIG_SIZE_BYTES,
@@ -38,6 +37,7 @@ from tollkeeper.core.solana.programs import (
     no_wallet,
     read_mint,
 )
+from tollkeeper.core.solana.rules import SolanaAsset
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from tollkeeper.chains.sightings import Expected, Sighting, Submission
     from tollkeeper.chains.solana.config import SolanaConfig
     from tollkeeper.chains.solana.reader import Simulation
-    from tollkeeper.core.solana import SolanaFacts, SolanaTransfer
     from tollkeeper.core.solana.programs import Holder, NoWallet
+    from tollkeeper.core.solana.rules import SolanaFacts, SolanaTransfer
 
 _LOG = structlog.get_logger("tollkeeper.chains.solana")
 _HEAD: Final[list[Call]] = [("getSlot", [CONFIRMED]), ("getEpochInfo", [CONFIRMED])]

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.limits import SETTLEMENTS_UNDER_WAY_MAX
 from tollkeeper.core.settlement.states import Depths
-from tollkeeper.core.solana import FeePolicy
 from tollkeeper.core.solana.programs import (
     TOKEN_2022_PROGRAM,
     TOKEN_PROGRAM,
     read_compute_unit_limit,
     read_compute_unit_price,
 )
+from tollkeeper.core.solana.rules import FeePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tollkeeper.core.networks import Network
-    from tollkeeper.core.solana import SolanaTransfer
+    from tollkeeper.core.solana.rules import SolanaTransfer
 
 LAMPORTS_PER_SIGNATURE: Final = 5_000
 RENT_EXEMPT_LAMPORTS: Final = 890_880  # without so much an account that holds nothing else pays no fee

@@ -16,9 +16,10 @@ from tollkeeper.chains.sightings import Verdict, require_agreement
 from tollkeeper.chains.solana.answers import read_number
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.settlement.reconciliation import ChainPayment
-from tollkeeper.core.solana import ed25519, payment_key, read_transfer
+from tollkeeper.core.solana import ed25519
 from tollkeeper.core.solana.base58 import encode, encode_key, parse_key
 from tollkeeper.core.solana.message import MalformedTransaction
+from tollkeeper.core.solana.rules import payment_key, read_transfer
 from tollkeeper.core.x402.version1 import SolanaPayload
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
     from tollkeeper.chains.solana.chain import SolanaChain
     from tollkeeper.chains.solana.reader import SolanaReader
-    from tollkeeper.core.solana import SolanaAsset
     from tollkeeper.core.solana.message import SolanaTransaction
+    from tollkeeper.core.solana.rules import SolanaAsset
 
 _PAGE: Final = 1_000  # signatures that one question is answered with at most
 _PAGES_MAX: Final = 8  # two megabytes

@@ -34,8 +34,8 @@ from tollkeeper.chains.solana.blockhashes import (
     Lifetime,
     Newcomers,
 )
-from tollkeeper.core.solana import BLOCKS_LEFT_MIN, SolanaFacts
 from tollkeeper.core.solana.base58 import encode_key
+from tollkeeper.core.solana.rules import BLOCKS_LEFT_MIN, SolanaFacts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from tollkeeper.chains.solana.config import SolanaConfig
     from tollkeeper.chains.solana.missing_blocks import MissingBlocks
     from tollkeeper.chains.solana.searches import Searches
-    from tollkeeper.core.solana import SolanaAsset, SolanaTransfer
     from tollkeeper.core.solana.programs import TokenAccount
+    from tollkeeper.core.solana.rules import SolanaAsset, SolanaTransfer
 
 STATUSES_MAX: Final = 256  # that one question may be about
 CONFIRMED: Final = {"commitment": "confirmed"}

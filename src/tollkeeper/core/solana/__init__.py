@@ -6,49 +6,7 @@ Promises:
 - A payment's identity is its message, so that a signature made anew makes no second payment.
 - A signature holds here exactly where validators say so (`ed25519`).
 
-Read `rules` first: which transaction keeps them, rule by rule; its names are this package's. `message` says what bytes
+Read `rules` first: which transaction keeps them, rule by rule. `message` says what bytes
 a transaction is, `programs` what the programs do that one may call and which address is no wallet's, `paying`
 how a buyer makes one. How a node is asked is in `chains.solana`; how keys are written, in `core.solana.base58`.
 """
-
-from __future__ import annotations
-
-from tollkeeper.core.solana.rules import (
-    ALREADY_PROCESSED,
-    BLOCKS_LEFT_MIN,
-    FEE_PAYER_WITHOUT_MONEY,
-    FeePolicy,
-    SolanaAsset,
-    SolanaFacts,
-    SolanaTransfer,
-    chain_checks,
-    has_memo,
-    payer_checks,
-    payer_of,
-    payment_key,
-    read_transfer,
-    recipient_checks,
-    requirement_checks,
-    transaction_checks,
-    transfer_of,
-)
-
-__all__ = [
-    "ALREADY_PROCESSED",
-    "BLOCKS_LEFT_MIN",
-    "FEE_PAYER_WITHOUT_MONEY",
-    "FeePolicy",
-    "SolanaAsset",
-    "SolanaFacts",
-    "SolanaTransfer",
-    "chain_checks",
-    "has_memo",
-    "payer_checks",
-    "payer_of",
-    "payment_key",
-    "read_transfer",
-    "recipient_checks",
-    "requirement_checks",
-    "transaction_checks",
-    "transfer_of",
-]

@@ -16,7 +16,7 @@ from tollkeeper.gateway.facilitator.client import SettleAnswer, SettleMeaning
 
 if TYPE_CHECKING:
     from tollkeeper.chains.evm.chain import EvmChain
-    from tollkeeper.chains.solana import SolanaChain
+    from tollkeeper.chains.solana.chain import SolanaChain
     from tollkeeper.core.payment_offers import OfferedPayment
     from tollkeeper.core.purchases import AuthorizationStanding
     from tollkeeper.core.x402.verification import Reason

@@ -11,24 +11,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.chains.sightings import Verdict
-from tollkeeper.chains.solana import BLOCKHASH_UNKNOWN
 from tollkeeper.chains.solana.expiry_proof import standing_of
 from tollkeeper.chains.solana.payment_lookup import read_use
-from tollkeeper.core.solana import ALREADY_PROCESSED, read_transfer
+from tollkeeper.chains.solana.reader import BLOCKHASH_UNKNOWN
 from tollkeeper.core.solana.base58 import decode, encode_key
 from tollkeeper.core.solana.ed25519 import SIGNATURE_SIZE_BYTES
 from tollkeeper.core.solana.programs import associated_token_account
+from tollkeeper.core.solana.rules import ALREADY_PROCESSED, read_transfer
 from tollkeeper.core.x402.verification import Reason
 from tollkeeper.gateway.evidence.port import EvidenceOutcome, PaymentFinding, alike, require_asset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tollkeeper.chains.solana import SolanaChain
+    from tollkeeper.chains.solana.chain import SolanaChain
     from tollkeeper.chains.solana.payment_lookup import PaymentUse
     from tollkeeper.chains.solana.reader import SolanaReader
     from tollkeeper.core.purchases import AuthorizationStanding
-    from tollkeeper.core.solana import SolanaTransfer
+    from tollkeeper.core.solana.rules import SolanaTransfer
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.evidence.port import ExpectedTransfer
 

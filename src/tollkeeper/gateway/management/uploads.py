@@ -23,7 +23,7 @@ from tollkeeper.core.api.errors import ApiError, Code, invalid
 from tollkeeper.core.limits import JSON_BODY_SIZE_BYTES
 from tollkeeper.core.paygates.downloads import StoredFile, clean_name, clean_type
 from tollkeeper.core.paygates.fields import form_fields
-from tollkeeper.storage import StorageError
+from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.files.store import CHUNK_SIZE_BYTES, FileStoreError, FileStoreFullError
 from tollkeeper.storage.gateway.file_rows import begin_upload, cut_upload, forget_upload
 

@@ -24,8 +24,8 @@ from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.payment_offers import require_valid_now
 from tollkeeper.core.purchases import Terms, ends_soon, terms_for
-from tollkeeper.core.solana import read_transfer
 from tollkeeper.core.solana.base58 import encode_key
+from tollkeeper.core.solana.rules import read_transfer
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.gateway.facilitator.client import unavailable
 from tollkeeper.gateway.purchase.monitor import key_of

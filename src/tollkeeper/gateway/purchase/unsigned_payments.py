@@ -16,9 +16,9 @@ from tollkeeper.api import HttpRequest, json_body, ok, string_field
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code, invalid
 from tollkeeper.core.networks import Family, normalise
-from tollkeeper.core.solana import SolanaAsset
 from tollkeeper.core.solana.paying import TransferTerms, unsigned_payment
 from tollkeeper.core.solana.programs import TOKEN_PROGRAM
+from tollkeeper.core.solana.rules import SolanaAsset
 from tollkeeper.core.wallets import parse_address_of
 from tollkeeper.describing import route
 from tollkeeper.gateway.management import operations

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from litestar.types import HTTPScope, Receive, Send
 
-    from tollkeeper.core.solana import SolanaAsset
+    from tollkeeper.core.solana.rules import SolanaAsset
     from tollkeeper.core.x402.verification import EvmAsset
     from tollkeeper.hub.api.tenants import Askers
     from tollkeeper.hub.families import AnyOrder, FamilyDispatch

@@ -18,7 +18,7 @@ from tollkeeper.core.settlement.states import EXPIRY_MARGIN_SECONDS
 from tollkeeper.hub.evm.findings import OVERDUE_SECONDS, valid_before
 from tollkeeper.hub.evm.nonce_lanes import LaneKeeper
 from tollkeeper.hub.settlement.family import PoolView
-from tollkeeper.storage import StorageError
+from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.hub.settlements import list_blocks, list_in_block
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from tollkeeper.chains.sightings import Submission, Verdict
 from tollkeeper.core.settlement.states import State
 from tollkeeper.hub.settlement.family import PoolView, ProvenTransition, TermsT, Unexplained
 from tollkeeper.hub.settlement.orders import AccountT, PayloadT
-from tollkeeper.storage import StorageError
+from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.hub.idempotency import forget_old_refusals
 from tollkeeper.storage.hub.settlements import (
     Settlement,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.solana.expiry_proof import standing_of
-from tollkeeper.core.solana import (
+from tollkeeper.core.solana.rules import (
     FEE_PAYER_WITHOUT_MONEY,
     SolanaTransfer,
     chain_checks,
@@ -31,12 +31,12 @@ from tollkeeper.hub.solana.signer import advertised
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tollkeeper.chains.solana import SolanaChain
+    from tollkeeper.chains.solana.chain import SolanaChain
     from tollkeeper.core.api.errors import ApiError
     from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.networks import Network
     from tollkeeper.core.purchases import AuthorizationStanding
-    from tollkeeper.core.solana import FeePolicy, SolanaAsset
+    from tollkeeper.core.solana.rules import FeePolicy, SolanaAsset
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.hub.admission import Admission, FeeBudget
     from tollkeeper.hub.settlement.requests import RequestedPayment, RequestedTransfer

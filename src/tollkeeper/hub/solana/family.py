@@ -15,10 +15,10 @@ from msgspec import structs
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.sightings import Verdict
-from tollkeeper.chains.solana import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
+from tollkeeper.chains.solana.blockhashes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
 from tollkeeper.chains.solana.payment_lookup import holding, is_named
 from tollkeeper.core.settlement.states import State
-from tollkeeper.core.solana import FEE_PAYER_WITHOUT_MONEY, chain_checks, payer_checks, transfer_of
+from tollkeeper.core.solana.rules import FEE_PAYER_WITHOUT_MONEY, chain_checks, payer_checks, transfer_of
 from tollkeeper.core.x402.verification import Reason
 from tollkeeper.core.x402.version1 import SolanaPayload
 from tollkeeper.hub.refusals import unavailable
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tollkeeper.chains.sightings import Sighting, Submission
-    from tollkeeper.core.solana import SolanaTransfer
+    from tollkeeper.core.solana.rules import SolanaTransfer
     from tollkeeper.core.x402.version1 import Payment
     from tollkeeper.hub.settlement.family import Claimed, Outgoing, ProvenTransition, SettlementParts
     from tollkeeper.hub.solana.account import SolanaAccount

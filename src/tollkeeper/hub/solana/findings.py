@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tollkeeper.chains.sightings import Submission, Verdict
-from tollkeeper.chains.solana import has_expired
+from tollkeeper.chains.solana.expiry_proof import has_expired
 from tollkeeper.core.settlement.states import LIFETIME_DOUBTED_SECONDS, Proof, State
 from tollkeeper.core.solana.base58 import encode_key
 from tollkeeper.core.solana.message import read_transaction

@@ -10,15 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from tollkeeper.core.limits import CHALLENGE_TIMEOUT_SECONDS
-from tollkeeper.core.solana import ed25519, read_transfer, transaction_checks
+from tollkeeper.core.solana import ed25519
 from tollkeeper.core.solana.base58 import decode_key, encode, encode_key
+from tollkeeper.core.solana.rules import read_transfer, transaction_checks
 from tollkeeper.core.x402.verification import refusal
 from tollkeeper.hub.signer_pool import PolicyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from tollkeeper.core.solana import FeePolicy, SolanaAsset
+    from tollkeeper.core.solana.rules import FeePolicy, SolanaAsset
     from tollkeeper.core.x402.version1 import SolanaPayload
 
 # Servers that copy `/supported` into their 402s may keep it for some minutes, and a 402 is good for one.

@@ -10,7 +10,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tollkeeper.chains.solana import Lifetime, fee_lamports
+from tollkeeper.chains.solana.blockhashes import Lifetime
+from tollkeeper.chains.solana.config import fee_lamports
 from tollkeeper.core.settlement.states import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana.base58 import encode
 from tollkeeper.core.x402.version1 import payment_body
@@ -21,7 +22,7 @@ from tollkeeper.storage.hub.claims import ClaimedSettlement, Funds, NewSettlemen
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tollkeeper.core.solana import SolanaTransfer
+    from tollkeeper.core.solana.rules import SolanaTransfer
     from tollkeeper.hub.settlement.family import SettlementParts
     from tollkeeper.hub.settlement.orders import Order
     from tollkeeper.hub.solana.account import SolanaAccount

@@ -19,17 +19,17 @@ import structlog
 
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.chains.sightings import Verdict
-from tollkeeper.chains.solana import STATUSES_MAX
 from tollkeeper.chains.solana.history import has_every_block, no_status_of
+from tollkeeper.chains.solana.reader import STATUSES_MAX
 from tollkeeper.hub.settlement.family import PoolView
-from tollkeeper.storage import StorageError
+from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.hub.settlements import list_confirmed, newest_confirmed_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tollkeeper.chains.sightings import Sighting
-    from tollkeeper.chains.solana import SolanaChain
+    from tollkeeper.chains.solana.chain import SolanaChain
     from tollkeeper.chains.solana.reader import SolanaReader
     from tollkeeper.hub.settlement.family import SettlementParts
     from tollkeeper.hub.solana.account import SolanaAccount

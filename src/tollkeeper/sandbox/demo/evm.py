@@ -38,7 +38,7 @@ from tollkeeper.sandbox.running import parse_engine, say
 from tollkeeper.sandbox.stack import Options, open_sandbox
 from tollkeeper.sandbox.target import forecast
 from tollkeeper.serving.http.server import run
-from tollkeeper.settings import wants_colours
+from tollkeeper.settings.sources import wants_colours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -26,9 +26,8 @@ from solders.token.state import Mint, TokenAccount, TokenAccountState
 from solders.transaction import VersionedTransaction
 from solders.transaction_metadata import FailedTransactionMetadata
 
-from tollkeeper.chains.solana import LAMPORTS_PER_SIGNATURE
+from tollkeeper.chains.solana.config import LAMPORTS_PER_SIGNATURE
 from tollkeeper.core.networks import NETWORKS, Network
-from tollkeeper.core.solana import FEE_PAYER_WITHOUT_MONEY
 from tollkeeper.core.solana.programs import (
     RECENT_BLOCKHASHES_SYSVAR,
     TOKEN_PROGRAM,
@@ -37,6 +36,7 @@ from tollkeeper.core.solana.programs import (
     read_token_account,
 )
 from tollkeeper.core.solana.programs import TokenAccount as Held
+from tollkeeper.core.solana.rules import FEE_PAYER_WITHOUT_MONEY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.evidence.nodes import AnyChain
     from tollkeeper.serving.admin.socket import Carry
     from tollkeeper.serving.keys.encryption_keys import EncryptionKeys
-    from tollkeeper.settings import Settings
+    from tollkeeper.settings.model import Settings
     from tollkeeper.storage.engine.database import Database
 
 

@@ -22,7 +22,7 @@ from tollkeeper.storage.gateway.reseals import retired_ids, sealed_under
 from tollkeeper.storage.urls import open_snapshot, server_of
 
 if TYPE_CHECKING:
-    from tollkeeper.settings import Settings
+    from tollkeeper.settings.model import Settings
 
 
 def _key_files(settings: Settings) -> KeyFiles:

@@ -12,9 +12,9 @@ from tollkeeper.serving.nodes import chain_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from tollkeeper.chains.solana import SolanaChain
+    from tollkeeper.chains.solana.chain import SolanaChain
     from tollkeeper.core.settlement.reconciliation import ChainPayment
-    from tollkeeper.settings import Settings
+    from tollkeeper.settings.model import Settings
 
 
 class EvmComparison:

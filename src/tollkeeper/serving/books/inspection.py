@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from tollkeeper.api import clock_ms
 from tollkeeper.serving.process.heap import give_back_freed
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 from tollkeeper.storage.books.invariants import Bounds, forgotten, inspect, parked, unattended
 from tollkeeper.storage.engine.database import MovedError, StorageError
 from tollkeeper.storage.ledger.quarantine import held_sales, hold, release
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.core.settlement.reconciliation import Difference
-    from tollkeeper.settings import Settings
+    from tollkeeper.settings.model import Settings
     from tollkeeper.storage.books.invariants import Found
     from tollkeeper.storage.engine.database import Database
 

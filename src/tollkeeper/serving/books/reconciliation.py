@@ -24,14 +24,14 @@ from tollkeeper.chains.sightings import Expected, Verdict, require_agreement
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.settlement.reconciliation import BookedPayment, Difference, compare
 from tollkeeper.serving.books.compared_chains import compared_chains
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 from tollkeeper.storage.books.reconciliation import Books, move_cursor, payments_in
 from tollkeeper.storage.urls import open_snapshot
 
 if TYPE_CHECKING:
     from tollkeeper.core.settlement.reconciliation import ChainPayment, Entry
     from tollkeeper.serving.books.compared_chains import ComparedChain
-    from tollkeeper.settings import Settings
+    from tollkeeper.settings.model import Settings
     from tollkeeper.storage.engine.database import Database
 
 INTERVAL_SECONDS: Final = 60.0

@@ -20,17 +20,18 @@ from tollkeeper.serving.config.exposure import exposures
 from tollkeeper.serving.config.file_stores import judge_file_store, shown_place, unusable
 from tollkeeper.serving.config.network_check import check_networks
 from tollkeeper.serving.machine import machine_findings
-from tollkeeper.settings import Role, SettingProblem, inspect_settings
-from tollkeeper.storage import StorageError, pending
+from tollkeeper.settings.loading import inspect_settings
+from tollkeeper.settings.model import Role, SettingProblem
+from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.gateway.reseals import sealed_under
-from tollkeeper.storage.urls import open_snapshot, server_of, shown_url, sqlite_path
+from tollkeeper.storage.urls import open_snapshot, pending, server_of, shown_url, sqlite_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from tollkeeper.core.keys.sealing import KeyRing
-    from tollkeeper.settings import NetworkSettings, Settings
+    from tollkeeper.settings.model import NetworkSettings, Settings
 
 _NOT_SET = "(not set)"
 BY_DOCTOR: Final = "`tollkeeper doctor` looks"

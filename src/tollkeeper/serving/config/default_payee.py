@@ -17,12 +17,12 @@ from tollkeeper.core.paygates.model import check_payment_address
 from tollkeeper.core.wallets import family_of, parse_wallet
 from tollkeeper.gateway.evidence.token_accounts import AccountChain, TokenAccounts
 from tollkeeper.serving.nodes import chain_of
-from tollkeeper.settings import SettingProblem
+from tollkeeper.settings.model import SettingProblem
 
 if TYPE_CHECKING:
     from tollkeeper.core.networks import Family
     from tollkeeper.gateway.evidence.nodes import AnyChain
-    from tollkeeper.settings import NetworkSettings, Settings
+    from tollkeeper.settings.model import NetworkSettings, Settings
 
 _NAME: Final = "default_payment_address"
 _NOBODYS: Final = "it is nobody's who could be paid: a token, a program, or an account of this hub's"

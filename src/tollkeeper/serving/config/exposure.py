@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tollkeeper.core.configuration import AnonymousPaygates, is_loopback
-from tollkeeper.settings import Role, SettingProblem
+from tollkeeper.settings.model import Role, SettingProblem
 
 if TYPE_CHECKING:
-    from tollkeeper.settings import Peers, Settings
+    from tollkeeper.settings.model import Peers, Settings
 
 # No provider of proxies has a network as large as one with a shorter prefix.
 _PREFIX_MIN: Final = {4: 8, 6: 16}

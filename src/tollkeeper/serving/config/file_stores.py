@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.serving import StartError
-from tollkeeper.settings import SettingProblem
+from tollkeeper.settings.model import SettingProblem
 from tollkeeper.storage.files.store import FileStoreError, LocalFiles
 
 if TYPE_CHECKING:
     from tollkeeper.core.configuration import Bucket
-    from tollkeeper.settings import FileSettings
+    from tollkeeper.settings.model import FileSettings
     from tollkeeper.storage.files.store import FileStore
 
 _NAME: Final = "files"

@@ -20,7 +20,9 @@ from tollkeeper.core.keys.keyring import key_line, parse_private_key
 from tollkeeper.core.paygates.model import check_payment_address
 from tollkeeper.core.wallets import parse_address_of, parse_wallet, shown_address
 from tollkeeper.serving.config.template import template_of
-from tollkeeper.settings import DEFAULT_PORT, FILE_NAME, Role
+from tollkeeper.settings.loading import DEFAULT_PORT
+from tollkeeper.settings.model import Role
+from tollkeeper.settings.sources import FILE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -14,12 +14,12 @@ from tollkeeper.api import clock_ms
 from tollkeeper.chains.rpc import RpcUnavailable
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.serving.nodes import chain_of, config_of
-from tollkeeper.settings import Role, SettingProblem
+from tollkeeper.settings.model import Role, SettingProblem
 
 if TYPE_CHECKING:
     from tollkeeper.hub.families import AnyAccount
     from tollkeeper.hub.signer_pool import SignerBalance
-    from tollkeeper.settings import NetworkSettings, Settings
+    from tollkeeper.settings.model import NetworkSettings, Settings
 
 # A node has ten seconds for each question, and an account is a few questions in a row.
 _NETWORK_SECONDS: Final = 30.0

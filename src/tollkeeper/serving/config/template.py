@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tollkeeper.settings import Role
+from tollkeeper.settings.model import Role
 
 _ALL: Final = frozenset(Role)
 _SELL: Final = frozenset({Role.SERVE, Role.GATEWAY})

@@ -15,13 +15,14 @@ from tollkeeper.serving.config.check import BY_DOCTOR, check_settings
 from tollkeeper.serving.doctor.findings import Examination
 from tollkeeper.serving.doctor.nodes import examine_nodes
 from tollkeeper.serving.doctor.public_url import examine_public_url
-from tollkeeper.settings import Role, SettingProblem, inspect_settings
+from tollkeeper.settings.loading import inspect_settings
+from tollkeeper.settings.model import Role, SettingProblem
 from tollkeeper.storage.urls import server_of, sqlite_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tollkeeper.settings import Settings
+    from tollkeeper.settings.model import Settings
 
 _LOW_BYTES: Final = 1024**3
 _FULL_BYTES: Final = 100 * 1024**2

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tollkeeper.settings import SettingProblem
+    from tollkeeper.settings.model import SettingProblem
 
 
 @dataclass(slots=True)

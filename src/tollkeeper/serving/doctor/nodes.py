@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from tollkeeper.chains.rpc import Rpc, RpcError, RpcUnavailable
 from tollkeeper.core.evm.encoding import TRANSFER_TOPIC
 from tollkeeper.core.networks import Family
-from tollkeeper.settings import SettingProblem
+from tollkeeper.settings.model import SettingProblem
 
 if TYPE_CHECKING:
     from tollkeeper.chains.nodes import Node
     from tollkeeper.serving.doctor.findings import Examination
-    from tollkeeper.settings import NetworkSettings
+    from tollkeeper.settings.model import NetworkSettings
 
 _BEHIND_BLOCKS: Final = {Family.EVM: 15, Family.SOLANA: 75}  # half a minute
 _OLD_SECONDS: Final = 120

@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tollkeeper.settings import Role, SettingProblem
+from tollkeeper.settings.model import Role, SettingProblem
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tollkeeper.serving.doctor.findings import Examination
-    from tollkeeper.settings import Settings
+    from tollkeeper.settings.model import Settings
 
 _SECONDS: Final = 10.0
 _NOBODY_S: Final = "/tollkeeper-doctor"  # a path at which nothing is

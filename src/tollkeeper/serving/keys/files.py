@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tollkeeper.core.keys.keyring import key_line, parse_key_ring, without_keys
 from tollkeeper.serving import StartError
-from tollkeeper.settings import read_secret_file
+from tollkeeper.settings.sources import read_secret_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

@@ -24,7 +24,7 @@ from tollkeeper.api import envelope, error_envelope, new_request_id, send_refusa
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.serving.http.access_log import BUCKETS, RequestCounts
 from tollkeeper.serving.http.server import HttpServer, ListenError, listen
-from tollkeeper.storage import StorageError
+from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.gateway.statistics import Statistics
 from tollkeeper.storage.hub.settlements import count_unfinished
 from tollkeeper.web.operations import HEADERS, is_own_host, ops_page

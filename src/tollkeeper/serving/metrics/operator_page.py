@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import iso
-from tollkeeper.settings import Role
-from tollkeeper.storage import StorageError
+from tollkeeper.settings.model import Role
+from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.gateway.owner_lists import OwnerRows
 from tollkeeper.web.operations import OperatorFacts
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tollkeeper.core.keys.sealing import KeyRing
-    from tollkeeper.settings import Settings
+    from tollkeeper.settings.model import Settings
     from tollkeeper.storage.engine.database import Database, Row
 
 _LOOKS_AGAIN_SECONDS: Final = 60.0
