@@ -19,6 +19,10 @@ from tollkeeper.core.purchases import Claim, Spend
 from tollkeeper.storage.ledger.ledger import Ledger
 from tollkeeper.storage.ledger.purchase_rows import SpendResult
 
+_MANY = 5_000  # batches
+_P99_MS = 100
+_BUSY_MS = 1_000  # more, of a machine that has other work
+
 # Commits are compared by the server's own times: whoever waits for an answer here sees nothing of their order.
 _UPDATES = "SELECT version, pg_xact_commit_timestamp(xmin) AS at FROM paygate_versions"
 _CALLS = """SELECT c.key AS id, pg_xact_commit_timestamp(j.xmin) AS at
@@ -103,7 +107,7 @@ async def sold_beside_updates(shops: list[Shop], path: Path, batches: int) -> Be
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("batches", [200, pytest.param(5_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("batches", [200, pytest.param(_MANY, marks=pytest.mark.long)])
 async def test_nothing_is_committed_by_a_gate_as_it_was_before_an_update(
     open_shops: Callable[..., list[Shop]], tmp_path: Path, capsys: pytest.CaptureFixture[str], batches: int
 ) -> None:
@@ -111,9 +115,10 @@ async def test_nothing_is_committed_by_a_gate_as_it_was_before_an_update(
     assert beside.late() == []
     assert len(beside.version_of) > batches
     seconds = sorted(beside.update_seconds)
+    last = seconds[-1 - len(seconds) // 100] * 1_000
     with capsys.disabled():
-        last = seconds[-1 - len(seconds) // 100] * 1_000
         print(f"\n{beside.batches} batches, {len(seconds)} updates: p99 of an update's commit {last:.0f} ms")  # noqa: T201
+    assert batches < _MANY or last < _P99_MS + _BUSY_MS
 
 
 @pytest.mark.long

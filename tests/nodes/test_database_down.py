@@ -19,6 +19,7 @@ from tests.cli.program import PAYEE
 from tests.engines import said_to
 from tests.nodes.town import Node, Town, town
 
+CREDITS = 100_000
 DOWN_SECONDS = 30.0
 TOLD_SECONDS = 5.0
 BACK_SECONDS = 2.0
@@ -41,12 +42,14 @@ class Scene:
     earned_before: int
     since_block: int
     told_seconds: float = 0.0
+    served: int = 1  # of the purchase, by its first call
 
     async def ask(self, payment: str) -> set[int]:
         """What the gateways answer."""
 
         async def told(node: Node) -> int:
             answer = await self.place.told(node, self.gate, payment)
+            self.served += answer.status == 200 and payment == self.held
             if answer.status == 503:
                 assert answer.error_code in {"UNAVAILABLE", "SETTLEMENT_PENDING"}, answer.body
             return answer.status
@@ -62,7 +65,7 @@ class Scene:
         assert self.told_seconds < TOLD_SECONDS + BUSY_SECONDS
 
     async def goes_on(self, at: float) -> None:
-        """Every gateway serves by itself, soon after `at`; what was refused buys now."""
+        """Every gateway serves by itself, soon after `at`; what was refused buys now, and no 503 was charged."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while await self.ask(self.held) != {200}:  # noqa: ASYNC110 - over HTTP
                 await asyncio.sleep(0.05)
@@ -74,7 +77,15 @@ class Scene:
                 while (status := await self.ask(payment)) == {503}:  # noqa: ASYNC110 - over HTTP
                     await asyncio.sleep(0.1)
             assert 200 in status
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while self._taken() != self.served:  # noqa: ASYNC110 - of another program
+                await asyncio.sleep(0.2)
         await self.is_even()
+
+    def _taken(self) -> int:
+        """How many credits of the purchase are gone."""
+        (row,) = said_to(self.place.server.url, "SELECT remaining FROM credits ORDER BY number LIMIT 1")
+        return CREDITS - int(row["remaining"])
 
     async def is_even(self) -> None:
         """Each settlement that the books have is on the chain, once, and no other one."""
@@ -93,7 +104,7 @@ class Scene:
 async def scene(directory: Path, chain: ChainUnderTest) -> AsyncIterator[Scene]:
     before, block = chain.balance(PAYEE), int(chain.rpc.call("eth_blockNumber"), 16) + 1
     async with town(directory, chain, gateways=2, hubs=1) as place:
-        gate = await place.gate(credits=100_000)
+        gate = await place.gate(credits=CREDITS)
         held = await place.bought(gate)
         unused = [await place.payment(gate) for _ in range(3)]
         yield Scene(place, gate, held, unused, before, block)
