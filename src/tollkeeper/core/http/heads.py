@@ -359,22 +359,19 @@ class RequestHead(msgspec.Struct):
 
 def read_head(method: bytes, target: bytes, version: str, sent: Sequence[Header]) -> RequestHead:
     """Judge a caller's head. Raises INVALID_PARAMETER."""
-    try:
-        names = tuple([name for name, _ in sent])
-        values = REQUEST_SHAPES[names].stripped([value for _, value in sent])
-    except HeaderError as error:
-        raise refused(str(error)) from None
-    return judged_head(method, target, version, names, values)
+    names = tuple([name for name, _ in sent])
+    return judged_head(method, target, version, names, [value for _, value in sent])
 
 
 def judged_head(
     method: bytes, target: bytes, version: str, names: tuple[bytes, ...], values: list[bytes]
 ) -> RequestHead:
-    """Judge a caller's head behind whose values nothing stands. Raises INVALID_PARAMETER."""
+    """Judge a caller's head. Raises INVALID_PARAMETER."""
     try:
         shape = REQUEST_SHAPES[names]
     except HeaderError as error:
         raise refused(str(error)) from None
+    values = shape.stripped(values)
     header = shape.header(values)
     length = judge_request_head(method, target, version, header)
     return RequestHead(METHODS[method], target, names, values, shape, header, length)
@@ -399,11 +396,18 @@ class ResponseHead(msgspec.Struct):
 def read_response_head(method: str, status: int, version: str, sent: Sequence[Header]) -> ResponseHead:
     """Judge a target's head. Raises FramingError."""
     names = tuple([name for name, _ in sent])
+    return judged_response_head(method, status, version, names, [value for _, value in sent])
+
+
+def judged_response_head(
+    method: str, status: int, version: str, names: tuple[bytes, ...], values: list[bytes]
+) -> ResponseHead:
+    """Judge a target's head. Raises FramingError."""
     try:
         shape = ANSWER_SHAPES[names]
     except HeaderError as error:
         raise FramingError(str(error)) from None
-    values = shape.stripped([value for _, value in sent])
+    values = shape.stripped(values)
     header = shape.header(values)
     return ResponseHead(status, names, values, shape, header, judge_response_head(method, status, version, header))
 

@@ -25,8 +25,8 @@ from tollkeeper.edge.server.client_liveness import AHEAD_STEP_BYTES, Attendance,
 from tollkeeper.edge.server.joined_writes import JoinedWrites
 from tollkeeper.edge.server.malformed import check_trailer, head_too_large, malformed, reason_of, without_upgrade
 from tollkeeper.edge.server.request_pieces import is_first_line
-from tollkeeper.edge.server.whole_heads import whole_heads
 from tollkeeper.edge.shared.turns import REQUESTS_AT_ONCE
+from tollkeeper.edge.shared.whole_messages import whole_requests
 
 # Bytes that bring neither head nor body to an end: chunk extensions, trailers, an endless header.
 CHATTER_BYTES: Final = 64 * 1024
@@ -110,7 +110,7 @@ class StrictProtocol(CallerConnection):
             return
         is_between = not (self._in_head or self._in_body or self._unanswered or self._pieces.line)
         if is_between and (calls := self.listener.calls) is not None:
-            head = whole_heads.read(data)
+            head = whole_requests.read(data)
             if head is not None and self._take_whole(calls, head):
                 return
         self._begun = 0

@@ -5,6 +5,7 @@ one timer serves all deadlines.
 
 None of them has a state that outlives its call, but `deadlines`, which has the one timer.
 
-Begin with `body_chunks`, which holds parts of a body that wait. `deadlines` ends what takes too long, `turns` lets
-others go first, and `nothing_sent` is the refusal of a call whose target was sent nothing.
+Begin with `whole_messages`, which reads what came in one piece. `body_chunks` holds parts of a body that wait,
+`deadlines` ends what takes too long, `turns` lets others go first, and `nothing_sent` is the refusal of a call whose
+target was sent nothing.
 """

@@ -24,12 +24,14 @@ from tollkeeper.core.http.heads import (
     BodyEnd,
     FramingError,
     ResponseFraming,
+    ResponseHead,
     keeps_alive,
     promised_seconds,
     read_response_head,
 )
 from tollkeeper.core.limits import HEADERS_MAX
 from tollkeeper.edge.shared.turns import PARTS_AT_ONCE, rest
+from tollkeeper.edge.shared.whole_messages import whole_answers
 from tollkeeper.edge.target.exchange import Exchange, TargetFailure
 from tollkeeper.edge.target.spool import BATCH_SIZE_BYTES
 
@@ -38,7 +40,6 @@ HEAD_SIZE_BYTES: Final = 64 * 1024
 _SURELY_SMALL_BYTES: Final = HEAD_SIZE_BYTES - HEADERS_MAX  # a line's end may be shorter by a byte than it counts
 INFORMATIONAL_MAX: Final = 10
 _INFORMATIONAL: Final = (b"HTTP/1.1 1", b"HTTP/1.0 1")  # how such a response begins
-_LEAD_BYTES: Final = len(_INFORMATIONAL[0])
 _SWITCHING: Final = (b"HTTP/1.1 101", b"HTTP/1.0 101")
 _MUCH_SIZE_BYTES: Final = 64 * 1024  # where so much of a body comes at once there is mostly more
 
@@ -293,15 +294,12 @@ class TargetConnection(asyncio.Protocol):
             else:
                 self.transport.abort()  # nobody asked: what follows would be taken for the next exchange's response
             return
+        if not self._heard and (whole := whole_answers.read(data, self._method)) is not None:
+            self._take_whole(*whole)
+            return
         self._heard = True
-        lead = self._lead
-        if lead is not None:
-            if lead or len(data) < _LEAD_BYTES or data.startswith(_INFORMATIONAL):
-                data = self._without_informational(lead + data)
-            else:
-                self._lead = None
-            if not data:
-                return
+        if self._lead is not None and not (data := self._without_informational(self._lead + data)):
+            return
         self._chatter += len(data)
         self._parse(parser, data)
         if self._left_bytes < 0 or (self._complete and self._left_bytes):  # parser and judge would disagree
@@ -312,6 +310,17 @@ class TargetConnection(asyncio.Protocol):
             self._parser = None  # what it waits for it will not see
         elif self._chatter > HEAD_SIZE_BYTES:
             self._fail(Code.UPSTREAM_INVALID, "the target's response is not valid HTTP: too much beside its body")
+
+    def _take_whole(self, head: ResponseHead, body: bytes) -> None:
+        """Take an answer that came in one piece."""
+        self._heard = self._complete = self._reusable = True
+        if b"keep-alive" in head.header:
+            self._promised_seconds = promised_seconds(head)
+        if self._exchange is not None:
+            self._guard(self._exchange.on_head, head)
+        if self._exchange is not None and body:
+            self._guard(self._exchange.on_body, body)
+        self._finish()
 
     def _without_informational(self, data: bytes) -> bytes:
         """Skip informational responses before the response's own, whatever their headers say (RFC 9110 15.2).

@@ -49,11 +49,14 @@ class UnpaidRequests:
 
     def told(self, head: RequestHead, peer: str) -> UnpaidRequest | None:
         """Make the 402 if the request shows nothing and is plain, and its gate in memory sells to whoever pays."""
-        started_ns, context, header = time.perf_counter_ns(), self._context, head.header
+        context, header = self._context, head.header
+        if head.shape.has_proof or context.is_stopping:
+            return None
+        started_ns = time.perf_counter_ns()
         path, _, query = head.target.partition(b"?")
         end = path.find(b"/", 1)
         slug = SLUGS[path[1:] if end < 0 else path[1:end]]
-        if slug is None or head.shape.has_proof or context.is_stopping:
+        if slug is None:
             return None
         gate = context.gates.kept(slug)
         if gate is None:
