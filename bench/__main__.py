@@ -29,6 +29,7 @@ BENCHMARKS: Final = {
     "tenants": "bench.tenants:measure",
     "postgres-held": "bench.postgres:held",
     "postgres-nodes": "bench.postgres:nodes",
+    "postgres-costs": "bench.postgres_costs:measure",
 }
 TAKES_NUMBER: Final = {"memory"}  # of calls
 

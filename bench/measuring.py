@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def cpu_seconds(pid: int) -> float:
     """Processor time that a process has used, user and system, all its threads."""
     with open(f"/proc/{pid}/stat", encoding="ascii") as stat:  # noqa: PTH123 - no path of ours
         fields = stat.read().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
 def _rounded(value: float) -> float:

@@ -60,9 +60,9 @@ def commits_of(database: Database) -> int:
 
 
 class PostgresqlServer:
-    """A server in a directory, until the process ends."""
+    """A server in a directory, until the process ends. `settings` of its own come before those of all."""
 
-    def __init__(self, programs: Path) -> None:
+    def __init__(self, programs: Path, **settings: str) -> None:
         self._programs = programs
         self.directory = Path(tempfile.mkdtemp(prefix="tk-pg-"))
         user = "nobody" if os.geteuid() == 0 else None
@@ -72,7 +72,7 @@ class PostgresqlServer:
         data = str(self.directory / "data")
         made = [str(programs / "initdb"), "-D", data, "-U", "tollkeeper", "-A", "trust", "-E", "UTF8", "--no-sync"]
         subprocess.run([*made, "--locale=C"], check=True, **self._as)
-        words = [f"-c{name}={value}" for name, value in _SETTINGS.items()]
+        words = [f"-c{name}={value}" for name, value in (_SETTINGS | settings).items()]
         started = [str(programs / "postgres"), "-D", data, "-k", str(self.directory), *words]
         self._process = subprocess.Popen(started, stderr=subprocess.DEVNULL, **self._as)
         atexit.register(self.stop)
