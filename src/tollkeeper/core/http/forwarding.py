@@ -202,7 +202,7 @@ def request_target(target: TargetUrl, subpath: bytes, query: bytes) -> bytes:
     path = target.path.encode("ascii")
     if subpath:
         path = path.rstrip(b"/") + check_subpath(subpath)
-    if not _QUERY.fullmatch(query):
+    if query and not _QUERY.fullmatch(query):
         raise invalid("query", "the query contains characters that must be percent-encoded")
     own_query = target.query.encode("ascii")
     if own_query and query:

@@ -106,7 +106,18 @@ class HeadShape:
     stand. `has_proof`: a payment, a token or a login is shown; `is_plain`: no header is about the connection or a body.
     """
 
-    __slots__ = ("_lines", "_lists", "_starts", "_unstripped", "has_proof", "is_plain", "names", "passed", "places")
+    __slots__ = (
+        "_lines",
+        "_lists",
+        "_starts",
+        "_unstripped",
+        "has_proof",
+        "is_kept",
+        "is_plain",
+        "names",
+        "passed",
+        "places",
+    )
 
     def __init__(self, sent: tuple[bytes, ...], rules: HeaderRules) -> None:
         """Judge the names. Raises HeaderError."""
@@ -127,6 +138,7 @@ class HeadShape:
         self._lists = tuple({rule.name for rule in found if rule.is_list and names.count(rule.name) > 1})
         self._unstripped = names.index(b"transfer-encoding") if b"transfer-encoding" in names else -1
         self.has_proof = any(rule.is_proof for rule in found)
+        self.is_kept = False  # for the next head with these names
         self.is_plain = _NOT_PLAIN.isdisjoint(names)
 
     def header(self, values: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -168,6 +180,7 @@ class HeadShapes(dict[tuple[bytes, ...], HeadShape]):
             if len(self) >= _SHAPES_MAX:
                 self.clear()
             self[sent] = shape
+            shape.is_kept = True
         return shape
 
 

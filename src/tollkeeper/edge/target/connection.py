@@ -313,14 +313,23 @@ class TargetConnection(asyncio.Protocol):
 
     def _take_whole(self, head: ResponseHead, body: bytes) -> None:
         """Take an answer that came in one piece."""
-        self._heard = self._complete = self._reusable = True
-        if b"keep-alive" in head.header:
-            self._promised_seconds = promised_seconds(head)
-        if self._exchange is not None:
-            self._guard(self._exchange.on_head, head)
-        if self._exchange is not None and body:
-            self._guard(self._exchange.on_body, body)
-        self._finish()
+        exchange = self._exchange
+        assert exchange is not None  # noqa: S101 - it is heard for one
+        self._heard = self._complete = True
+        try:
+            exchange.on_head(head)
+            if body and self._exchange is exchange:
+                exchange.on_body(body)
+            if self._exchange is exchange:  # else it was refused
+                self._exchange, self._has_served = None, True
+                if self._request_sent:
+                    self._hand_on(promised_seconds(head) if b"keep-alive" in head.header else None)
+                else:
+                    self.transport.abort()
+                exchange.on_end()
+        except Exception as fault:  # noqa: BLE001 - as in `_guard`
+            self._exchange = self._exchange or exchange
+            self._broken(fault)
 
     def _without_informational(self, data: bytes) -> bytes:
         """Skip informational responses before the response's own, whatever their headers say (RFC 9110 15.2).

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from tollkeeper.api import clock_ms
 from tollkeeper.core.api.errors import ApiError, Code, ErrorType, login_required
@@ -43,7 +43,7 @@ from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Coroutine
 
     from tollkeeper.core.paygates.fields import OnFailure
     from tollkeeper.core.payment_offers import PresentedPayment
@@ -132,19 +132,22 @@ class Credit:
     # third to a half of them its signature (performance 4 says why no thread recovers it); headers that a key signed
     # are kept (`payment_header`, bounded), a contract wallet's is read each time.
 
-    async def acquire(self) -> Purchase | None:
+    def acquire(self) -> Coroutine[Any, Any, Purchase | None]:
         """Spend a credit by what the call shows, or buy; None where it shows nothing that could hold one.
 
         The gate is afterwards the one to forward by. Raises: the refusal, ExhaustedError.
         """
         call = self._call
         if call.gate.is_of_wallets:
-            return await self._acquire_of_wallet()
-        if not call.facts.has_proof:
-            return None
+            return self._acquire_of_wallet()
         call.buyer = Waiter()
         if not call.http.head.header.get(b"x-credit-token"):
-            return await self._by_payment(call.present())
+            return self._by_payment(call.present())
+        return self._by_token_or_payment()
+
+    async def _by_token_or_payment(self) -> Purchase:
+        """Spend a credit of the token; where it holds nothing, and a payment stands beside it, as without a token."""
+        call = self._call
         try:
             return await self._by_token()
         except (ApiError, ExhaustedError) as refused:
@@ -276,16 +279,22 @@ class Credit:
             call.driver.check()
         return result
 
-    async def _spend(self, presented: PresentedPayment) -> SpendResult:
+    def _spend(self, presented: PresentedPayment) -> Coroutine[Any, Any, SpendResult]:
         """Spend a credit that this payment bought. Of a new one, as stock clients show, only a look is taken."""
         call = self._call
         assert call.buyer is not None  # noqa: S101 - it shows a payment
         call.buyer.spend_request = request = self._request(presented)
-        if request.is_once and not await call.driver.in_task(call.context.buying.proofs.is_known(presented.key)):
-            return SpendResult(Spend.UNKNOWN)
+        return self._look_and_spend(presented, request) if request.is_once else self._post(presented, request)
+
+    async def _look_and_spend(self, presented: PresentedPayment, request: SpendRequest) -> SpendResult:
+        if await self._call.driver.in_task(self._call.context.buying.proofs.is_known(presented.key)):
+            return await self._post(presented, request)
+        return SpendResult(Spend.UNKNOWN)
+
+    def _post(self, presented: PresentedPayment, request: SpendRequest) -> Coroutine[Any, Any, SpendResult]:
         reply: KeptReply[SpendResult | ApiError] = KeptReply()
-        call.context.purchases.spend_soon(presented.key, request, clock_ms(), reply.tell)
-        return await self._take(reply)
+        self._call.context.purchases.spend_soon(presented.key, request, clock_ms(), reply.tell)
+        return self._take(reply)
 
     async def _spend_of(self, purchase_id: str, *, is_token: bool) -> SpendResult:
         """Spend a credit of this purchase, whose token is shown, or whose payer's bearer."""

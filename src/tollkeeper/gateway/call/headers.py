@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.api import clock_ms
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http import heads
-from tollkeeper.core.http.forwarding import NAME_REMEMBERED_BYTES, header_lines
+from tollkeeper.core.http.forwarding import header_lines
 from tollkeeper.core.paygates.locations import LOCATION_NAMES
 from tollkeeper.core.paygates.target_signing import (
     NONCE_SIZE_BYTES,
@@ -46,9 +46,6 @@ _BODY_EXPECTED: Final = frozenset({"PATCH", "POST", "PUT"})
 _ANY_PAGE: Final = b"access-control-allow-origin: *\r\n"
 _EXPOSE: Final = b"access-control-expose-headers: " + _EXPOSED
 _EXPOSED_NAMES: Final = frozenset(_EXPOSED.lower().split(b", "))
-
-
-_NAMES_MAX: Final = 48  # that are remembered together
 
 
 def _exposed(names: tuple[bytes, ...]) -> bytes:
@@ -167,8 +164,7 @@ def answer_lines(call: InboundCall, opened: OpenGate, asked: RequestFacts, head:
         told = locations.told(head.headers, call.method, head.status, asked.target_path(opened))
         values = [value for _, value in told]
     lines, names = heads.answer_lines(head, values)
-    is_usual = len(names) <= _NAMES_MAX and max(map(len, names), default=0) <= NAME_REMEMBERED_BYTES
-    return lines + (_remembered_exposed if is_usual else _exposed)(names), b"date" in names
+    return lines + (_remembered_exposed if head.shape.is_kept else _exposed)(names), b"date" in names
 
 
 @lru_cache(maxsize=1024)  # the gates that are asked most
