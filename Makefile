@@ -43,7 +43,7 @@ test: setup
 	@$(if $(ENGINE),ENGINE=$(ENGINE) )$(tests) $(if $(PYTEST)$(ENGINE),,-p tests.core_beside) $(if $(ENGINE),tests/storage)
 	@$(if $(PYTEST)$(ENGINE),,ENGINE=postgresql $(tests) $(on_both))
 
-# The long forms of what kills, cuts, forks, fills and hangs, and how many faults came: an hour on two cores. The short
+# The long forms of what kills, cuts, forks, fills and hangs, and how many faults came: hours on two cores. The short
 # ones are in `make test`.
 faults: export HISTORY_CALLS = 1000000
 faults: setup exact nodes

@@ -84,14 +84,17 @@ def interruptible(*arguments: str | Path) -> list[str]:
 
 
 def finished(
-    *arguments: str | Path, environ: Mapping[str, str] | None = None, is_forked: bool = True
+    *arguments: str | Path,
+    environ: Mapping[str, str] | None = None,
+    is_forked: bool = True,
+    seconds: float = FINISHED_SECONDS,
 ) -> subprocess.CompletedProcess[str]:
-    """A command that ends by itself, with what it wrote."""
+    """A command that ends by itself, within so many seconds, with what it wrote."""
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     words = command(*arguments)
     with start(words, is_forked=is_forked, env=clean_environment(environ), **pipes) as process:
         try:
-            said, wrote = process.communicate(timeout=FINISHED_SECONDS)
+            said, wrote = process.communicate(timeout=seconds)
         finally:
             process.kill()
     return subprocess.CompletedProcess(words, process.returncode, said, wrote)

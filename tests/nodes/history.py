@@ -7,7 +7,7 @@ after it was begun; one that was answered otherwise may have taken a credit and 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -36,30 +36,31 @@ class Call:
     left: int = -1
 
 
-def faults(calls: Iterable[Call], granted: Mapping[int, int], left: Mapping[int, int]) -> list[str]:
-    """Return what no counter explains, with what each purchase had and has at the end."""
+def faults(
+    calls: Iterable[Call], granted: Mapping[int, int], left: Mapping[int, int], restored: Mapping[int, int]
+) -> list[str]:
+    """Return what no counter explains: what each purchase had, has at the end, and how many credits came back."""
     of_purchase: dict[int, list[Call]] = defaultdict(list)
     for call in calls:
         of_purchase[call.purchase].append(call)
     return [
         f"purchase {number}: {fault}"
         for number in granted
-        for fault in _of_one(of_purchase[number], granted[number], left[number])
+        for fault in _of_one(of_purchase[number], granted[number], left[number], restored.get(number, 0))
     ]
 
 
-def _of_one(calls: list[Call], granted: int, left: int) -> Iterable[str]:
+def _of_one(calls: list[Call], granted: int, left: int, restored: int) -> Iterable[str]:
     served = sorted((call for call in calls if call.outcome is Outcome.SERVED), key=lambda call: -call.left)
-    restored = sum(call.outcome is Outcome.REFUSED for call in calls)
     told = {call.left for call in served}
     if len(served) - len(told) > restored:
         yield "two calls took the same credit"
     if served and not left <= served[-1].left <= served[0].left < granted:
         yield "a call took a credit that was not there"
-    missing = sorted(set(range(left, granted)) - told)
-    unknown = sum(call.outcome is Outcome.UNKNOWN for call in calls)
-    if len(missing) > unknown:
-        yield f"{len(missing)} credits are gone for {unknown} calls of unknown outcome"
+    outcomes = Counter(call.outcome for call in calls)
+    kept, unknown = granted - left - len(served), outcomes[Outcome.UNKNOWN]
+    if not 0 <= kept <= min(unknown, unknown + outcomes[Outcome.REFUSED] - restored):
+        yield f"{kept} credits are gone for {unknown} calls of unknown outcome, of which {restored} have theirs back"
     latest = -math.inf
     for call in served:
         if call.ended < latest and not restored:

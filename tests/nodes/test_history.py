@@ -32,6 +32,8 @@ BUYERS = 4
 SOLD_CREDITS = 3  # of a purchase that is made amid the kills, and used up
 DATABASE_KILLS = 5
 ANSWER_SECONDS = 60.0
+PURCHASES_NOW = """SELECT nonce, remaining, (SELECT count(*) FROM credits_given g
+    WHERE g.purchase_id = h.id AND g.reason = 'restore') AS restored FROM holdings h"""
 
 
 @dataclass
@@ -126,10 +128,9 @@ class History:
             return Outcome.EXHAUSTED
         assert status == 503, self._told(answer, body)
         await asyncio.sleep(0.05)
-        if b"nothing was charged" in body:
-            return Outcome.REFUSED
-        self.calls.append(Call(purchase, began, LOST, Outcome.UNKNOWN))  # the gateway itself does not know
-        return Outcome.UNKNOWN
+        outcome = Outcome.REFUSED if b"nothing was charged" in body else Outcome.UNKNOWN  # to the gateway itself, too
+        self.calls.append(Call(purchase, began, LOST, outcome))
+        return outcome
 
     def _told(self, answer: str, body: bytes) -> str:
         """An answer, and what gateways logged of its call."""
@@ -202,10 +203,14 @@ async def test_a_counter_for_each_purchase_explains_every_answer_amid_kills(
         outcomes = Counter(call.outcome for call in history.calls)
         figures = f"{len(paid)} purchases, {len(history.refused)} given up"
         print(history.statuses, outcomes, figures)  # noqa: T201
-        rows = said_to(place.server.url, "SELECT nonce, remaining FROM holdings")
-        remaining = {row["nonce"]: int(row["remaining"]) for row in rows}
-        left = {number: remaining[one.nonce] for number, one in paid.items()}
-        assert faults(history.calls, history.granted, left) == []
+        rows = said_to(place.server.url, PURCHASES_NOW)
+        of_nonce = {row["nonce"]: row for row in rows}
+        left, restored = (
+            {number: int(of_nonce[one.nonce][name]) for number, one in paid.items()}
+            for name in ("remaining", "restored")
+        )
+        print(f"{sum(restored.values())} credits came back")  # noqa: T201 - a figure
+        assert faults(history.calls, history.granted, left, restored) == []
         assert {left[number] for number, granted in history.granted.items() if granted == SOLD_CREDITS} == {0}
         assert set(place.target.calls.values()) == {1}
         refused = [authorization_in(payment) for payment in history.refused]

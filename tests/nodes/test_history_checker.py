@@ -61,13 +61,14 @@ def stale(calls: list[Call], left: int) -> tuple[list[Call], int]:
 
 def test_what_a_counter_explains_is_no_fault() -> None:
     calls, left = sound()
-    assert faults(calls, {0: GRANTED}, {0: left}) == []
-    given_back = Call(0, 50, 51, Outcome.REFUSED)
+    assert faults(calls, {0: GRANTED}, {0: left}, {}) == []
     again = next(call for call in calls if call.outcome is Outcome.SERVED)
-    assert faults([*calls, given_back, again], {0: GRANTED}, {0: left}) == []
+    for outcome in (Outcome.REFUSED, Outcome.UNKNOWN):
+        given_back = Call(0, again.ended, again.ended + 1, outcome)
+        assert faults([*calls, given_back, again], {0: GRANTED}, {0: left - 1}, {0: 1}) == []
 
 
 @pytest.mark.parametrize("put_in", [doubled, lost_update, taken_for_nothing, free, stale])
 def test_each_fault_is_found(put_in: Callable[[list[Call], int], tuple[list[Call], int]]) -> None:
     calls, left = put_in(*sound())
-    assert len(faults(calls, {0: GRANTED}, {0: left})) > 0
+    assert len(faults(calls, {0: GRANTED}, {0: left}, {})) > 0

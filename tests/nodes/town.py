@@ -29,6 +29,7 @@ from tollkeeper.sandbox.buyer import Answer, Buyer
 
 START_SECONDS: Final = 120
 STOP_SECONDS: Final = 60
+CHECK_SECONDS: Final = 1_200  # of a million calls
 PORT: Final = 8402
 
 
@@ -181,7 +182,7 @@ class Town:
             words = ("db", "check", "--chain", "--since-block", str(since_block), "--for", node.role)
             environ = self.site.environ | node.environ
             checked = await asyncio.to_thread(
-                finished, *words, "--config", self.site.config, environ=environ, is_forked=False
+                finished, *words, "--config", self.site.config, environ=environ, is_forked=False, seconds=CHECK_SECONDS
             )
             assert checked.returncode == 0, checked.stdout + checked.stderr
         written = {row["hash"] for row in said_to(self.server.url, "SELECT hash FROM raw_transactions")}
