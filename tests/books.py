@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from tollkeeper.api import clock_ms
+from tollkeeper.core.limits import DEFAULT_EXPOSURE
 from tollkeeper.core.settlement.reconciliation import Difference
-from tollkeeper.gateway.purchase.decisions import DEFAULT_EXPOSURE
 from tollkeeper.storage.books.invariants import Bounds, inspect
 from tollkeeper.storage.engine.database import Statement, StorageError
 from tollkeeper.storage.urls import open_snapshot

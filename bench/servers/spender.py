@@ -25,8 +25,9 @@ from tollkeeper.core.purchases import Spend
 from tollkeeper.gateway.purchase.monitor import key_of
 from tollkeeper.storage.engine.database import Statement
 from tollkeeper.storage.engine.nodes import join_nodes
-from tollkeeper.storage.ledger.ledger import HeldSpend, Ledger
+from tollkeeper.storage.ledger.ledger import Ledger
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult
+from tollkeeper.storage.ledger.spends import HeldSpend
 from tollkeeper.storage.urls import open_database
 
 if TYPE_CHECKING:

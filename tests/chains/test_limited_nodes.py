@@ -19,7 +19,8 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from tollkeeper.chains.nodes import BATCH_SIZE_MAX, Node
-from tollkeeper.chains.rpc import Rpc, RpcError, RpcUnavailable
+from tollkeeper.chains.replies import RpcError, RpcUnavailable
+from tollkeeper.chains.rpc import Rpc
 
 WORDS = "Batch of more than %d requests are not allowed on free tier"
 

@@ -14,7 +14,8 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from tollkeeper.chains.rpc import Rpc, RpcError, RpcUnavailable
+from tollkeeper.chains.replies import RpcError, RpcUnavailable
+from tollkeeper.chains.rpc import Rpc
 
 
 class ScriptedNode:

@@ -17,7 +17,7 @@ from solders.token.state import Mint
 
 from tests.chains.solana_node import BUYER, FEE_PAYER, SECOND_BUYER, WALLETS, drafted, paying
 from tests.core.solana_payments import account_of, compute_limit, compute_price, transfer
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import Expected, Submission, Verdict
 from tollkeeper.chains.solana.blockhashes import LAG_BLOCKS, Lifetime
 from tollkeeper.chains.solana.chain import SolanaChain

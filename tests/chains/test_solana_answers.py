@@ -13,7 +13,7 @@ from solders.hash import Hash
 from tests.chains.solana_node import FEE_PAYER, WALLETS, paying
 from tests.chains.test_solana_uses import ASSET, executed
 from tests.core.solana_payments import account_of
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.solana.blockhashes import Lifetime
 from tollkeeper.chains.solana.chain import SolanaChain
 from tollkeeper.chains.solana.expiry_proof import has_expired

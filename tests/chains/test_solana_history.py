@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.solana.chain import SolanaChain
 from tollkeeper.chains.solana.history import has_every_block
 from tollkeeper.sandbox.rpc_server import JsonRpcApp

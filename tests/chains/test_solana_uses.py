@@ -14,7 +14,7 @@ from solders.transaction import VersionedTransaction
 from tests.chains.solana_node import BUYER, FEE_PAYER, WALLETS, drafted, paying
 from tests.core.solana_payments import account_of
 from tests.hub.chaos import run_chaos
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import Verdict
 from tollkeeper.chains.solana.chain import SolanaChain
 from tollkeeper.chains.solana.config import SolanaConfig

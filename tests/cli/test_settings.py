@@ -10,12 +10,13 @@ import pytest
 
 from tollkeeper.core.configuration import AnonymousPaygates, LogLevel
 from tollkeeper.core.http.timeouts import Patience
+from tollkeeper.core.limits import Exposure, TrustCaps
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygates.challenge import Profile
 from tollkeeper.core.settlement.states import Depths
 from tollkeeper.serving.nodes import config_of, solana_config
 from tollkeeper.settings.loading import inspect_settings, load_settings
-from tollkeeper.settings.model import ExposureCaps, NetworkSettings, Role, Settings, SettingsError
+from tollkeeper.settings.model import NetworkSettings, Role, Settings, SettingsError
 from tollkeeper.settings.sources import Sources
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide-operator.md"
@@ -232,9 +233,9 @@ def test_the_least_price_is_what_no_payment_may_be_below() -> None:
 
 
 def test_a_gate_s_caps_on_trust_are_ten_times_a_payer_s() -> None:
-    assert load().exposure == ExposureCaps(20, 20_000_000, 200, 200_000_000)
+    assert load().exposure == TrustCaps(Exposure(20, 20_000_000), Exposure(200, 200_000_000))
     payer = {"TOLLKEEPER_ASSUME_VALID_MAX_PAYMENTS": "3", "TOLLKEEPER_ASSUME_VALID_MAX_VALUE": "0.5"}
-    assert load(payer).exposure == ExposureCaps(3, 500_000, 30, 5_000_000)
+    assert load(payer).exposure == TrustCaps(Exposure(3, 500_000), Exposure(30, 5_000_000))
 
 
 def test_what_larger_amounts_wait_for_is_turned_off_by_an_empty_list(config: Callable[[str], Path]) -> None:

@@ -28,7 +28,7 @@ from tollkeeper.storage.urls import open_database
 
 if TYPE_CHECKING:
     from tollkeeper.core.paygates.model import PayGate
-    from tollkeeper.storage.ledger.purchases import Purchase
+    from tollkeeper.storage.ledger.purchase_rows import Purchase
 
 AT_ONCE: Final = 3
 GATES: Final = 3

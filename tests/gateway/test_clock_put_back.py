@@ -15,10 +15,10 @@ from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.shop import Shop
 from tollkeeper.api import clock_ms
 from tollkeeper.core.keys.sealing import KeyRing, Sealing
+from tollkeeper.core.limits import DEFAULT_EXPOSURE
 from tollkeeper.gateway.evidence.nodes import EvidenceNodes
 from tollkeeper.gateway.facilitator.client import HubClient
 from tollkeeper.gateway.facilitator.transports import HttpTransport
-from tollkeeper.gateway.purchase.decisions import DEFAULT_EXPOSURE
 from tollkeeper.gateway.purchase.monitor import PurchaseParts, SaleMonitor
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.settings.model import Role

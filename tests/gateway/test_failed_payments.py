@@ -38,7 +38,8 @@ from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.serving.books.reconciliation import compare_with_chain
 from tollkeeper.settings.model import NetworkSettings, Role
-from tollkeeper.storage.ledger.purchases import Purchase, Purchases
+from tollkeeper.storage.ledger.purchase_rows import Purchase
+from tollkeeper.storage.ledger.purchases import Purchases
 
 NETWORK = "base-sepolia"
 CREDITS = 5

@@ -29,7 +29,7 @@ from tests.hub.chaos import run_chaos
 from tollkeeper.api import clock_ms
 from tollkeeper.chains.evm.chain import EvmChain
 from tollkeeper.chains.evm.config import EvmConfig
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.x402.verification import payment_key

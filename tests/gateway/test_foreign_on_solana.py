@@ -29,7 +29,7 @@ from tests.gateway.foreign_on_solana import (
 from tests.gateway.ordering import honour_payment
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import header_of
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.solana.chain import SolanaChain
 from tollkeeper.chains.solana.config import SolanaConfig
 from tollkeeper.core.networks import NETWORKS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import SolanaMarket
 from tests.gateway.test_used_solana_payments import Place, place_of
 from tollkeeper.chains.solana.blockhashes import LAG_BLOCKS
+from tollkeeper.core.limits import DEFAULT_EXPOSURE, Exposure
 from tollkeeper.sandbox.buyer import Answer
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
-from tollkeeper.settings.model import ExposureCaps
 
 CAP = 2
 
@@ -36,7 +37,9 @@ async def test_sales_on_trust_that_were_not_paid_count_against_the_cap_for_a_day
     tmp_path: Path, target: RecordingTarget
 ) -> None:
     """Else whoever signs payments that expire at once, which costs nothing, is served without end."""
-    caps = ExposureCaps(payments=CAP, gate_payments=CAP + 1)
+    caps = replace(
+        DEFAULT_EXPOSURE, payer=replace(DEFAULT_EXPOSURE.payer, purchases=CAP), gate=Exposure(CAP + 1, 2**62)
+    )
     async with place_of(tmp_path, target) as place, place.market(exposure=caps) as market:
         gate = await market.gate(assumeValid=True)
         place.node.chain.holds = True

@@ -19,7 +19,7 @@ from tests.gateway.composed import settings_for
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run_hub
 from tollkeeper.chains.evm import payments
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.serving.books.reconciliation import REGISTRY, compare_with_chain, keep_reconciling

@@ -19,7 +19,7 @@ from tests.chains.solana_node import BUYER, FEE_PAYER, WALLETS, drafted, paid_fo
 from tests.core.solana_payments import Draft, compute_limit, compute_price, memo, transfer
 from tests.hub.chaos import run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub, solana_settings
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
 from tollkeeper.sandbox.solana.node import BUYER_MICRO, SolanaNode
 from tollkeeper.serving.books.reconciliation import compare_with_chain, keep_reconciling

@@ -6,8 +6,8 @@ import hmac
 
 from tollkeeper.core.purchases import PurchaseState, Spend
 from tollkeeper.storage.engine.database import Row, Statement, Steps, unit_of_work
-from tollkeeper.storage.ledger.ledger import HeldSpend
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult, purchase_from
+from tollkeeper.storage.ledger.spends import HeldSpend
 
 _WITHOUT_CREDIT = {
     PurchaseState.CLAIMED: Spend.IN_FLIGHT,

@@ -21,7 +21,7 @@ from tollkeeper.storage.engine.database import Database, Row, Statement, Storage
 from tollkeeper.storage.gateway import file_rows
 from tollkeeper.storage.gateway.file_rows import cut_left_files, cut_uploads, keep_until
 from tollkeeper.storage.gateway.paygates import VOIDED_AT_ONCE
-from tollkeeper.storage.ledger.purchases import Purchase
+from tollkeeper.storage.ledger.purchase_rows import Purchase
 from tollkeeper.storage.sqlite import engine as sqlite
 from tollkeeper.storage.urls import open_database
 

@@ -22,10 +22,9 @@ from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.paygates.model import PayGate
 from tollkeeper.core.purchases import FIRST_LOOK_MS, Claim, PurchaseState, Spend, header_hash
 from tollkeeper.storage.engine.database import ConstraintError, Database, Statement, Steps, StorageError, unit_of_work
-from tollkeeper.storage.ledger.ledger import BATCH_MAX, WAITING_MAX, HeldSpend, Ledger
-from tollkeeper.storage.ledger.purchase_rows import Look, SpendRequest, SpendResult
-from tollkeeper.storage.ledger.purchases import Purchase
-from tollkeeper.storage.ledger.spends import spend_all
+from tollkeeper.storage.ledger.ledger import BATCH_MAX, WAITING_MAX, Ledger
+from tollkeeper.storage.ledger.purchase_rows import Look, Purchase, SpendRequest, SpendResult
+from tollkeeper.storage.ledger.spends import HeldSpend, spend_all
 from tollkeeper.storage.urls import open_database
 
 OTHER = header_hash(b"other")

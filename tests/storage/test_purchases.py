@@ -18,7 +18,7 @@ from tests.engines import IS_POSTGRESQL, sqlite_only
 from tests.storage.plans import plan_of
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.keys.sealing import KeyRing, SealError, Sealing
-from tollkeeper.core.limits import TRUST_LOST_SECONDS
+from tollkeeper.core.limits import TRUST_LOST_SECONDS, Exposure, TrustCaps
 from tollkeeper.core.paygates.model import CreateDefaults, PayGate, parse_create, updated
 from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
@@ -35,17 +35,9 @@ from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.gateway.purchase.monitor import key_of
 from tollkeeper.storage.engine.database import Database, Statement, Steps, load_queries, unit_of_work
 from tollkeeper.storage.gateway.paygates import PayGates
-from tollkeeper.storage.ledger.purchases import (
-    ClaimResult,
-    Exposure,
-    Look,
-    Paid,
-    Purchase,
-    Purchases,
-    SpendRequest,
-    SpendResult,
-    TrustCaps,
-)
+from tollkeeper.storage.ledger.first_purchase import Paid
+from tollkeeper.storage.ledger.purchase_rows import Look, Purchase, SpendRequest, SpendResult
+from tollkeeper.storage.ledger.purchases import ClaimResult, Purchases
 from tollkeeper.storage.ledger.quarantine import hold, release
 from tollkeeper.storage.urls import open_database
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.engines import rows_of
 from tollkeeper.core.keys.sealing import KeyRing, Sealing
+from tollkeeper.core.limits import WITHOUT_LIMIT, Exposure, TrustCaps
 from tollkeeper.core.paygates.model import CreateDefaults, Trust, parse_create
 from tollkeeper.core.paygates.statistics import HOUR_MS, RequestOutcome, Span
 from tollkeeper.core.purchases import Terms
@@ -14,7 +15,8 @@ from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.storage.books.invariants import Bounds, inspect
 from tollkeeper.storage.gateway.paygates import PayGates
 from tollkeeper.storage.gateway.statistics import Counted, LoggedRequest, Statistics, Whose
-from tollkeeper.storage.ledger.purchases import WITHOUT_LIMIT, Exposure, Paid, Purchases, TrustCaps
+from tollkeeper.storage.ledger.first_purchase import Paid
+from tollkeeper.storage.ledger.purchases import Purchases
 from tollkeeper.storage.urls import open_database, open_snapshot
 
 PAYEE = "0x" + "77" * 20

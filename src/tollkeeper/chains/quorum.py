@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 import structlog
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import FAILURES, Sighting, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
     from tollkeeper.chains.nodes import Node
-    from tollkeeper.chains.rpc import Answer, Call, Rpc
+    from tollkeeper.chains.replies import Answer
+    from tollkeeper.chains.rpc import Call, Rpc
 
 _LOG = structlog.get_logger("tollkeeper.chains")
 # A node whose newest block is so old by our clock stands still, and has no say.

@@ -33,7 +33,6 @@ from tollkeeper.chains.replies import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-__all__ = ["Answer", "Call", "Rpc", "RpcError", "RpcUnavailable", "is_limit"]
 
 # How long a node is waited for while another one could be asked.
 _IMPATIENT_SECONDS: Final = 3.0

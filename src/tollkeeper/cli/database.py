@@ -60,7 +60,7 @@ def check_command(
     """
     import asyncio
 
-    from tollkeeper.chains.rpc import RpcUnavailable
+    from tollkeeper.chains.replies import RpcUnavailable
     from tollkeeper.serving.books.inspection import inspect_books
     from tollkeeper.serving.books.reconciliation import compare_with_chain, not_compared
 

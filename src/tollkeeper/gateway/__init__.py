@@ -13,5 +13,5 @@ parts together and says how they start and stop. Around the call:
 - `open_gate`: the gate that a call is about, with its 402 made once;
 - `limiting` and `traffic`: what is counted against a caller, and for an owner;
 - `files`, `credits` and `transfers`: downloads, the look at held credits, the transfer without a gate;
-- `management`: what owners change and read.
+- `management`: what owners change and read; `encryption_keys`: what seals, and what makes credit tokens and links.
 """

@@ -8,9 +8,9 @@ answer what they do not know with 404.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
@@ -21,12 +21,9 @@ from tollkeeper.api import PROCESS_MARK, HttpRequest, Shell, clock_ms, new_reque
 from tollkeeper.auth import Auth, auth_routes
 from tollkeeper.core.api.bodies import StatusBody
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.core.http.client_addresses import ClientAddresses
 from tollkeeper.core.http.rate_limits import RequestLimits
-from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, DOWNLOAD_LIFETIME_SECONDS, READINESS_WAIT_SECONDS
-from tollkeeper.core.paygates.challenge import Profile
-from tollkeeper.core.paygates.statistics import Kept
+from tollkeeper.core.limits import READINESS_WAIT_SECONDS
 from tollkeeper.describing import Handlers, description_routes, route
 from tollkeeper.edge.target.addresses import OwnPlace, Resolver
 from tollkeeper.edge.target.forwarder import Forwarder
@@ -51,13 +48,14 @@ from tollkeeper.gateway.management.statistics import Reports, stats_routes
 from tollkeeper.gateway.management.target_probe import TargetProbe
 from tollkeeper.gateway.management.uploads import Uploads
 from tollkeeper.gateway.open_gate import Gates
-from tollkeeper.gateway.purchase.decisions import DEFAULT_EXPOSURE, PurchaseDecisions
+from tollkeeper.gateway.purchase.decisions import PurchaseDecisions
 from tollkeeper.gateway.purchase.monitor import PurchaseParts
 from tollkeeper.gateway.purchase.recovery import PurchaseRecovery
 from tollkeeper.gateway.purchase.service import PurchaseService
 from tollkeeper.gateway.purchase.unsigned_payments import UnsignedPayments, unsigned_payment_routes
 from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.gateway.transfers.service import DirectTransfers, ForeignTransfers, TransferRequests, transfer_routes
+from tollkeeper.settings.model import Role
 from tollkeeper.storage.engine.database import StorageError, unit_of_work
 from tollkeeper.storage.engine.nodes import LivingNodes, key_of_change
 from tollkeeper.storage.files.store import LocalFiles
@@ -68,7 +66,7 @@ from tollkeeper.storage.gateway.settled_assets import SettledAssets
 from tollkeeper.storage.gateway.statistics import Statistics
 from tollkeeper.storage.ledger.open_calls import interrupt_calls
 from tollkeeper.storage.ledger.payer_proofs import ShownPayments
-from tollkeeper.storage.ledger.purchases import Purchases, TrustCaps
+from tollkeeper.storage.ledger.purchases import Purchases
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -76,11 +74,12 @@ if TYPE_CHECKING:
     from litestar.handlers import ASGIRouteHandler, HTTPRouteHandler
     from litestar.types import ASGIApp, HTTPScope, Receive, Send
 
-    from tollkeeper.core.keys.sealing import Sealing
     from tollkeeper.core.payment_offers import Asset
     from tollkeeper.edge.target.pool import TargetPool
+    from tollkeeper.gateway.encryption_keys import EncryptionKeys
     from tollkeeper.gateway.evidence.nodes import AnyChain
     from tollkeeper.gateway.pages import Pages
+    from tollkeeper.settings.model import Settings
     from tollkeeper.storage.engine.database import Database, Steps
     from tollkeeper.storage.files.store import FileStore
 
@@ -94,111 +93,66 @@ _BETWEEN_EVENTS_SECONDS = 2.0
 NODES_WAIT_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayConfig:
-    """The gateway's settings. `public_url` is without a slash at its end.
-
-    `hub_url` is the hub's public URL, where buyers are told to follow a payment. `token_keys` make credit tokens: the
-    first one now, the others before; one that is revoked is taken out while it runs. `clients` tells whose request came
-    through a proxy.
-    `proves_payments`: its hub is another program, which may be no hub of ours, so nodes of its own are asked.
-    `has_lost_gates`: some do not open under the keys that there are.
-    `seal_by` and `end_tokens` are told which key seals, and whose tokens are good no more, where programs agree on it.
-    """
-
-    public_url: str
-    default_network: str
-    default_payment_address: str | None
-    anonymous: AnonymousPaygates
-    allow_private_targets: bool
-    sealing: Sealing = field(repr=False)
-    token_keys: Sequence[bytes] = field(repr=False)
-    profile: Profile = Profile.SUPERSET
-    hub_url: str = ""
-    exposure_cap: TrustCaps = DEFAULT_EXPOSURE
-    link_lifetime_seconds: int = DOWNLOAD_LIFETIME_SECONDS
-    kept: Kept = field(default_factory=Kept)
-    body_limit_bytes: int = CALL_BODY_SIZE_BYTES
-    limits: RequestLimits = field(default_factory=RequestLimits)
-    clients: ClientAddresses = field(default_factory=ClientAddresses)
-    proves_payments: bool = False
-    has_lost_gates: bool = False
-    seal_by: Callable[[str], None] = field(default=lambda _key: None, repr=False)
-    end_tokens: Callable[[str], None] = field(default=lambda _key: None, repr=False)
-    min_price_micro: int = 0
-
-
 class Gateway:
     """The gateway's parts, and their life: `start` before the first request, `aclose` after the last."""
 
     def __init__(
         self,
-        config: GatewayConfig,
+        settings: Settings,
+        keys: EncryptionKeys,
         database: Database,
         auth: Auth,
         hub: HubClient,
         *,
         store: FileStore,
-        random_bytes: Callable[[int], bytes],
         pages: Pages,
-        chains: Mapping[str, AnyChain] | None = None,
+        chains: Mapping[str, AnyChain],
     ) -> None:
         """`store` keeps files, `pages` makes what a browser is shown.
 
-        `chains`: nodes by network, which the gateway opens and closes, for a word to the owner on Solana, and to prove
-        payments.
+        `chains`: nodes by network, which the gateway opens and closes, for a word to the owner on Solana. Where its hub
+        is another program, which may be no hub of ours, they prove payments, too.
         """
-        self.config = config
+        self.settings = settings
         self.auth = auth
+        self.keys = keys
+        assert settings.default_network is not None  # noqa: S101 - only a hub's settings may lack it
+        self.default_network = settings.default_network.name
         self._hub = hub
-        chains = chains or {}
-        self.evidence = EvidenceNodes(chains if config.proves_payments else {}, clock_ms)
+        self.clients = ClientAddresses(settings.trusted_proxies)
+        self.evidence = EvidenceNodes(chains if settings.role is Role.GATEWAY else {}, clock_ms)
         accounts = {name: one for name, one in chains.items() if isinstance(one, AccountChain)}
         self.token_accounts = TokenAccounts(accounts)
         self._supported = Supported({}, confirms=False, is_ours=False, signers=frozenset())
         self._are_names_known = False  # of tokens, by the nodes (contract 5.3)
         self._hub_told: dict[str, float] = {}  # why it was not reached, and when that was told
         self._database = database
-        self.paygates = PayGates(database, config.sealing, random_bytes)
-        self.purchases = Purchases(database, config.sealing)
-        self.shown_payments = ShownPayments(database, config.sealing)
+        self.paygates = PayGates(database, keys.sealing, os.urandom)
+        self.purchases = Purchases(database, keys.sealing)
+        self.shown_payments = ShownPayments(database, keys.sealing)
         statistics = Statistics(database)
-        self.resolver = Resolver(allow_private=config.allow_private_targets, own=OwnPlace.of(config.public_url))
+        self.resolver = Resolver(
+            allow_private=settings.allow_private_targets, own=OwnPlace.of(settings.public_url.text)
+        )
         self._forwarder = Forwarder(self.resolver, places=places_for_targets())
-        self.traffic = Traffic(self.purchases, statistics, clock_ms, config.kept)
-        self.gates = Gates(self.paygates, self.assets, config.public_url)
+        self.traffic = Traffic(self.purchases, statistics, clock_ms, settings.kept)
+        self.gates = Gates(self.paygates, self.assets, settings.public_url.text)
         self.nodes = self._sharing()
         self.buying = self._buying()
         self._settled = SettledAssets(database)
         self.payments = PaymentReader(lambda: self._settled.known)
         self._is_on_disk = isinstance(store, LocalFiles)
-        self.uploads = Uploads(database, store, lambda: random_bytes(16).hex(), self._are_files_apart)
-        self.files = _files(config, database, store)
-        self.unpaid_limit = UnpaidLimit(config.limits.unpaid, config.clients)
-        self.api_limits = ApiLimits(config.limits)
-        context = GatewayContext(
-            gates=self.gates,
-            purchases=self.purchases,
-            buying=self.buying,
-            forwarder=self._forwarder,
-            files=self.files,
-            traffic=self.traffic,
-            auth=auth,
-            payments=self.payments,
-            limit=self.unpaid_limit,
-            pages=pages,
-            token_keys=config.token_keys,
-            profile=config.profile,
-            body_limit_bytes=config.body_limit_bytes,
-            random_bytes=random_bytes,
-        )
-        self.calls = PayGateHandler(context)
-        self.management = self._managing(random_bytes)
-        self.reports = Reports(self.management, statistics, config.kept)
+        self.uploads = Uploads(database, store, lambda: os.urandom(16).hex(), self._are_files_apart)
+        self.files = self._selling(store)
+        self.unpaid_limit = UnpaidLimit(settings.request_limits.unpaid, self.clients)
+        self.api_limits = ApiLimits(settings.request_limits)
+        self.calls = PayGateHandler(self._calling(pages))
+        self.management = self._managing()
+        self.reports = Reports(self.management, statistics, settings.kept)
         self.lists = OwnerLists(self.management, OwnerRows(database))
         self.feed = OwnerFeed(self.lists)
         self.transfers = self._transferring()
-        self.unsigned_payments = UnsignedPayments(self.gates, self.token_accounts, random_bytes)
+        self.unsigned_payments = UnsignedPayments(self.gates, self.token_accounts, os.urandom)
         self._recovery = PurchaseRecovery(self.buying)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -208,7 +162,7 @@ class Gateway:
         self.api_limits.allow(limits)
 
     def _sharing(self) -> LivingNodes:
-        ring = self.config.sealing.ring
+        ring = self.keys.sealing.ring
         return LivingNodes(
             self._database,
             PROCESS_MARK,
@@ -216,7 +170,7 @@ class Gateway:
             leave_behind=_left_behind,
             begin_anew=self._begin_anew,
             keys=(ring.current, *(name for name in ring.keys if name != ring.current)),
-            seal_by=self.config.seal_by,
+            seal_by=self.keys.seal_by,
         )
 
     def _buying(self) -> PurchaseService:
@@ -225,42 +179,70 @@ class Gateway:
             hub=self._hub,
             supported=self.supported,
             evidence=self.evidence,
-            cap=self.config.exposure_cap,
+            cap=self.settings.exposure,
             clock_ms=clock_ms,
             new_id=lambda: "pur_" + new_request_id(),
-            gateway_url=self.config.public_url,
-            status_url=self.config.hub_url,
+            gateway_url=self.settings.public_url.text,
+            status_url=self.settings.hub_public_url,
         )
         return PurchaseService(PurchaseDecisions(parts), self.shown_payments)
 
-    def _managing(self, random_bytes: Callable[[int], bytes]) -> Management:
+    def _managing(self) -> Management:
         return Management(
             store=self.paygates,
             gates=self.gates,
-            ownership=Ownership(self.auth, self.config.anonymous, self.paygates.has_management),
+            ownership=Ownership(self.auth, self.settings.anonymous_paygates, self.paygates.has_management),
             resolver=self.resolver,
             traffic=self.traffic,
             supported=self.supported,
             evidence=self.evidence,
             token_accounts=self.token_accounts,
             target_probe=TargetProbe(self._forwarder),
-            random_bytes=random_bytes,
-            default_network=self.config.default_network,
-            default_payment_address=self.config.default_payment_address,
-            min_price_micro=self.config.min_price_micro,
-            clients=self.config.clients,
+            random_bytes=os.urandom,
+            default_network=self.default_network,
+            default_payment_address=self.settings.default_payment_address,
+            min_price_micro=self.settings.min_price_micro,
+            clients=self.clients,
         )
 
     def _transferring(self) -> DirectTransfers:
         requests = TransferRequests(
-            supported=self.supported, token_accounts=self.token_accounts, public_url=self.config.public_url
+            supported=self.supported, token_accounts=self.token_accounts, public_url=self.settings.public_url.text
         )
         return DirectTransfers(
             requests=requests,
             hub=self._hub,
-            hub_url=self.config.hub_url,
-            profile=self.config.profile,
+            hub_url=self.settings.hub_public_url,
+            profile=self.settings.challenge_profile,
             foreign=ForeignTransfers(self._hub, self.supported, self.evidence, clock_ms),
+        )
+
+    def _calling(self, pages: Pages) -> GatewayContext:
+        return GatewayContext(
+            gates=self.gates,
+            purchases=self.purchases,
+            buying=self.buying,
+            forwarder=self._forwarder,
+            files=self.files,
+            traffic=self.traffic,
+            auth=self.auth,
+            payments=self.payments,
+            limit=self.unpaid_limit,
+            pages=pages,
+            token_keys=self.keys.tokens,
+            profile=self.settings.challenge_profile,
+            body_limit_bytes=self.settings.call_body_size_bytes,
+            random_bytes=os.urandom,
+        )
+
+    def _selling(self, store: FileStore) -> Files:
+        return Files(
+            database=self._database,
+            store=store,
+            keys=self.keys.tokens,
+            public_url=self.settings.public_url.text,
+            lifetime_seconds=self.settings.files.link_lifetime_seconds,
+            clock_ms=clock_ms,
         )
 
     @property
@@ -278,7 +260,7 @@ class Gateway:
             if (key := key_of_change(slug)) is None:
                 self.gates.forget(slug)
             else:
-                self.config.end_tokens(key)
+                self.keys.end_tokens(key)
 
     async def _are_files_apart(self) -> bool:
         """Tell whether another gateway would sell what is on this one's disk. Raises: StorageError."""
@@ -334,7 +316,7 @@ class Gateway:
             self._tell_of_hub(str(error))
             return
         if self._hub_told:
-            _LOG.info("hub_answers_again", hub=self.config.hub_url)
+            _LOG.info("hub_answers_again", hub=self.settings.hub_public_url)
             self._hub_told.clear()
         if supported != self._supported:
             self._supported = supported
@@ -349,7 +331,7 @@ class Gateway:
         now = time.monotonic()
         if now >= self._hub_told.get(reason, -_TELL_SECONDS) + _TELL_SECONDS:
             self._hub_told[reason] = now
-            _LOG.warning("hub_unreachable", hub=self.config.hub_url, error=reason)
+            _LOG.warning("hub_unreachable", hub=self.settings.hub_public_url, error=reason)
 
     async def _keep_fresh(self) -> None:
         while True:
@@ -382,7 +364,7 @@ class Gateway:
         should know all the same.
         """
         database, problems = await asyncio.gather(self._has_database(), self._problems_of_hub())
-        lost = {"encryptionKeys": False} if self.config.has_lost_gates else {}
+        lost = {"encryptionKeys": False} if self.keys.has_lost_gates else {}
         return {"database": database, "hub": problems is not None, **lost}, problems or []
 
     async def _has_database(self) -> bool:
@@ -426,17 +408,6 @@ def _left_behind(mark: str) -> Steps[int]:
     count = yield from interrupt_calls(clock_ms(), mark)
     yield from cut_all_uploads(mark)
     return count
-
-
-def _files(config: GatewayConfig, database: Database, store: FileStore) -> Files:
-    return Files(
-        database=database,
-        store=store,
-        keys=config.token_keys,
-        public_url=config.public_url,
-        lifetime_seconds=config.link_lifetime_seconds,
-        clock_ms=clock_ms,
-    )
 
 
 async def _two_events() -> AsyncIterator[bytes]:
@@ -483,14 +454,16 @@ def create_app(
         readyz,
         *auth_routes(gateway.auth),
         *paygate_routes(gateway.management, gateway.uploads),
-        *credit_routes(Balances(gateway.purchases, gateway.config.token_keys), gateway.payments, gateway.auth),
+        *credit_routes(Balances(gateway.purchases, gateway.keys.tokens), gateway.payments, gateway.auth),
         *stats_routes(gateway.reports),
         *owner_list_routes(gateway.lists, gateway.feed),
         *transfer_routes(gateway.transfers),
         *unsigned_payment_routes(gateway.unsigned_payments),
         *more,
     ]
-    described = description_routes("Tollkeeper gateway", gateway.config.public_url, handlers, CALLS, trying=trying)
+    described = description_routes(
+        "Tollkeeper gateway", gateway.settings.public_url.text, handlers, CALLS, trying=trying
+    )
     management = Handlers(
         route_handlers=[download, *beside, *described, *handlers],
         exception_handlers={Exception: refused},
@@ -498,5 +471,4 @@ def create_app(
         logging_config=None,
     )
 
-    config = gateway.config
-    return Shell(LimitedApi(management, gateway.api_limits, config.clients, gateway.auth))
+    return Shell(LimitedApi(management, gateway.api_limits, gateway.clients, gateway.auth))

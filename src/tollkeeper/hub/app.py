@@ -14,7 +14,7 @@ from litestar import Response
 
 from tollkeeper.api import Shell, clock_ms, ok, refused
 from tollkeeper.auth import auth_routes
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.api.bodies import StatusBody
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.client_addresses import ClientAddresses

@@ -16,6 +16,7 @@ from tollkeeper.core.configuration import AnonymousPaygates, LogFormat, LogLevel
 from tollkeeper.core.evm.encoding import checksum_address, keccak256
 from tollkeeper.core.keys.keyring import Secret
 from tollkeeper.core.keys.sealing import KeyRing
+from tollkeeper.core.limits import DEFAULT_EXPOSURE
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygates.challenge import Profile
 from tollkeeper.sandbox.evm.node import EvmNode
@@ -31,11 +32,11 @@ from tollkeeper.sandbox.wallets import (
     fee_payers_of,
 )
 from tollkeeper.serving import StartError
-from tollkeeper.serving.composition import HUB_PREFIX, compose
+from tollkeeper.serving.composition import compose
 from tollkeeper.serving.http.server import HttpServer, listen
 from tollkeeper.settings.model import (
+    HUB_PREFIX,
     DepthSettings,
-    ExposureCaps,
     FileSettings,
     GasCaps,
     NetworkSettings,
@@ -198,7 +199,7 @@ def sandbox_settings(
         anonymous_paygates=AnonymousPaygates.MANAGE,
         allow_private_targets=True,
         challenge_profile=Profile.SUPERSET,
-        exposure=ExposureCaps(),
+        exposure=DEFAULT_EXPOSURE,
         trusted_proxies=(),
         trusted_issuers=(),
         cors_origins=(),

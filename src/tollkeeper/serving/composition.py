@@ -18,6 +18,7 @@ from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.http.client_addresses import ClientAddresses
 from tollkeeper.core.http.signatures import Algorithm, Parameters, SigningKey, content_digest, sign
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
+from tollkeeper.gateway.encryption_keys import EncryptionKeys
 from tollkeeper.gateway.facilitator.client import HubClient, Transport
 from tollkeeper.gateway.facilitator.transports import AsgiTransport, HttpTransport
 from tollkeeper.hub.api.gateway_signature import COVERED, GATEWAY_IN_PROCESS, LABEL, authority_of
@@ -33,16 +34,14 @@ from tollkeeper.serving.http.asgi import Application
 from tollkeeper.serving.http.origins import OriginGuard
 from tollkeeper.serving.http.paced_starts import PacedStarts
 from tollkeeper.serving.http.traces import Spans, TracedHub
-from tollkeeper.serving.keys.encryption_keys import EncryptionKeys
 from tollkeeper.serving.keys.files import KeyFiles
 from tollkeeper.serving.keys.trusted_gateways import GatewayKeys
 from tollkeeper.serving.metrics.metrics import Measured, serving_metrics
 from tollkeeper.serving.metrics.operator_page import OperatorPage
 from tollkeeper.serving.nodes import chain_of, config_of
 from tollkeeper.serving.own_database import open_own_database
-from tollkeeper.settings.model import Role, Settings
+from tollkeeper.settings.model import HUB_PREFIX, Role, Settings
 from tollkeeper.storage.engine.nodes import require_same_clock, require_sealing_key
-from tollkeeper.storage.ledger.purchases import Exposure, TrustCaps
 from tollkeeper.storage.urls import server_of
 from tollkeeper.web.assets import Assets
 
@@ -61,7 +60,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-HUB_PREFIX: Final = "/hub"
 # A node that does not answer must not hold up a start: the networks are opened in the background then.
 _HUB_LIFE_SECONDS: Final = 10.0  # a hub that says nothing for so long is dead, on a database that others may use
 _NODES_WAIT_SECONDS: Final = 2.0
@@ -230,7 +228,7 @@ async def _open_gateway(
     transport: Transport,
     assets: Assets,
 ) -> Gateway:
-    from tollkeeper.gateway.app import Gateway, GatewayConfig
+    from tollkeeper.gateway.app import Gateway
     from tollkeeper.serving.admin.commands import commands_of
     from tollkeeper.web.paywall import Paywall
 
@@ -240,47 +238,21 @@ async def _open_gateway(
     if server_of(settings.database_url) is not None:
         await require_sealing_key(database, keys.sealing.ring.keys)  # before anything is changed by a wrong ring
     await keys.open(database)
-    config = GatewayConfig(
-        public_url=settings.public_url.text,
-        default_network=_given(settings.default_network).name,
-        default_payment_address=settings.default_payment_address,
-        anonymous=settings.anonymous_paygates,
-        allow_private_targets=settings.allow_private_targets,
-        sealing=keys.sealing,
-        token_keys=keys.tokens,
-        has_lost_gates=keys.has_lost_gates,
-        seal_by=keys.seal_by,
-        end_tokens=keys.end_tokens,
-        profile=settings.challenge_profile,
-        hub_url=_given(settings.hub_url) if settings.role is Role.GATEWAY else settings.public_url.text + HUB_PREFIX,
-        exposure_cap=TrustCaps(
-            Exposure(settings.exposure.payments, settings.exposure.value_micro),
-            Exposure(settings.exposure.gate_payments, settings.exposure.gate_value_micro),
-        ),
-        link_lifetime_seconds=settings.files.link_lifetime_seconds,
-        kept=settings.kept,
-        limits=settings.request_limits,
-        body_limit_bytes=settings.call_body_size_bytes,
-        clients=ClientAddresses(settings.trusted_proxies),
-        proves_payments=settings.role is Role.GATEWAY,
-        min_price_micro=settings.min_price_micro,
-    )
-    place = _given(settings.hub_url) if settings.role is Role.GATEWAY else ""
-    hub = HubClient(transport, settle_request_signer(_given(settings.auth_keys), config.hub_url), place)
+    signer = settle_request_signer(_given(settings.auth_keys), settings.hub_public_url)
+    hub = HubClient(transport, signer, settings.hub_url or "")
     # In `serve` the hub, which is ours, looks at the chain; it is asked how far a payment is. What a wallet has is not.
-    proves = settings.role is Role.GATEWAY
     chains = {
         one.network.name: chain_of(one, settings)
         for one in settings.networks.values()
-        if one.rpc_urls and (proves or FAMILIES[one.network.family].asset.has_accounts)
+        if one.rpc_urls and (settings.role is Role.GATEWAY or FAMILIES[one.network.family].asset.has_accounts)
     }
     gateway = Gateway(
-        config,
+        settings,
+        keys,
         database,
         auth,
         hub,
         store=file_store(settings.files),
-        random_bytes=os.urandom,
         pages=Paywall(settings.public_url.text, assets),
         chains=chains,
     )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tollkeeper.chains.rpc import Rpc, RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
+from tollkeeper.chains.rpc import Rpc
 from tollkeeper.core.configuration import parse_network
 from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.core.families import FAMILIES

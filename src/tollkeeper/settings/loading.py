@@ -16,8 +16,11 @@ from tollkeeper.core.http.timeouts import Patience
 from tollkeeper.core.keys.keyring import Secret, parse_key_ring, parse_private_keys
 from tollkeeper.core.limits import (
     CALL_BODY_SIZE_BYTES,
+    DEFAULT_EXPOSURE,
     REQUEST_LOG_DAYS,
     STATISTICS_DAYS,
+    Exposure,
+    TrustCaps,
 )
 from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
 from tollkeeper.core.paygates.challenge import Profile
@@ -26,7 +29,6 @@ from tollkeeper.core.solana.base58 import parse_key
 from tollkeeper.core.wallets import parse_wallet
 from tollkeeper.settings.model import (
     DepthSettings,
-    ExposureCaps,
     FileSettings,
     GasCaps,
     NetworkSettings,
@@ -194,11 +196,11 @@ def _confirm_nodes(sources: Sources, networks: Mapping[str, NetworkSettings]) ->
     return needed
 
 
-def _exposure(sources: Sources) -> ExposureCaps:
-    default = ExposureCaps()
-    payments = sources.take("assume_valid_max_payments", text_of.whole_number(1, 10**6), default.payments)
+def _exposure(sources: Sources) -> TrustCaps:
+    default = DEFAULT_EXPOSURE.payer
+    payments = sources.take("assume_valid_max_payments", text_of.whole_number(1, 10**6), default.purchases)
     value_micro = sources.take("assume_valid_max_value", text_of.parse_usdc_micro, default.value_micro)
-    return ExposureCaps(payments, value_micro, 10 * payments, 10 * value_micro)
+    return TrustCaps(Exposure(payments, value_micro), Exposure(10 * payments, 10 * value_micro))
 
 
 def _gas(sources: Sources) -> GasCaps:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tollkeeper.core.http.rate_limits import RequestLimits
 from tollkeeper.core.http.timeouts import Patience
-from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, DOWNLOAD_LIFETIME_SECONDS
+from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, DOWNLOAD_LIFETIME_SECONDS, TrustCaps
 from tollkeeper.core.paygates.statistics import Kept
 from tollkeeper.core.settlement.states import Depths
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from tollkeeper.core.paygates.challenge import Profile
 
 Peers: TypeAlias = IPv4Network | IPv6Network
+
+
+HUB_PREFIX: Final = "/hub"  # where `serve` has its hub
 
 
 class Role(StrEnum):
@@ -90,19 +93,6 @@ class DepthSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ExposureCaps:
-    """Caps on the debt of one payer, and of all payers of one gate, under `assumeValid` (contract 4.4).
-
-    In payments, and in micro-units. A gate has many payers: all of them may owe ten times what one may.
-    """
-
-    payments: int = 20
-    value_micro: int = 20_000_000
-    gate_payments: int = 200
-    gate_value_micro: int = 200_000_000
-
-
-@dataclass(frozen=True, slots=True)
 class FileSettings:
     """Place for the contents of file PayGates, the space to leave free there (a directory), a link's lifetime."""
 
@@ -129,7 +119,7 @@ class Settings:
     anonymous_paygates: AnonymousPaygates
     allow_private_targets: bool
     challenge_profile: Profile
-    exposure: ExposureCaps
+    exposure: TrustCaps
     trusted_proxies: tuple[Peers, ...]
     trusted_issuers: tuple[str, ...]
     cors_origins: tuple[str, ...]
@@ -154,3 +144,8 @@ class Settings:
     patience: Patience = field(default_factory=Patience)
     kept: Kept = field(default_factory=Kept)
     call_body_size_bytes: int = CALL_BODY_SIZE_BYTES
+
+    @property
+    def hub_public_url(self) -> str:
+        """Public URL of the gateway's hub, where buyers are told to follow a payment."""
+        return self.hub_url or self.public_url.text + HUB_PREFIX

@@ -60,7 +60,7 @@ def home_routes(gateway: Gateway, assets: Assets, app_url: str | None) -> list[H
 
 async def _tried(gateway: Gateway) -> dict[str, object] | None:
     """Return a PayGate that nobody owns, to try: the first one that was made, which in a sandbox is its own."""
-    if gateway.config.anonymous is not AnonymousPaygates.MANAGE:
+    if gateway.settings.anonymous_paygates is not AnonymousPaygates.MANAGE:
         return None
     total = (await gateway.management.page(None, 1, 0))["pagination"].total_count
     if not total:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tollkeeper.chains.evm.blocks import Block, read_block, word_of
 from tollkeeper.chains.evm.logs import RANGE_BLOCKS
 from tollkeeper.chains.evm.receipts import counted, hash_of_block, quantity, require_shown, transactions_of_block
-from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.chains.replies import RpcError, RpcUnavailable
 from tollkeeper.core.evm import encoding as evm
 from tollkeeper.core.evm.signed_transactions import SignedTransaction, signed_by
 from tollkeeper.core.purchases import AuthorizationStanding as PaymentStanding
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from tollkeeper.chains.evm.logs import LogRange
-    from tollkeeper.chains.rpc import Answer, Call
+    from tollkeeper.chains.replies import Answer
+    from tollkeeper.chains.rpc import Call
     from tollkeeper.core.json_types import JsonObject
 
 # So many ranges of blocks are asked for at most, however long ago it may have been: of Base, three months, where nodes

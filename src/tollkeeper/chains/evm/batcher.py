@@ -14,7 +14,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.chains.rpc import Answer, Call, RpcUnavailable
+from tollkeeper.chains.replies import Answer, RpcUnavailable
+from tollkeeper.chains.rpc import Call
 from tollkeeper.core.evm.batches import MULTICALL_ADDRESS, MULTICALL_CODE_HASH, Via, create2_address
 from tollkeeper.core.evm.encoding import keccak256
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tollkeeper.chains.evm.receipts import counted, hash_of_block, quantity
-from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.chains.replies import RpcError, RpcUnavailable
 
 if TYPE_CHECKING:
-    from tollkeeper.chains.rpc import Answer
+    from tollkeeper.chains.replies import Answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.chains.evm.blocks import data_of
-from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.chains.replies import RpcError, RpcUnavailable
 from tollkeeper.core.evm import encoding as evm
 from tollkeeper.core.evm.counterfactual import acceptance_answer
 
 if TYPE_CHECKING:
-    from tollkeeper.chains.rpc import Answer
+    from tollkeeper.chains.replies import Answer
 
 _ERROR_SELECTOR: Final = bytes.fromhex("08c379a0")
 # How nodes name an execution that ended without a revert (go-ethereum's and anvil's words). A contract wallet can bring

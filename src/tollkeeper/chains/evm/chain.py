@@ -24,7 +24,8 @@ from tollkeeper.chains.evm.reader import EvmReader
 from tollkeeper.chains.evm.receipts import counted, hash_of_block, quantity
 from tollkeeper.chains.nodes import NOT_PREPARED
 from tollkeeper.chains.quorum import NodeQuorum, QuorumReader
-from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcError, RpcUnavailable
+from tollkeeper.chains.replies import Answer, RpcError, RpcUnavailable
+from tollkeeper.chains.rpc import Call, Rpc
 from tollkeeper.chains.sightings import Expected, Sighting, Submission, Verdict
 from tollkeeper.chains.watcher import Rebroadcast, SightingWatcher
 from tollkeeper.core.evm import encoding as evm

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from tollkeeper.chains.replies import RefusedByStatus
-from tollkeeper.chains.rpc import Answer, Call, RpcError, RpcUnavailable, is_limit
+from tollkeeper.chains.replies import Answer, RefusedByStatus, RpcError, RpcUnavailable, is_limit
+from tollkeeper.chains.rpc import Call
 from tollkeeper.core.evm.receipt_logs import Log
 
 if TYPE_CHECKING:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.evm.receipts import quantity
-from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.chains.replies import RpcError, RpcUnavailable
 from tollkeeper.core.evm.signed_transactions import USUAL_TIP_WEI, bounded_tip
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from tollkeeper.chains.rpc import Answer, Call
+    from tollkeeper.chains.replies import Answer
+    from tollkeeper.chains.rpc import Call
 
 _LIFETIME_SECONDS: Final = 2.0
 _BLOCKS: Final = 20

@@ -11,8 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.chains.evm.receipts import counted
-from tollkeeper.chains.replies import RefusedByStatus
-from tollkeeper.chains.rpc import RpcUnavailable, is_limit
+from tollkeeper.chains.replies import RefusedByStatus, RpcUnavailable, is_limit
 from tollkeeper.chains.sightings import Expected, Verdict, require_agreement
 from tollkeeper.core.evm.encoding import AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC
 from tollkeeper.core.evm.receipt_logs import Log, Transfer, shows_transfer, topic_of
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tollkeeper.chains.evm.chain import EvmChain
-    from tollkeeper.chains.rpc import Answer
+    from tollkeeper.chains.replies import Answer
 
 BLOCKS_AT_ONCE: Final = 2_000
 _ADDRESSES_AT_ONCE: Final = 100

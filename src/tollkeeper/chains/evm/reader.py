@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from tollkeeper.chains.evm.logs import LogRange
-    from tollkeeper.chains.rpc import Answer, Call
+    from tollkeeper.chains.replies import Answer
+    from tollkeeper.chains.rpc import Call
     from tollkeeper.chains.sightings import Expected, Sighting
 
 

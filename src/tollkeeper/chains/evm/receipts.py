@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import structlog
 
 from tollkeeper.chains.evm.logs import BlockLogs, read_log
-from tollkeeper.chains.rpc import Answer, Call, RpcError, RpcUnavailable
+from tollkeeper.chains.replies import Answer, RpcError, RpcUnavailable
+from tollkeeper.chains.rpc import Call
 from tollkeeper.chains.sightings import NOTHING_SEEN, Expected, Sighting, Verdict
 from tollkeeper.core.evm.receipt_logs import shows_transfer
 

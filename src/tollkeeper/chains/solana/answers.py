@@ -10,7 +10,7 @@ import binascii
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.chains.replies import RpcError, RpcUnavailable
 from tollkeeper.chains.sightings import NOTHING_SEEN, Sighting, Verdict
 from tollkeeper.core.solana.base58 import decode_key, encode_key
 from tollkeeper.core.solana.programs import TokenAccount, read_token_account
@@ -18,7 +18,7 @@ from tollkeeper.core.solana.programs import TokenAccount, read_token_account
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from tollkeeper.chains.rpc import Answer
+    from tollkeeper.chains.replies import Answer
 
 # Slots, heights, times and lamports all lie far below.
 _NUMBERS_END: Final = 2**63

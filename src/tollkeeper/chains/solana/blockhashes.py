@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.solana.answers import read_account, read_height, read_slot, read_value
 from tollkeeper.core.solana.base58 import encode_key
 from tollkeeper.core.solana.programs import RECENT_BLOCKHASHES_SYSVAR, read_recent_blockhashes
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tollkeeper.chains.nodes import Node
-    from tollkeeper.chains.rpc import Answer, Call, Rpc
+    from tollkeeper.chains.replies import Answer
+    from tollkeeper.chains.rpc import Call, Rpc
 
 BLOCKHASH_LIFETIME_BLOCKS: Final = 150
 # By so much a node that names the height may lag behind the one that simulated: providers spread calls over several.

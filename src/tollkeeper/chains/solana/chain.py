@@ -13,7 +13,8 @@ import structlog
 
 from tollkeeper.chains.nodes import NOT_PREPARED
 from tollkeeper.chains.quorum import NodeQuorum, QuorumReader
-from tollkeeper.chains.rpc import Answer, Call, Rpc, RpcUnavailable
+from tollkeeper.chains.replies import Answer, RpcUnavailable
+from tollkeeper.chains.rpc import Call, Rpc
 from tollkeeper.chains.solana.answers import (
     number_or_none,
     read_account,

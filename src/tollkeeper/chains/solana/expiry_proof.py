@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tollkeeper.chains.quorum import NodeQuorum
-    from tollkeeper.chains.rpc import Answer, Call
+    from tollkeeper.chains.replies import Answer
+    from tollkeeper.chains.rpc import Call
     from tollkeeper.chains.solana.reader import SolanaReader
 
 # Twice as many as a cluster has: what is looked for in too many slots is found all the same.

@@ -12,13 +12,14 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.chains.replies import RpcError, RpcUnavailable
 from tollkeeper.chains.solana.answers import FINAL, number_or_none, read_list, read_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tollkeeper.chains.rpc import Answer, Call
+    from tollkeeper.chains.replies import Answer
+    from tollkeeper.chains.rpc import Call
     from tollkeeper.chains.solana.reader import SolanaReader
 
 _SLOTS_AT_ONCE: Final = 5_000

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import Verdict
 from tollkeeper.chains.solana.answers import FINAL, read_height, read_list, read_sighting, read_token, read_value
 from tollkeeper.chains.solana.history import require_recent

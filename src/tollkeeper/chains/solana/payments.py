@@ -11,7 +11,7 @@ import asyncio
 import base64
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.chains.replies import RpcError, RpcUnavailable
 from tollkeeper.chains.sightings import Verdict, require_agreement
 from tollkeeper.chains.solana.answers import read_number
 from tollkeeper.core.api.errors import ApiError

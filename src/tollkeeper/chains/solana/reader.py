@@ -12,7 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.chains.nodes import Node
-from tollkeeper.chains.rpc import Answer, Call, RpcError, RpcUnavailable
+from tollkeeper.chains.replies import Answer, RpcError, RpcUnavailable
+from tollkeeper.chains.rpc import Call
 from tollkeeper.chains.solana.answers import (
     FINAL,
     read_accounts,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.chains.rpc import RpcError, RpcUnavailable
+from tollkeeper.chains.replies import RpcError, RpcUnavailable
 from tollkeeper.chains.sightings import Submission, Verdict
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import structlog
 
 from tollkeeper.chains.evm import payments
 from tollkeeper.chains.evm.chain import EvmChain
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.solana import payments as solana_payments
 from tollkeeper.chains.solana.chain import SolanaChain
 from tollkeeper.core.x402.verification import BEFORE_SENDING

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import structlog
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.solana.programs import Holder, NoWallet
 

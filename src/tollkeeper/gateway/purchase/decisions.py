@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.limits import WITHOUT_LIMIT, TrustCaps
 from tollkeeper.core.purchases import FIRST_LOOK_MS, NOT_ATTEMPTED, SETTLEMENT_FAILED, PurchaseState
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.gateway.facilitator.client import HubUnreachableError, SettleMeaning, unavailable, unheard
 from tollkeeper.gateway.purchase.monitor import failure_looked_at_ms, key_of
 from tollkeeper.gateway.purchase.refusals import Refusals, not_settled
-from tollkeeper.storage.ledger.purchases import WITHOUT_LIMIT, Exposure, TrustCaps
 
 if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonObject
@@ -119,7 +119,6 @@ class PendingPurchases:
 
 _LOG = structlog.get_logger("tollkeeper.gateway.purchase.decisions")
 # What one payer may owe on trust (`assumeValid: true`) unless the settings say otherwise.
-DEFAULT_EXPOSURE: Final = TrustCaps(Exposure(20, 20_000_000), Exposure(200, 200_000_000))
 
 
 class PurchaseDecisions:

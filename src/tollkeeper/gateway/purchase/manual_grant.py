@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import NETWORKS
@@ -20,7 +20,7 @@ from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.gateway.evidence.nodes import payments_of
 from tollkeeper.gateway.evidence.token_accounts import AccountChain
-from tollkeeper.storage.ledger.purchases import Paid
+from tollkeeper.storage.ledger.first_purchase import Paid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -30,10 +30,11 @@ from tollkeeper.storage.ledger.purchase_rows import Look
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tollkeeper.core.limits import TrustCaps
     from tollkeeper.gateway.evidence.nodes import EvidenceNodes
     from tollkeeper.gateway.facilitator.client import HubClient, SettleAnswer, Supported
     from tollkeeper.storage.ledger.purchase_rows import Purchase
-    from tollkeeper.storage.ledger.purchases import Purchases, TrustCaps
+    from tollkeeper.storage.ledger.purchases import Purchases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.networks import NETWORKS, Family
 from tollkeeper.core.payment_offers import require_valid_now

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS

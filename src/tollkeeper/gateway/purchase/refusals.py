@@ -13,7 +13,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code, failed_check, payment_error
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import NETWORKS

@@ -23,8 +23,9 @@ from tollkeeper.gateway.evidence.port import ExpectedTransfer
 from tollkeeper.gateway.facilitator.client import SettleMeaning
 from tollkeeper.gateway.purchase.monitor import key_of
 from tollkeeper.gateway.purchase.payer_proofs import PayerProofs
+from tollkeeper.storage.ledger.first_purchase import Paid
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult
-from tollkeeper.storage.ledger.purchases import ClaimResult, Paid
+from tollkeeper.storage.ledger.purchases import ClaimResult
 
 if TYPE_CHECKING:
     from tollkeeper.core.payment_offers import PresentedPayment

@@ -13,7 +13,7 @@ import structlog
 from litestar import Response
 
 from tollkeeper.api import HttpRequest, json_body, ok, string_field
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code, invalid
 from tollkeeper.core.networks import Family, normalise
 from tollkeeper.core.solana.paying import TransferTerms, unsigned_payment

@@ -34,7 +34,7 @@ import structlog
 from litestar import Response
 
 from tollkeeper.api import HttpRequest, clock_ms, iso, json_body, ok, string_field
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code, invalid, missing, payment_error
 from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.http.prefer_header import preferred_wait_seconds

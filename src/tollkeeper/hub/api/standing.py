@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import envelope, read_body, receive_chunks, send_answer
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code, invalid, missing
 from tollkeeper.core.networks import Family, normalise
 from tollkeeper.core.solana.base58 import decode_key

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.evm.counterfactual import is_wrapped
 from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.core.x402.verification import (

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import structlog
 
 from tollkeeper.chains.evm.batcher import NO_CODE, Carrier, allowed_carriers, code_hash, find_carrier, read_codes
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.evm.batches import (
     MULTICALL_ADDRESS,
     MULTICALL_CODE_HASH,

@@ -21,7 +21,8 @@ from tollkeeper.chains.evm.batcher import (
 )
 from tollkeeper.chains.evm.market import TIP_CALLS, read_tips
 from tollkeeper.chains.evm.receipts import quantity
-from tollkeeper.chains.rpc import Rpc, RpcError, RpcUnavailable
+from tollkeeper.chains.replies import RpcError, RpcUnavailable
+from tollkeeper.chains.rpc import Rpc
 from tollkeeper.core.evm.batches import DEPLOYER_ADDRESS, DEPLOYER_CODE_HASH
 from tollkeeper.core.evm.encoding import Transaction, checksum_address, keccak256, rlp_encode
 from tollkeeper.core.evm.signed_transactions import bounded_tip

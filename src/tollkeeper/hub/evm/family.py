@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import FAILURES, Expected, Verdict
 from tollkeeper.core.evm.signed_transactions import asks_for
 from tollkeeper.core.x402.verification import Reason, chain_checks, signature_check, time_checks

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.settlement.states import EXPIRY_MARGIN_SECONDS
 from tollkeeper.hub.evm.findings import OVERDUE_SECONDS, valid_before
 from tollkeeper.hub.evm.nonce_lanes import LaneKeeper

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import Expected
 from tollkeeper.core.settlement.states import State
 from tollkeeper.hub.settlement.orders import AccountT, AccountT_contra, PayloadT

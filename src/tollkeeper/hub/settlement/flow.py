@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeAlias
 import structlog
 
 from tollkeeper.api import new_request_id
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.settlement.states import State
 from tollkeeper.core.x402.verification import Reason

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Generic
 
 import structlog
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import FAILURES, Sighting, Submission, Verdict
 from tollkeeper.core.settlement.states import Proof, State
 from tollkeeper.core.x402.verification import Reason

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import structlog
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import Submission, Verdict
 from tollkeeper.core.settlement.states import State
 from tollkeeper.hub.settlement.family import PoolView, ProvenTransition, TermsT, Unexplained

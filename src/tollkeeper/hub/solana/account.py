@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.solana.expiry_proof import standing_of
 from tollkeeper.core.solana.rules import (
     FEE_PAYER_WITHOUT_MONEY,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import Verdict
 from tollkeeper.chains.solana.blockhashes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
 from tollkeeper.chains.solana.payment_lookup import holding, is_named

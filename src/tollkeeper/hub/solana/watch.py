@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import Verdict
 from tollkeeper.chains.solana.history import has_every_block, no_status_of
 from tollkeeper.chains.solana.reader import STATUSES_MAX

@@ -14,9 +14,9 @@ from tollkeeper.storage.ledger.purchases import Purchases
 
 if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonObject
+    from tollkeeper.gateway.encryption_keys import EncryptionKeys
     from tollkeeper.gateway.evidence.nodes import AnyChain
     from tollkeeper.serving.admin.socket import Carry
-    from tollkeeper.serving.keys.encryption_keys import EncryptionKeys
     from tollkeeper.settings.model import Settings
     from tollkeeper.storage.engine.database import Database
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.serving import StartError
 from tollkeeper.storage.engine.private_files import make_private_directory

@@ -64,7 +64,7 @@ def inspect_books(settings: Settings) -> list[Difference]:
 def _inspect(settings: Settings, is_over: Callable[[], bool] | None = None) -> tuple[Found, frozenset[str]]:
     """The same with the sales that break one, and those that are held. `is_over` as of `open_snapshot`."""
     cap = settings.exposure
-    bounds = Bounds(cap.payments, cap.value_micro, cap.gate_payments, cap.gate_value_micro)
+    bounds = Bounds(cap.payer.purchases, cap.payer.value_micro, cap.gate.purchases, cap.gate.value_micro)
     with open_snapshot(settings.database_url, is_over) as snapshot:
         found = inspect(snapshot, clock_ms(), bounds, is_shared=settings.role is Role.SERVE)
         if settings.role is not Role.HUB:

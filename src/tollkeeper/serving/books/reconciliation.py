@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from prometheus_client import CollectorRegistry, Counter
 
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import Expected, Verdict, require_agreement
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.settlement.reconciliation import BookedPayment, Difference, compare

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import clock_ms
-from tollkeeper.chains.rpc import RpcUnavailable
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.serving.nodes import chain_of, config_of
 from tollkeeper.settings.model import Role, SettingProblem

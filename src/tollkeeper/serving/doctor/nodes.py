@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.chains.rpc import Rpc, RpcError, RpcUnavailable
+from tollkeeper.chains.replies import RpcError, RpcUnavailable
+from tollkeeper.chains.rpc import Rpc
 from tollkeeper.core.evm.encoding import TRANSFER_TOPIC
 from tollkeeper.core.networks import Family
 from tollkeeper.settings.model import SettingProblem

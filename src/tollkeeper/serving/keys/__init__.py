@@ -1,4 +1,4 @@
-"""Key files, the keys of a running gateway, and the keys of gateways that a hub trusts.
+"""Key files, and the keys of gateways that a hub trusts.
 
 Promises:
 - A key file is rewritten whole: at every moment it is there as it was or as it is to be (`files`).
@@ -8,6 +8,6 @@ Promises:
 
 A key is in use, then former, then gone once nothing is sealed under it.
 
-Begin with `encryption_keys`: what seals, and what makes credit tokens and links. The rotation of a key is an
+Begin with `files`. What a running gateway seals with is `gateway.encryption_keys`. The rotation of a key is an
 operator's command, in `serving.admin.rotation`.
 """

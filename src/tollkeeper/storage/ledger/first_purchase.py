@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from tollkeeper.core.json_types import JsonObject
-from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX, TRUST_LOST_SECONDS
+from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX, TRUST_LOST_SECONDS, WITHOUT_LIMIT, Exposure, TrustCaps
 from tollkeeper.core.purchases import Claim, PurchaseState, Spend, next_look_ms
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.storage.engine.database import (
@@ -32,28 +32,6 @@ if TYPE_CHECKING:
 
 _Q: Final = load_queries("gateway.sql")
 _NO_CREDITS: Final[JsonObject] = {"granted": 0, "remaining": 0, "token_used": False, "expires_ms": None}
-
-
-class Exposure(msgspec.Struct, frozen=True):
-    """Trusted purchases that are unconfirmed, or were not paid of late: how many, and what they are for."""
-
-    purchases: int
-    value_micro: int
-
-    def allows(self, value_micro: int, cap: Exposure) -> bool:
-        """May one more purchase of this value be trusted under `cap`?"""
-        return self.purchases < cap.purchases and self.value_micro + value_micro <= cap.value_micro
-
-
-class TrustCaps(msgspec.Struct, frozen=True):
-    """How much of a payer's, and of all payers' at one gate, may be trusted and unpaid at a time."""
-
-    payer: Exposure
-    gate: Exposure
-
-
-_ANY: Final = Exposure(purchases=2**62, value_micro=2**62)
-WITHOUT_LIMIT: Final = TrustCaps(_ANY, _ANY)
 
 
 _FAR_OFF_SECONDS: Final = 2**53  # an authorization's end is a uint256

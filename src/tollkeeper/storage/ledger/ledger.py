@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from tollkeeper.storage.ledger.call_journal import Open
     from tollkeeper.storage.ledger.purchase_rows import Purchase
 
-__all__ = ["BATCH_MAX", "HeldSpend", "Ledger"]
 
 BATCH_MAX: Final = 256  # a few milliseconds of the event loop
 _OTHERS_AT_LEAST: Final = BATCH_MAX // 4

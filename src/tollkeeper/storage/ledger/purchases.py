@@ -15,6 +15,7 @@ import msgspec
 
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.keys.sealing import SealError, place
+from tollkeeper.core.limits import TrustCaps
 from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
     FOLLOWED_MS,
@@ -31,21 +32,13 @@ from tollkeeper.storage.engine.database import (
     rows_of,
     unit_of_work,
 )
-from tollkeeper.storage.ledger.first_purchase import (
-    WITHOUT_LIMIT,
-    ClaimPurchase,
-    ClaimRow,
-    Exposure,
-    GrantPurchase,
-    Paid,
-    TrustCaps,
-    book_grant,
-)
-from tollkeeper.storage.ledger.ledger import HeldSpend, Ledger
+from tollkeeper.storage.ledger.first_purchase import ClaimPurchase, ClaimRow, GrantPurchase, Paid, book_grant
+from tollkeeper.storage.ledger.ledger import Ledger
 from tollkeeper.storage.ledger.open_calls import interrupt_calls
 from tollkeeper.storage.ledger.purchase_rows import Look, Purchase, SpendRequest, SpendResult, purchase_from
 from tollkeeper.storage.ledger.quarantine import count_again, revive, void_unpaid
 from tollkeeper.storage.ledger.spends import (
+    HeldSpend,
     RestoredOftenError,
     look_of_payer,
     restore_call,
@@ -60,18 +53,6 @@ if TYPE_CHECKING:
     from tollkeeper.core.x402.version1 import PaymentKey
     from tollkeeper.storage.engine.database import Database, Row, Steps
 
-__all__ = [
-    "WITHOUT_LIMIT",
-    "ClaimResult",
-    "Exposure",
-    "Look",
-    "Paid",
-    "Purchase",
-    "Purchases",
-    "SpendRequest",
-    "SpendResult",
-    "TrustCaps",
-]
 
 _Q = load_queries("gateway.sql")
 

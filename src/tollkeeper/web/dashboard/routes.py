@@ -95,7 +95,7 @@ class Dashboard:
     def _place(self, app_url: str) -> PagePlace:
         enabled = tuple(asset.network for asset in self._gateway.assets().values())
         assets = f"/assets/{self._assets.version}"
-        return PagePlace(app_url, assets, enabled, self._gateway.config.default_network, self._play is not None)
+        return PagePlace(app_url, assets, enabled, self._gateway.default_network, self._play is not None)
 
     async def _answer(self, visit: Visit) -> PageAnswer:
         try:
