@@ -7,5 +7,5 @@ Promises:
 - What was not looked at is said, so that silence is not taken for health.
 
 Begin with `check`; `network_check`, `default_payee`, `file_stores` and `exposure` are what it asks in turn. `init`
-fills in `template`.
+fills in the file `configuration.template`.
 """

@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 from dataclasses import dataclass
+from importlib.resources import files as resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -19,7 +20,6 @@ from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.keys.keyring import key_line, parse_private_key
 from tollkeeper.core.paygates.model import check_payment_address
 from tollkeeper.core.wallets import parse_address_of, parse_wallet, shown_address
-from tollkeeper.serving.config.template import template_of
 from tollkeeper.settings.loading import DEFAULT_PORT
 from tollkeeper.settings.model import Role
 from tollkeeper.settings.sources import FILE_NAME
@@ -162,13 +162,23 @@ def _write_new(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
+def _template(role: Role) -> str:
+    """Return the commented configuration of a part, with names in braces where its own values go.
+
+    Above each block the template says which parts read it.
+    """
+    text = resources("tollkeeper.serving.config").joinpath("configuration.template").read_text("utf-8")
+    blocks = (block.partition("\n") for block in text.split("#: ")[1:])
+    return "".join(block for parts, _, block in blocks if role in parts.split()).rstrip("\n") + "\n"
+
+
 def _configuration(choices: Choices, keys: Iterable[str], data_dir: Path) -> str:
     def line(name: str, value: str | None, example: str) -> str:
         return f'# {name} = "{example}"' if value is None else f"{name} = {json.dumps(value)}"
 
     key_files = [f'{name.replace(".", "_")}_file = "{_KEYS}/{name}"' for name in sorted(keys)]
     other = "https://pay.example.org" if choices.role is Role.HUB else choices.hub_url or "https://hub.example.org"
-    return template_of(choices.role).format(
+    return _template(choices.role).format(
         host=json.dumps(choices.host),
         port=choices.port,
         public_url=json.dumps(choices.public_url),
