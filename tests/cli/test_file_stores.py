@@ -55,11 +55,11 @@ def told_to_nobody(place: Path) -> list[str]:
     if ours == 0:  # who may do everything everywhere
         os.setresuid(65_534, 65_534, 0)
     try:
-        errors, warnings = judge_file_store(FileSettings(place, 0))
+        found = judge_file_store(FileSettings(place, 0))
     finally:
         os.setresuid(ours, ours, -1)
-    assert errors == []
-    return [found.problem for found in warnings]
+    assert found.errors == []
+    return [one.problem for one in found.warnings]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tollkeeper.settings.model import Role
 
 if TYPE_CHECKING:
     from tollkeeper.client.gateway_account import GatewayAccount
-    from tollkeeper.serving.doctor.findings import Examination
+    from tollkeeper.serving.config.findings import Findings
 
 _TARGET: Final = "see that it answers from where the gateway runs; `tollkeeper paygate update --target` names another"
 
@@ -52,16 +52,15 @@ def doctor_command(
     sys.exit(EXIT_FAILED if found.errors else 0)
 
 
-async def _examine_gate(account: GatewayAccount, link: str, found: Examination) -> None:
+async def _examine_gate(account: GatewayAccount, link: str, found: Findings) -> None:
     """Look at a gate as a buyer sees it, and let the gateway ask its target."""
     from tollkeeper.client.gate_check import offered_price, target_answer
     from tollkeeper.client.requests import RefusedError
-    from tollkeeper.settings.model import SettingProblem
 
     try:
         found.good.append(f"{link}: {await offered_price(link)}")
     except RefusedError as error:
-        found.errors.append(SettingProblem(link, str(error), "see `tollkeeper paygate show`"))
+        found.fail(link, str(error), "see `tollkeeper paygate show`")
         return
     try:
         answer = await target_answer(account, link)
@@ -71,16 +70,16 @@ async def _examine_gate(account: GatewayAccount, link: str, found: Examination) 
         if not error.code.startswith("UPSTREAM_"):
             found.unchecked.append(f"does the target of {link} answer ({error})")
             return
-        found.errors.append(SettingProblem(link, f"its target does not answer: {error}", _TARGET))
+        found.fail(link, f"its target does not answer: {error}", _TARGET)
         return
     told = f"its target answers {answer['status']}"
     if answer["status"] < HTTPStatus.BAD_REQUEST:
         found.good.append(f"{link}: {told} in {answer['durationUs'] / 1000:.0f} ms")
     else:
-        found.errors.append(SettingProblem(link, f"{told}: buyers pay for that", _TARGET))
+        found.fail(link, f"{told}: buyers pay for that", _TARGET)
 
 
-def _show(found: Examination, *, as_json: bool) -> None:
+def _show(found: Findings, *, as_json: bool) -> None:
     if as_json:
         show_json(
             {

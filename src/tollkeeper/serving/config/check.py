@@ -6,7 +6,6 @@ are, what the hub's accounts hold, and of whom new gates pay. Says what it did n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -18,6 +17,7 @@ from tollkeeper.core.wallets import shown_address
 from tollkeeper.serving.config.default_payee import judge_default_payee
 from tollkeeper.serving.config.exposure import exposures
 from tollkeeper.serving.config.file_stores import judge_file_store, shown_place, unusable
+from tollkeeper.serving.config.findings import Findings
 from tollkeeper.serving.config.network_check import check_networks
 from tollkeeper.serving.machine import machine_findings
 from tollkeeper.settings.loading import inspect_settings
@@ -37,20 +37,7 @@ _NOT_SET = "(not set)"
 BY_DOCTOR: Final = "`tollkeeper doctor` looks"
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Findings of a check. `errors` keep a process from starting, a network from being used, or gates from being saved.
-
-    `warnings` do not. `unchecked`: facts that remain for the operator to check.
-    """
-
-    values: tuple[tuple[str, str], ...]
-    errors: tuple[SettingProblem, ...]
-    warnings: tuple[SettingProblem, ...]
-    unchecked: tuple[str, ...]
-
-
-def check_configuration(role: Role, config: Path | None, *, asks: bool = True) -> Report:
+def check_configuration(role: Role, config: Path | None, *, asks: bool = True) -> Findings:
     """Everything there is to say about a configuration. `asks`: nodes, and a bucket; else nothing leaves this machine.
 
     Raises: SettingsError where the configuration's file cannot be read at all.
@@ -59,22 +46,17 @@ def check_configuration(role: Role, config: Path | None, *, asks: bool = True) -
     return check_settings(settings, wrong, asks=asks)
 
 
-def check_settings(settings: Settings, wrong: Sequence[SettingProblem] = (), *, asks: bool = True) -> Report:
+def check_settings(settings: Settings, wrong: Sequence[SettingProblem] = (), *, asks: bool = True) -> Findings:
     """The same for settings that were read, with what was found `wrong` then."""
-    errors, sealed = _database_findings(settings)
-    errors, warnings, values = [*wrong, *errors], [*_warnings(settings), *sealed], describe(settings)
+    found = Findings(describe(settings), errors=[*wrong], unchecked=_unchecked(settings, asks=asks))
+    found.warnings += _warnings(settings)
+    found.add(_database_findings(settings))
     if asks:
-        networks = check_networks(settings)
-        errors, warnings, values = errors + networks.errors, warnings + networks.warnings, values + networks.values
+        found.add(check_networks(settings))
     if settings.role is not Role.HUB:
-        for broken, unwise in (
-            judge_default_payee(settings, asks=asks),
-            judge_file_store(settings.files, asks=asks),
-        ):
-            errors += broken
-            warnings += unwise
-    unchecked = _unchecked(settings, asks=asks)
-    return Report(tuple(values), tuple(errors), tuple(warnings), tuple(unchecked))
+        found.add(judge_default_payee(settings, asks=asks))
+        found.add(judge_file_store(settings.files, asks=asks))
+    return found
 
 
 def describe(settings: Settings) -> list[tuple[str, str]]:
@@ -201,22 +183,22 @@ def _ids(ring: KeyRing | None) -> str:
     return _NOT_SET if ring is None else f"{', '.join(ring.keys)} (current: {ring.current})"
 
 
-def _database_findings(settings: Settings) -> tuple[list[SettingProblem], list[SettingProblem]]:
+def _database_findings(settings: Settings) -> Findings:
     """Check the database. Nothing is read of one that lacks migrations: a start applies them."""
+    found, unknown = Findings(), 0
     try:
         is_file = server_of(settings.database_url) is None
         if is_file and (problem := unusable(sqlite_path(settings.database_url).parent)):
-            return [SettingProblem("database_url", problem)], []
-        if pending(settings.database_url) or settings.encryption_keys is None:
-            return [], []
-        with open_snapshot(settings.database_url) as snapshot:
-            _, unknown = sealed_under(snapshot, [*settings.encryption_keys.keys])
+            found.fail("database_url", problem)
+        elif not pending(settings.database_url) and settings.encryption_keys is not None:
+            with open_snapshot(settings.database_url) as snapshot:
+                _, unknown = sealed_under(snapshot, [*settings.encryption_keys.keys])
     except StorageError as error:
-        return [SettingProblem("database_url", error.message)], []
-    if not unknown:
-        return [], []
-    problem = f"{unknown} values in the database are sealed under keys that it lacks"
-    return [], [SettingProblem("encryption_keys_file", problem, "put those keys back, below the first")]
+        found.fail("database_url", error.message)
+    if unknown:
+        problem = f"{unknown} values in the database are sealed under keys that it lacks"
+        found.warn("encryption_keys_file", problem, "put those keys back, below the first")
+    return found
 
 
 def _warnings(settings: Settings) -> list[SettingProblem]:

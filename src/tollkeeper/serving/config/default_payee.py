@@ -16,6 +16,7 @@ from tollkeeper.core.paygates.fields import Recipient
 from tollkeeper.core.paygates.model import check_payment_address
 from tollkeeper.core.wallets import family_of, parse_wallet
 from tollkeeper.gateway.evidence.token_accounts import AccountChain, TokenAccounts
+from tollkeeper.serving.config.findings import Findings
 from tollkeeper.serving.nodes import chain_of
 from tollkeeper.settings.model import SettingProblem
 
@@ -28,24 +29,24 @@ _NAME: Final = "default_payment_address"
 _NOBODYS: Final = "it is nobody's who could be paid: a token, a program, or an account of this hub's"
 
 
-def judge_default_payee(settings: Settings, *, asks: bool = True) -> tuple[list[SettingProblem], list[SettingProblem]]:
-    """Return what is wrong with it, and what is unwise: errors and warnings.
-
-    `asks`: ask nodes too, which takes seconds.
-    """
-    address = settings.default_payment_address
+def judge_default_payee(settings: Settings, *, asks: bool = True) -> Findings:
+    """Return what is wrong with it, and what is unwise. `asks`: ask nodes too, which takes seconds."""
+    found, address = Findings(), settings.default_payment_address
     if address is None:
-        return [], []
+        return found
     family = family_of(address)
     own = [network for network in settings.networks.values() if network.network.family is family]
     try:
         check_payment_address(address, _any_network(own, family), _never_paid(settings))
     except ApiError:
-        return [SettingProblem(_NAME, _NOBODYS, "name a wallet of yours")], []
+        found.fail(_NAME, _NOBODYS, "name a wallet of yours")
+        return found
     if settings.networks and not own:
         problem = "no network of its kind is set, so no gate is paid to it"
-        return [], [SettingProblem(_NAME, problem, "name an address of a network that is, or set another network")]
-    return asyncio.run(_asked(address, own, settings)) if asks else ([], [])
+        found.warn(_NAME, problem, "name an address of a network that is, or set another network")
+    elif asks:
+        asyncio.run(_ask(address, own, settings, found))
+    return found
 
 
 def _any_network(own: list[NetworkSettings], family: Family) -> str:
@@ -63,10 +64,7 @@ def _never_paid(settings: Settings) -> frozenset[str]:
     return frozenset(map(parse_wallet, tokens | accounts))
 
 
-async def _asked(
-    address: str, networks: list[NetworkSettings], settings: Settings
-) -> tuple[list[SettingProblem], list[SettingProblem]]:
-    errors, warnings = [], []
+async def _ask(address: str, networks: list[NetworkSettings], settings: Settings, found: Findings) -> None:
     for network in networks:
         chain = chain_of(network, settings)
         if not isinstance(chain, AccountChain):
@@ -76,17 +74,14 @@ async def _asked(
         accounts = TokenAccounts({name: chain} if network.rpc_urls else {})
         try:
             told = await accounts.warnings([Recipient(name, address)], {name: asset})
-            warnings += [SettingProblem(_NAME, one["message"]) for one in told]
+            found.warnings += [SettingProblem(_NAME, one["message"]) for one in told]
         except ApiError as refused:
-            errors.append(SettingProblem(_NAME, refused.message, f"no gate can be paid to it on {name}"))
+            found.fail(_NAME, refused.message, f"no gate can be paid to it on {name}")
         finally:
             await chain.close()
         if chain.asset is None:
             why, advice = _unknown(chain, network)
-            warnings.append(
-                SettingProblem(_NAME, f"no node of {name} {why}, so whether it can be paid there is not known", advice)
-            )
-    return errors, warnings
+            found.warn(_NAME, f"no node of {name} {why}, so whether it can be paid there is not known", advice)
 
 
 def _unknown(chain: AnyChain, network: NetworkSettings) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.serving import StartError
+from tollkeeper.serving.config.findings import Findings
 from tollkeeper.settings.model import SettingProblem
 from tollkeeper.storage.files.store import FileStoreError, LocalFiles
 
@@ -39,28 +40,29 @@ def _bucket(place: Bucket) -> FileStore:
     return S3Files(place.name, place.prefix)
 
 
-def judge_file_store(settings: FileSettings, *, asks: bool = True) -> tuple[list[SettingProblem], list[SettingProblem]]:
-    """Why it cannot be used, where it cannot: errors and warnings, with which a start goes on without it.
+def judge_file_store(settings: FileSettings, *, asks: bool = True) -> Findings:
+    """Why it cannot be used, where it cannot. With a warning a start goes on without it.
 
     A directory is only looked at; a bucket, where it `asks`, is written a small object, which is deleted. Waits for it
     for 10 s.
     """
-    place = settings.place
+    found, place = Findings(), settings.place
     if isinstance(place, Path):
-        return [], _judge_directories(place, settings.min_free_bytes)
+        found.warnings += _judge_directories(place, settings.min_free_bytes)
+        return found
     try:
         store = _bucket(place)
     except FileStoreError as error:
-        return [_cannot_be_used(place, str(error), "")], []
-    if not asks:
-        return [], []
+        found.errors.append(_cannot_be_used(place, str(error), ""))
+        return found
     try:
-        asyncio.run(_probe(store))
+        if asks:
+            asyncio.run(_probe(store))
     except TimeoutError:
-        return [], [_cannot_be_used(place, f"it did not answer within {_ANSWER_SECONDS:.0f} s")]
+        found.warnings.append(_cannot_be_used(place, f"it did not answer within {_ANSWER_SECONDS:.0f} s"))
     except FileStoreError as error:
-        return [], [_cannot_be_used(place, str(error))]
-    return [], []
+        found.warnings.append(_cannot_be_used(place, str(error)))
+    return found
 
 
 async def _probe(store: FileStore) -> None:

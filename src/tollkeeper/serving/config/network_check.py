@@ -7,12 +7,12 @@ may change while it runs; an operator who is about to start wants to know before
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import clock_ms
 from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.wallets import shown_address
+from tollkeeper.serving.config.findings import Findings
 from tollkeeper.serving.nodes import chain_of, config_of
 from tollkeeper.settings.model import Role, SettingProblem
 
@@ -25,32 +25,21 @@ if TYPE_CHECKING:
 _NETWORK_SECONDS: Final = 30.0
 
 
-@dataclass(slots=True)
-class NetworkReport:
-    """Findings about one network or all, and `values`: what its nodes and accounts said that is as it should be."""
-
-    values: list[tuple[str, str]] = field(default_factory=list)
-    errors: list[SettingProblem] = field(default_factory=list)
-    warnings: list[SettingProblem] = field(default_factory=list)
-
-
-def check_networks(settings: Settings) -> NetworkReport:
+def check_networks(settings: Settings) -> Findings:
     """Ask the nodes of every network that has any. Waits for them for half a minute at most."""
     return asyncio.run(_check_all(settings))
 
 
-async def _check_all(settings: Settings) -> NetworkReport:
+async def _check_all(settings: Settings) -> Findings:
     networks = [network for network in settings.networks.values() if network.rpc_urls]
-    found = await asyncio.gather(*(_check(network, settings) for network in networks))
-    return NetworkReport(
-        [value for one in found for value in one.values],
-        [error for one in found for error in one.errors],
-        [warning for one in found for warning in one.warnings],
-    )
+    found = Findings()
+    for one in await asyncio.gather(*(_check(network, settings) for network in networks)):
+        found.add(one)
+    return found
 
 
-async def _check(network: NetworkSettings, settings: Settings) -> NetworkReport:
-    report = NetworkReport()
+async def _check(network: NetworkSettings, settings: Settings) -> Findings:
+    report = Findings()
     account = None if settings.role is Role.GATEWAY else _account(network, settings)
     chain = chain_of(network, settings) if account is None else account.chain
     name = f"networks.{network.network.name}.rpc_url"
@@ -61,20 +50,18 @@ async def _check(network: NetworkSettings, settings: Settings) -> NetworkReport:
                 await account.look_around()
                 await account.see_money()
     except RpcUnavailable as error:
-        report.warnings.append(SettingProblem(name, f"no node answers ({error})", "check again when one does"))
+        report.warn(name, f"no node answers ({error})", "check again when one does")
     except TimeoutError:
-        report.warnings.append(SettingProblem(name, f"not all was answered in {_NETWORK_SECONDS:.0f} s", "check again"))
+        report.warn(name, f"not all was answered in {_NETWORK_SECONDS:.0f} s", "check again")
     finally:
         await chain.close()
     nodes = chain.rpc.nodes.all
     for node in nodes:
-        found = report.errors if chain.is_refused else report.warnings
+        tell = report.fail if chain.is_refused else report.warn
         if node.barred:
-            found.append(
-                SettingProblem(name, f"node {node.position} is not used: {node.barred}", "name one that is of it")
-            )
+            tell(name, f"node {node.position} is not used: {node.barred}", "name one that is of it")
         elif node.failures and not all(one.failures for one in nodes):
-            found.append(SettingProblem(name, f"node {node.position} does not answer", "check again when it does"))
+            tell(name, f"node {node.position} does not answer", "check again when it does")
     if chain.asset is not None:
         answering = sum(not node.barred and not node.failures for node in nodes)
         report.values.append((f"networks.{network.network.name}.nodes", f"{answering} of {len(nodes)} answer"))
@@ -99,7 +86,7 @@ def _account(network: NetworkSettings, settings: Settings) -> AnyAccount | None:
     return account_of(HubNetwork(config_of(network, settings), signers), context)
 
 
-def _judge_money(report: NetworkReport, balance: SignerBalance) -> None:
+def _judge_money(report: Findings, balance: SignerBalance) -> None:
     """Add for how many settlements a signer's money lasts; nothing where no node said."""
     if balance.affordable is None:
         return
@@ -108,6 +95,6 @@ def _judge_money(report: NetworkReport, balance: SignerBalance) -> None:
         f"{shown_address(balance.address)} has money for {balance.affordable:,} settlements at the fees of the moment"
     )
     if balance.is_low:
-        report.warnings.append(SettingProblem(name, lasts, "fund it: without money nothing is settled there"))
+        report.warn(name, lasts, "fund it: without money nothing is settled there")
     else:
         report.values.append((name, lasts))

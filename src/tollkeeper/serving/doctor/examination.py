@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.serving.config.check import BY_DOCTOR, check_settings
-from tollkeeper.serving.doctor.findings import Examination
+from tollkeeper.serving.config.findings import Findings
 from tollkeeper.serving.doctor.nodes import examine_nodes
 from tollkeeper.serving.doctor.public_url import examine_public_url
 from tollkeeper.settings.loading import inspect_settings
@@ -28,7 +28,7 @@ _LOW_BYTES: Final = 1024**3
 _FULL_BYTES: Final = 100 * 1024**2
 
 
-def examine(role: Role, config: Path | None) -> Examination:
+def examine(role: Role, config: Path | None) -> Findings:
     """Look at everything that belongs to a configuration.
 
     Raises: SettingsError where the configuration's file cannot be read at all.
@@ -36,30 +36,26 @@ def examine(role: Role, config: Path | None) -> Examination:
     return examine_settings(*inspect_settings(role, config))
 
 
-def examine_settings(settings: Settings, wrong: Sequence[SettingProblem] = ()) -> Examination:
+def examine_settings(settings: Settings, wrong: Sequence[SettingProblem] = ()) -> Findings:
     """Look at everything that belongs to these settings, of which those were found `wrong`."""
-    report = check_settings(settings, wrong)
-    found = Examination(
-        [f"{name}: {value}" for name, value in report.values if name.endswith((".nodes", ".signer"))],
-        list(report.warnings),
-        list(report.errors),
-        [one for one in report.unchecked if BY_DOCTOR not in one],
-    )
-    if not report.errors:
+    found = check_settings(settings, wrong)
+    found.good = [f"{name}: {value}" for name, value in found.values if name.endswith((".nodes", ".signer"))]
+    found.unchecked = [one for one in found.unchecked if BY_DOCTOR not in one]
+    if not found.errors:
         found.good.append("settings, keys and database can be used")
     _examine_disks(settings, found)
     asyncio.run(_examine_network(settings, found))
     return found
 
 
-async def _examine_network(settings: Settings, found: Examination) -> None:
+async def _examine_network(settings: Settings, found: Findings) -> None:
     await asyncio.gather(
         examine_public_url(settings, found),
         *(examine_nodes(network, found) for network in settings.networks.values() if network.rpc_urls),
     )
 
 
-def _examine_disks(settings: Settings, found: Examination) -> None:
+def _examine_disks(settings: Settings, found: Findings) -> None:
     """Tell how much room is left where a database in a file and sold files are."""
     folders = [] if server_of(settings.database_url) else [sqlite_path(settings.database_url).parent]
     if settings.role is not Role.HUB and isinstance(settings.files.place, Path):
@@ -73,5 +69,5 @@ def _examine_disks(settings: Settings, found: Examination) -> None:
         if free >= _LOW_BYTES:
             found.good.append(told)
             continue
-        problem = SettingProblem("disk", told, "make room: on a full disk nothing is sold")
-        (found.errors if free < _FULL_BYTES else found.warnings).append(problem)
+        tell = found.fail if free < _FULL_BYTES else found.warn
+        tell("disk", told, "make room: on a full disk nothing is sold")

@@ -9,11 +9,10 @@ from tollkeeper.chains.replies import RpcError, RpcUnavailable
 from tollkeeper.chains.rpc import Rpc
 from tollkeeper.core.evm.encoding import TRANSFER_TOPIC
 from tollkeeper.core.networks import Family
-from tollkeeper.settings.model import SettingProblem
 
 if TYPE_CHECKING:
     from tollkeeper.chains.nodes import Node
-    from tollkeeper.serving.doctor.findings import Examination
+    from tollkeeper.serving.config.findings import Findings
     from tollkeeper.settings.model import NetworkSettings
 
 _BEHIND_BLOCKS: Final = {Family.EVM: 15, Family.SOLANA: 75}  # half a minute
@@ -24,7 +23,7 @@ _LOG_BLOCKS: Final = 1000
 _NOBODY: Final = "0x" + "0" * 63 + "1"
 
 
-async def examine_nodes(network: NetworkSettings, found: Examination) -> None:
+async def examine_nodes(network: NetworkSettings, found: Findings) -> None:
     """Ask every node of a network, and compare what they say."""
     name, family = f"networks.{network.network.name}.rpc_url", network.network.family
     rpc = Rpc(network.rpc_urls)
@@ -38,7 +37,7 @@ async def examine_nodes(network: NetworkSettings, found: Examination) -> None:
             behind = highest - head
             if behind > _BEHIND_BLOCKS[family]:
                 problem = f"node {node.position} is {behind} blocks behind the others"
-                found.warnings.append(SettingProblem(name, problem, "name another one, or put it last"))
+                found.warn(name, problem, "name another one, or put it last")
             if at_seconds is not None:
                 _judge_clock(name, node, at_seconds, found)
             if family is Family.EVM:
@@ -60,19 +59,19 @@ def _head_of(answer: Any) -> tuple[int | None, int | None]:  # noqa: ANN401 - JS
         return None, None
 
 
-def _judge_clock(name: str, node: Node, at_seconds: int, found: Examination) -> None:
+def _judge_clock(name: str, node: Node, at_seconds: int, found: Findings) -> None:
     """Compare the newest block's time with this machine's clock: one of both is wrong where they are apart."""
     age = time.time() - at_seconds
     if age < -_AHEAD_SECONDS:
         problem = f"this machine's clock is {-age:.0f} s behind the newest block of node {node.position}"
-        found.errors.append(SettingProblem("clock", problem, "set it (NTP): else good payments are refused"))
+        found.fail("clock", problem, "set it (NTP): else good payments are refused")
     elif age > _OLD_SECONDS:
         problem = f"the newest block of node {node.position} is {age:.0f} s old"
         remedy = "name a node that is in step; where it is, this machine's clock is ahead: set it (NTP)"
-        found.warnings.append(SettingProblem(name, problem, remedy))
+        found.warn(name, problem, remedy)
 
 
-async def _examine_limits(rpc: Rpc, node: Node, network: NetworkSettings, head: int, found: Examination) -> None:
+async def _examine_limits(rpc: Rpc, node: Node, network: NetworkSettings, head: int, found: Findings) -> None:
     """Ask for a batch and for the logs of many blocks, as settlements and searches for payments do."""
     name = f"networks.{network.network.name}.rpc_url"
     logs = {
@@ -93,4 +92,4 @@ async def _examine_limits(rpc: Rpc, node: Node, network: NetworkSettings, head: 
             refusal = next((one.message for one in answers if isinstance(one, RpcError)), "")
         if refusal:
             problem = f"node {node.position} does not answer {what} ({refusal}), and {cost}"
-            found.warnings.append(SettingProblem(name, problem, "take a larger plan, or name another node first"))
+            found.warn(name, problem, "take a larger plan, or name another node first")

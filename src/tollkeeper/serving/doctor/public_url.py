@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tollkeeper.settings.model import Role, SettingProblem
+from tollkeeper.settings.model import Role
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tollkeeper.serving.doctor.findings import Examination
+    from tollkeeper.serving.config.findings import Findings
     from tollkeeper.settings.model import Settings
 
 _SECONDS: Final = 10.0
@@ -29,19 +29,19 @@ _BODY_MAX_BYTES: Final = 262_144
 _MENDED_PATHS: Final = (f"{_NOBODY_S}/%2e%2e/healthz", f"{_NOBODY_S}/../healthz", "//healthz")
 
 
-async def examine_public_url(settings: Settings, found: Examination) -> None:
+async def examine_public_url(settings: Settings, found: Findings) -> None:
     """Ask the server by its public URL, and see that nothing on the way changes or holds what is sent."""
     url = settings.public_url.text
     try:
         status, headers, _ = await _ask(url, "/healthz")
     except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
         remedy = "start the server; where it runs, mend the name, the certificate, or the proxy in front"
-        found.errors.append(SettingProblem("public_url", f"{url} does not answer ({_why(error)})", remedy))
+        found.fail("public_url", f"{url} does not answer ({_why(error)})", remedy)
         found.unchecked.append(f"does a proxy in front of {url} leave paths and bodies alone")
         return
     if status != 200 or "x402-version" not in headers:
         problem = f"{url}/healthz is answered by something else (status {status})"
-        found.errors.append(SettingProblem("public_url", problem, "let the proxy pass every path to tollkeeper"))
+        found.fail("public_url", problem, "let the proxy pass every path to tollkeeper")
         return
     found.good.append(f"public_url: {url} answers")
     try:
@@ -51,10 +51,10 @@ async def examine_public_url(settings: Settings, found: Examination) -> None:
         if settings.role is not Role.HUB:
             await _examine_events(url, found)
     except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
-        found.warnings.append(SettingProblem("public_url", f"an answer broke off ({_why(error)})", "run it again"))
+        found.warn("public_url", f"an answer broke off ({_why(error)})", "run it again")
 
 
-async def _examine_identity(settings: Settings, url: str, found: Examination) -> None:
+async def _examine_identity(settings: Settings, url: str, found: Findings) -> None:
     """Check that the keys of the server there are those of this configuration."""
     if settings.auth_keys is None:
         return
@@ -62,7 +62,7 @@ async def _examine_identity(settings: Settings, url: str, found: Examination) ->
     there = _key_ids_in(body)
     if there and there.isdisjoint(settings.auth_keys.keys):
         problem = f"{url} leads to a server with other keys than this configuration's"
-        found.errors.append(SettingProblem("public_url", problem, "restart that server, or mend name and proxy"))
+        found.fail("public_url", problem, "restart that server, or mend name and proxy")
 
 
 def _key_ids_in(body: bytes) -> set[str]:
@@ -73,19 +73,19 @@ def _key_ids_in(body: bytes) -> set[str]:
         return set()
 
 
-async def _examine_path(url: str, found: Examination) -> None:
+async def _examine_path(url: str, found: Findings) -> None:
     """Send paths that a proxy might mend: a payment for one URL would be shown at another one."""
     for path in _MENDED_PATHS:
         status, _, _ = await _ask(url, path)
         if status == 200:
             problem = f"a proxy changes paths on the way ({path} arrived as /healthz)"
             remedy = "pass the path untouched: nginx's proxy_pass without a path and with merge_slashes off"
-            found.errors.append(SettingProblem("proxy", problem, remedy))
+            found.fail("proxy", problem, remedy)
             return
     found.good.append("proxy: paths arrive as they are sent")
 
 
-async def _examine_body(url: str, found: Examination) -> None:
+async def _examine_body(url: str, found: Findings) -> None:
     """Send the beginning of a long body to a path at which nothing is: the server answers without the rest."""
     async with _connected(url) as (reader, writer):
         head = _head(url, "POST", _NOBODY_S, f"Content-Length: {_BODY_BYTES}\r\nContent-Type: text/plain\r\n")
@@ -96,12 +96,12 @@ async def _examine_body(url: str, found: Examination) -> None:
                 await _read_head(reader)
         except TimeoutError:
             remedy = "turn request buffering off: nginx's proxy_request_buffering off"
-            found.warnings.append(SettingProblem("proxy", "it holds a body until it is whole", remedy))
+            found.warn("proxy", "it holds a body until it is whole", remedy)
             return
     found.good.append("proxy: bodies are not held")
 
 
-async def _examine_events(url: str, found: Examination) -> None:
+async def _examine_events(url: str, found: Findings) -> None:
     """Ask for two events that are seconds apart: both at once come from a proxy that waited for the end."""
     async with _connected(url) as (reader, writer), asyncio.timeout(_SECONDS):
         writer.write(_head(url, "GET", "/healthz", "Accept: text/event-stream\r\n"))
@@ -114,7 +114,7 @@ async def _examine_events(url: str, found: Examination) -> None:
             seen += piece
     if b"data: second" in seen:
         remedy = "turn response buffering off: nginx's proxy_buffering off"
-        found.warnings.append(SettingProblem("proxy", "it holds a stream of events until that ends", remedy))
+        found.warn("proxy", "it holds a stream of events until that ends", remedy)
         return
     found.good.append("proxy: streams of events are not held")
 
