@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.json_types import JsonObject
-from tollkeeper.sandbox.buyer import Answer, SolanaBuyer
-from tollkeeper.sandbox.demo.story import CITY, CREDITS, PRICE_MICRO, Story
-from tollkeeper.sandbox.stack import SOLANA
+from tollkeeper.sandbox.demo.story import CITY, CREDITS, PRICE_MICRO, told_by_client
 from tollkeeper.sandbox.target import forecast
 
 if TYPE_CHECKING:
-    from tollkeeper.sandbox.demo.story import Narrator
+    from collections.abc import Awaitable, Callable
+
+    from tollkeeper.sandbox.demo.story import Story
 
 _ROOT: Final = Path(__file__).resolve().parents[4]
 _ENVIRONMENTS: Final = _ROOT / ".cache" / "interop"
@@ -61,21 +61,21 @@ async def buy_officially_on_solana(url: str, secret_key: str, rpc_url: str) -> J
     return await _drive(command, ON_SOLANA, order)
 
 
-async def buy_in_version_2(url: str, private_key: str, calls: int) -> list[JsonObject]:
-    """The answers to so many GETs of today's client, made as its quick start makes it. Raises: ValueError."""
+async def buy_in_version_2(private_key: str, url: str) -> list[JsonObject]:
+    """The answers to the GETs of today's client, made as its quick start makes it. Raises: ValueError."""
     command = (str(TODAY / "bin" / "python"), str(_DRIVERS / "pay_py_v2.py"))
-    return await _drive_today(command, TODAY, {"url": url, "privateKey": private_key}, calls)
+    return await _drive_today(command, TODAY, {"url": url, "privateKey": private_key})
 
 
-async def buy_in_version_2_on_solana(url: str, secret_key: str, rpc_url: str, calls: int) -> list[JsonObject]:
+async def buy_in_version_2_on_solana(secret_key: str, rpc_url: str, url: str) -> list[JsonObject]:
     """The same of today's client for Solana, which asks the node at `rpc_url`. Raises: ValueError."""
     command = (_node() or "node", str(_DRIVERS / "pay_fetch_v2.mjs"))
     order = {"url": url, "privateKey": secret_key, "rpcUrl": rpc_url}
-    return await _drive_today(command, ON_SOLANA, order, calls)
+    return await _drive_today(command, ON_SOLANA, order)
 
 
-async def _drive_today(command: tuple[str, ...], directory: Path, order: JsonObject, calls: int) -> list[JsonObject]:
-    answer = await _drive(command, directory, {**order, "versions": "2", "calls": [{}] * calls})
+async def _drive_today(command: tuple[str, ...], directory: Path, order: JsonObject) -> list[JsonObject]:
+    answer = await _drive(command, directory, {**order, "versions": "2", "calls": [{}] * CREDITS})
     answers: list[JsonObject] = answer["answers"]
     return answers
 
@@ -96,44 +96,18 @@ async def _drive(command: tuple[str, ...], directory: Path, order: JsonObject) -
     return answer
 
 
-async def play_in_version_2(story: Story) -> None:
-    """Sells to today's clients, on both chains. Raises: StepFailed."""
-    await _on_evm(story)
-    if has_official_client_on_solana():
-        await _on_solana(story)
-
-
-async def _on_evm(story: Story) -> None:
-    tell, sandbox = story.narrator, story.sandbox
-    with tell.step("Today's official client (x402 2.25.0 from PyPI) calls three times in version 2, and pays once"):
+async def buy_today(story: Story, step: str, client: Callable[[str], Awaitable[list[JsonObject]]]) -> None:
+    """Sell to one of today's clients, which calls on what it bought. Raises: StepFailed."""
+    tell = story.narrator
+    with tell.step(step):
         url = f"{await story.create_gate('Weather for today', CREDITS)}?city={CITY}"
-        before = await story.balances()
-        answers = await buy_in_version_2(url, sandbox.wallets.buyer.private_key_hex, CREDITS)
-        _check_answers(tell, answers)
-        after = await story.balances()
+        before = await story.player.balances()
+        # Every call is served; the second and third spend credits of the first one's purchase.
+        for left, told in zip(reversed(range(CREDITS)), await client(url), strict=True):
+            answer = told_by_client(tell, told)
+            tell.check("status", expected=200, actual=answer.status)
+            tell.check("the API's own answer", expected=forecast(CITY), actual=answer.json())
+            tell.check("credits left", expected=str(left), actual=answer.headers.get("x-credits-remaining"))
+        after = await story.player.balances()
         tell.check("the buyer paid, in micro-units", expected=PRICE_MICRO, actual=before[0] - after[0])
         tell.check("the owner was paid, in micro-units", expected=PRICE_MICRO, actual=after[1] - before[1])
-
-
-async def _on_solana(story: Story) -> None:
-    tell, sandbox = story.narrator, story.sandbox
-    wallets = sandbox.solana_wallets
-    node = SolanaBuyer(wallets.buyer, story.buyer, sandbox.solana_url)
-    with tell.step("Today's official client (@x402/fetch 2.27.0 from npm) does the same on Solana"):
-        terms = {"network": SOLANA.name, "paymentAddress": wallets.owner.address}
-        url = f"{await story.create_gate('Weather for today on Solana', CREDITS, **terms)}?city={CITY}"
-        before = await node.balance_micro(wallets.owner.address, SOLANA.usdc.address)
-        answers = await buy_in_version_2_on_solana(url, wallets.buyer.secret_key, sandbox.solana_url, CREDITS)
-        _check_answers(tell, answers)
-        after = await node.balance_micro(wallets.owner.address, SOLANA.usdc.address)
-        tell.check("the owner was paid, in micro-units", expected=PRICE_MICRO, actual=after - before)
-
-
-def _check_answers(tell: Narrator, answers: list[JsonObject]) -> None:
-    """Every call was served; the second and third spent credits of the first one's purchase."""
-    for left, answer in zip(reversed(range(CREDITS)), answers, strict=True):
-        tell.check("the client's error", expected=None, actual=answer["error"])
-        tell.check("status", expected=200, actual=answer["status"])
-        body = Answer(answer["status"], {}, answer["body"].encode()).json()
-        tell.check("the API's own answer", expected=forecast(CITY), actual=body)
-        tell.check("credits left", expected=str(left), actual=answer["headers"].get("x-credits-remaining"))

@@ -1,6 +1,6 @@
-"""State that the steps of the demo share: the players, the places, and what was said so far.
+"""The story that the demo tells on each network: its numbered steps, the players, and what was said so far.
 
-How a demo tells its story: numbered steps, each checked; the first check that fails ends it by name.
+Each step is checked; the first check that fails ends the demo by name. A network's own steps are in `evm` and `solana`.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ import json
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tollkeeper.core.usdc import format_usdc
+from tollkeeper.sandbox.buyer import Answer
+from tollkeeper.sandbox.target import forecast
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
     from tollkeeper.core.json_types import JsonMapping
-    from tollkeeper.sandbox.buyer import Answer, Buyer
+    from tollkeeper.core.keys.wallet_keys import WalletKey
+    from tollkeeper.sandbox.buyer import Buyer
     from tollkeeper.sandbox.stack import Sandbox
 
 _LINE_MAX: Final = 160
@@ -75,86 +78,178 @@ CREDITS: Final = 3
 CITY: Final = "Oslo"
 
 
+class Player(Protocol):
+    """The buyer's wallet on one network, and what the network shows of it. `network` and `token` are as a 402 has them.
+
+    `terms`: what a gate that sells there says beside its price. `pay_to`: who is paid. `key` logs in.
+    """
+
+    network: str
+    token: str
+    pay_to: str
+    terms: Mapping[str, str]
+    key: WalletKey
+
+    async def take(self, unpaid: Answer) -> Mapping[str, str]:
+        """Return the header of a fresh payment that takes a 402's first offer."""
+
+    async def balances(self) -> tuple[int, int]:
+        """Return the buyer's and the owner's balances, in micro-units."""
+
+
 @dataclass(slots=True)
 class Story:
-    """State that the steps share. `url` is the gate's, with a query; `unpaid` its 402, whose body is the `challenge`.
+    """State that the steps share. `url` is the gate's, with a query; `unpaid` its 402.
 
-    `payment`: the header that bought, if we know it.
+    `is_ours`: our own client buys. `payment`: the header that it bought with.
     """
 
     narrator: Narrator
     sandbox: Sandbox
-    buyer: Buyer
+    client: Buyer
+    player: Player
     url: str = ""
     unpaid: Answer | None = None
-    challenge: JsonMapping | None = None
-    payment: str | None = None
+    is_ours: bool = True
+    payment: str = ""
     token: str = ""
     purchase_id: str = ""
     transaction: str = ""
 
-    async def balances(self) -> tuple[int, int]:
-        """Return the buyer's and the owner's balances, in micro-units."""
-        sandbox, wallets = self.sandbox, self.sandbox.wallets
-        return (
-            await self.buyer.balance_micro(sandbox.rpc_url, sandbox.token, wallets.buyer.address),
-            await self.buyer.balance_micro(sandbox.rpc_url, sandbox.token, wallets.owner.address),
-        )
+    @property
+    def challenge(self) -> JsonMapping:
+        """Body of the gate's 402."""
+        assert self.unpaid is not None  # noqa: S101 - the step before
+        return self.unpaid.json()
 
-    async def create_gate(self, title: str, calls: int, **more: str) -> str:
+    async def take(self) -> Mapping[str, str]:
+        """Return the header of a fresh payment of what the gate asks for."""
+        assert self.unpaid is not None  # noqa: S101 - the step before
+        return await self.player.take(self.unpaid)
+
+    async def create_gate(self, title: str, calls: int) -> str:
         """A gate's URL. Raises: StepFailed."""
         body = {
             "targetUrl": self.sandbox.target_url,
             "price": format_usdc(PRICE_MICRO),
             "credits": calls,
             "title": title,
-            **more,
+            **self.player.terms,
         }
-        created = await self.buyer.ask("POST", f"{self.sandbox.gateway_url}/api/v1/paygates", body=body)
+        created = await self.client.ask("POST", f"{self.sandbox.gateway_url}/api/v1/paygates", body=body)
         self.narrator.check("the gate is created", expected=201, actual=created.status)
         url: str = created.json()["accessUrl"]
         return url
 
 
-async def check_history(story: Story, token: str, network: str, transaction: str) -> JsonMapping:
-    """Return the row of that transaction in the history of the wallet that is logged in. Raises: StepFailed."""
+async def sell(story: Story, step: str, title: str) -> None:
+    """Make a gate, and ask it without a payment. Raises: StepFailed."""
     tell = story.narrator
-    answer = await story.buyer.ask(
-        "GET",
-        f"{story.sandbox.hub_url}/api/v1/history?limit=100&network={network}",
-        headers={"Authorization": f"Bearer {token}"},
-    )
-    tell.check("status", expected=200, actual=answer.status)
-    found = [item for item in answer.json()["history"] if item["transactionHash"] == transaction]
-    tell.check("rows of that transaction", expected=1, actual=len(found))
-    row: JsonMapping = found[0]
-    tell.show(row)
-    tell.check("status of the row", expected="success", actual=row["status"])
-    tell.check("type of the row", expected="purchase", actual=row["type"])
-    tell.check("amount in base units", expected=str(PRICE_MICRO), actual=row["amount"])
-    return row
+    with tell.step(step):
+        tell.tell(f"POST /api/v1/paygates: {story.sandbox.target_url}, 0.01 USDC for {CREDITS} calls")
+        story.url = f"{await story.create_gate(title, CREDITS)}?city={CITY}"
+        tell.tell(f"public link: {story.url}")
+    with tell.step("A buyer calls it without paying"):
+        calls = story.sandbox.target.calls
+        story.unpaid = answer = await story.client.ask("GET", story.url)
+        tell.check("status", expected=402, actual=answer.status)
+        tell.show(story.challenge)
+        tell.tell("PAYMENT-REQUIRED says the same to clients of x402 version 2")
+        asked = story.challenge["accepts"][0]
+        tell.check("network", expected=story.player.network, actual=asked["network"])
+        tell.check("token", expected=story.player.token, actual=asked["asset"])
+        tell.check("amount in micro-units", expected=str(PRICE_MICRO), actual=asked["maxAmountRequired"])
+        tell.check("recipient", expected=story.player.pay_to, actual=asked["payTo"])
+        tell.check("calls that reached the API", expected=calls, actual=story.sandbox.target.calls)
 
 
-async def check_credits(story: Story, url: str, take: Callable[[], Awaitable[Mapping[str, str]]] | None) -> None:
-    """Use up what is left of a purchase at this gate. Raises: StepFailed.
+async def pay(story: Story) -> Answer:
+    """Sign what the gate asks for, and call again."""
+    ((name, story.payment),) = (await story.take()).items()
+    story.narrator.tell(f"{name}: {story.payment[:72]}... ({len(story.payment)} characters)")
+    return await story.client.ask("GET", story.url, headers={name: story.payment})
 
-    `take` signs a fresh payment for a call, as clients of version 2 do; None: each call shows the credit token.
+
+def told_by_client(tell: Narrator, told: JsonMapping) -> Answer:
+    """Return the answer that an official client got. Raises: StepFailed where it failed."""
+    tell.check("the client's error", expected=None, actual=told["error"])
+    return Answer(told["status"], told["headers"], told["body"].encode())
+
+
+async def buy(story: Story, step: str, pays: Callable[[], Awaitable[Answer]]) -> None:
+    """Buy by a call, and see what moved. Raises: StepFailed."""
+    tell = story.narrator
+    with tell.step(step):
+        before, calls = await story.player.balances(), story.sandbox.target.calls
+        answer = await pays()
+        body = answer.json() if answer.status == 200 else answer.body.decode("utf-8", "replace")
+        tell.check("status", expected=200, actual=answer.status)
+        tell.check("the API's own answer", expected=forecast(CITY), actual=body)
+        tell.check("calls that reached the API", expected=calls + 1, actual=story.sandbox.target.calls)
+        receipt = answer.receipt or {}
+        tell.check("the receipt says success", expected=True, actual=receipt.get("success"))
+        tell.check("credits left", expected=str(CREDITS - 1), actual=answer.headers.get("x-credits-remaining"))
+        after = await story.player.balances()
+        tell.tell(f"buyer  {format_usdc(before[0])} -> {format_usdc(after[0])} USDC")
+        tell.tell(f"owner  {format_usdc(before[1])} -> {format_usdc(after[1])} USDC")
+        tell.check("the buyer paid, in micro-units", expected=PRICE_MICRO, actual=before[0] - after[0])
+        tell.check("the owner was paid, in micro-units", expected=PRICE_MICRO, actual=after[1] - before[1])
+        story.transaction = str(receipt.get("transaction"))
+        story.purchase_id = answer.headers.get("x-purchase-id", "")
+        story.token = answer.headers.get("x-credit-token", "")
+        tell.tell(f"transaction on the chain: {story.transaction}")
+
+
+async def count_down(story: Story, step: str) -> None:
+    """Use up what was bought. Our own client signs a payment for each call, as clients of version 2 do.
+
+    Else each call shows the credit token. Raises: StepFailed.
     """
     tell, token = story.narrator, {"X-Credit-Token": story.token}
-    if take is None:
-        tell.tell("shown: X-Credit-Token")
-    else:
-        tell.tell("for each call a new payment is signed, which spends a credit and is not settled")
-    for left in range(CREDITS - 2, -1, -1):
-        answer = await story.buyer.ask("GET", url, headers=token if take is None else await take())
+    with tell.step(step):
+        before, calls = await story.player.balances(), story.sandbox.target.calls
+        if story.is_ours:
+            tell.tell("for each call a new payment is signed, which spends a credit and is not settled")
+        else:
+            tell.tell("shown: X-Credit-Token")
+        for left in range(CREDITS - 2, -1, -1):
+            answer = await story.client.ask("GET", story.url, headers=await story.take() if story.is_ours else token)
+            tell.check("status", expected=200, actual=answer.status)
+            tell.check("credits left", expected=str(left), actual=answer.headers.get("x-credits-remaining"))
+        answer = await story.client.ask("GET", story.url, headers=token)
+        tell.check("status of the token when they are used up", expected=402, actual=answer.status)
+        tell.check("code", expected="CREDITS_EXHAUSTED", actual=answer.error_code)
+        tell.check("calls that reached the API", expected=calls + CREDITS - 1, actual=story.sandbox.target.calls)
+        tell.check("balances have not moved", expected=before, actual=await story.player.balances())
+
+
+async def refuse(story: Story, step: str, wrong: Iterable[tuple[str, str, Callable[[], Awaitable[Answer]]]]) -> None:
+    """Show wrong payments, each of which is refused by its code. Raises: StepFailed."""
+    tell = story.narrator
+    with tell.step(step):
+        before, calls = await story.player.balances(), story.sandbox.target.calls
+        for what, code, ask in wrong:
+            answer = await ask()
+            tell.check(f"{what}: status", expected=402, actual=answer.status)
+            tell.check(f"{what}: code", expected=code, actual=answer.error_code)
+        tell.check("calls that reached the API", expected=calls, actual=story.sandbox.target.calls)
+        tell.check("balances have not moved", expected=before, actual=await story.player.balances())
+
+
+async def find_in_history(story: Story, step: str) -> None:
+    """Find the transaction in the history of the wallet that bought. Raises: StepFailed."""
+    tell, hub_url = story.narrator, story.sandbox.hub_url
+    with tell.step(step):
+        bearer = {"Authorization": f"Bearer {await story.client.login(hub_url, story.player.key)}"}
+        listed = f"{hub_url}/api/v1/history?limit=100&network={story.player.network}"
+        answer = await story.client.ask("GET", listed, headers=bearer)
         tell.check("status", expected=200, actual=answer.status)
-        tell.check("credits left", expected=str(left), actual=answer.headers.get("x-credits-remaining"))
-    answer = await story.buyer.ask("GET", url, headers=token)
-    tell.check("status of the token when they are used up", expected=402, actual=answer.status)
-    tell.check("code", expected="CREDITS_EXHAUSTED", actual=answer.error_code)
-
-
-def check_refusal(tell: Narrator, what: str, code: str, answer: Answer) -> None:
-    """A payment was refused by this code. Raises: StepFailed."""
-    tell.check(f"{what}: status", expected=402, actual=answer.status)
-    tell.check(f"{what}: code", expected=code, actual=answer.error_code)
+        found = [item for item in answer.json()["history"] if item["transactionHash"] == story.transaction]
+        tell.check("rows of that transaction", expected=1, actual=len(found))
+        row: JsonMapping = found[0]
+        tell.show(row)
+        tell.check("status of the row", expected="success", actual=row["status"])
+        tell.check("type of the row", expected="purchase", actual=row["type"])
+        tell.check("amount in base units", expected=str(PRICE_MICRO), actual=row["amount"])
+        tell.check("signer", expected=story.player.key.address, actual=row["signerAddress"])
+        tell.check("purchase", expected=story.purchase_id, actual=row["purchaseData"]["purchaseId"])
