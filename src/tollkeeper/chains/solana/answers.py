@@ -16,7 +16,7 @@ from tollkeeper.core.solana.base58 import decode_key, encode_key
 from tollkeeper.core.solana.programs import TokenAccount, read_token_account
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
     from tollkeeper.chains.replies import Answer
 
@@ -59,11 +59,11 @@ def read_slot(answer: Answer) -> int:
         raise RpcUnavailable("the node's answer names no slot") from error
 
 
-def read_list(answer: Answer, asked: Sequence[str]) -> list[object]:
-    """Return the answer about each of those that were asked about. Raises: RpcUnavailable."""
+def read_list(answer: Answer, asked: int) -> list[object]:
+    """Return the answer about each of so many that were asked about. Raises: RpcUnavailable."""
     found = read_value(answer)
-    if not isinstance(found, list) or len(found) != len(asked):
-        raise RpcUnavailable("the node does not answer for every transaction")
+    if not isinstance(found, list) or len(found) != asked:
+        raise RpcUnavailable("the node does not answer for each that was asked about")
     return found
 
 
@@ -107,14 +107,6 @@ def read_token(account: Any, program: str) -> TokenAccount | None:  # noqa: ANN4
     """Return the token account; None where there is none of this program. Raises: RpcUnavailable."""
     data = read_account(account)
     return None if data is None or account["owner"] != program else read_token_account(data)
-
-
-def read_accounts(answer: Answer, asked: int) -> list[object]:
-    """Return as many accounts as were asked for, each as `read_account` takes it. Raises: RpcUnavailable."""
-    found = read_value(answer)
-    if not isinstance(found, list) or len(found) != asked:
-        raise RpcUnavailable("the node does not show the accounts")
-    return found
 
 
 def read_error(simulation: Answer) -> str | None:

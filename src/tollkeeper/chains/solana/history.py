@@ -104,7 +104,7 @@ def no_status_of(signatures: Sequence[str]) -> Unseen:
     """Ask that nothing became of any of these transactions. At most 256."""
     statuses: Call = ("getSignatureStatuses", [list(signatures), {"searchTransactionHistory": True}])
     nothing = [None] * len(signatures)
-    return Unseen([statuses], lambda answers: read_list(answers[0], signatures) == nothing)
+    return Unseen([statuses], lambda answers: read_list(answers[0], len(signatures)) == nothing)
 
 
 async def _lists_all_and_shows_nothing(reader: SolanaReader, slots: range, count: int, unseen: Unseen) -> bool:

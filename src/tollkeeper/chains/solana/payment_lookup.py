@@ -112,7 +112,7 @@ async def holding(reader: SolanaReader, account: str, payer: str, signatures: Se
         ]
     )
     held = read_token(read_value(info), reader.token_program)
-    sightings = [read_sighting(one, {"confirmed", FINAL}) for one in read_list(shown, signatures)]
+    sightings = [read_sighting(one, {"confirmed", FINAL}) for one in read_list(shown, len(signatures))]
     executed = [one.deep or one.verdict is Verdict.REVERTED for one in sightings]
     return Holding(0 if held is None else held.money_of(payer), executed, read_height(height))
 

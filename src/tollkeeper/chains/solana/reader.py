@@ -16,7 +16,6 @@ from tollkeeper.chains.replies import Answer, RpcError, RpcUnavailable
 from tollkeeper.chains.rpc import Call
 from tollkeeper.chains.solana.answers import (
     FINAL,
-    read_accounts,
     read_error,
     read_flag,
     read_height,
@@ -233,7 +232,7 @@ class SolanaReader:
         signatures = [one.transaction_hash for one in wanted]
         pages = [signatures[start : start + STATUSES_MAX] for start in range(0, len(wanted), STATUSES_MAX)]
         answers = await self._ask([_statuses(page) for page in pages])
-        statuses = [read_list(answer, page) for answer, page in zip(answers, pages, strict=True)]
+        statuses = [read_list(answer, len(page)) for answer, page in zip(answers, pages, strict=True)]
         shown = (status for page in statuses for status in page)
         return [read_sighting(status, _deep_enough(one)) for one, status in zip(wanted, shown, strict=True)]
 
@@ -255,7 +254,7 @@ class SolanaReader:
     async def shows_nothing(self, signature: str, slot: int) -> bool:
         """Say whether a node that knows of this slot shows nothing of the transaction. Raises: RpcUnavailable."""
         (answer,) = await self._ask([_statuses([signature])])
-        (status,) = read_list(answer, [signature])
+        (status,) = read_list(answer, 1)
         return status is None and read_slot(answer) >= slot
 
     async def final_slot(self) -> int:
@@ -276,11 +275,11 @@ class SolanaReader:
         """
         slot, statuses = await self._ask([("getSlot", [FINALIZED]), _statuses(wanted)])
         newest = min(read_number(slot), read_slot(statuses))
-        return newest, [read_sighting(status, {FINAL}) for status in read_list(statuses, wanted)]
+        return newest, [read_sighting(status, {FINAL}) for status in read_list(statuses, len(wanted))]
 
     def _held(self, accounts: Answer) -> list[TokenAccount | None]:
         """Return source and destination; None for what is no account of the asset's program. Raises: RpcUnavailable."""
-        return [read_token(one, self.token_program) for one in read_accounts(accounts, 2)]
+        return [read_token(one, self.token_program) for one in read_list(accounts, 2)]
 
 
 def _deep_enough(one: Sought) -> set[str]:
