@@ -54,7 +54,7 @@ def doctor_command(
 
 async def _examine_gate(account: GatewayAccount, link: str, found: Findings) -> None:
     """Look at a gate as a buyer sees it, and let the gateway ask its target."""
-    from tollkeeper.client.gate_check import offered_price, target_answer
+    from tollkeeper.client.gateway_account import offered_price, target_answer
     from tollkeeper.client.requests import RefusedError
 
     try:

@@ -11,5 +11,5 @@ Begin with `buying`, the careful buyer of `tollkeeper pay`, or `gateway_account`
 
 - a payment: `payments`, `paid_answer`, `kept_purchases`, `balances`;
 - a login: `logins`;
-- both: `requests`, `state_folder`; for `doctor`: `gate_check`.
+- both: `requests`, `state_folder`.
 """

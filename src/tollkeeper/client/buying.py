@@ -37,8 +37,7 @@ from tollkeeper.client.payments import (
 )
 from tollkeeper.client.requests import RefusedError, ask, open_session, require_unheard, why
 from tollkeeper.core.api.errors import ApiError
-from tollkeeper.core.networks import Family, Network, normalise
-from tollkeeper.core.usdc import format_usdc
+from tollkeeper.core.networks import Family, Network, format_usdc, normalise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

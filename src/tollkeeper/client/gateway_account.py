@@ -4,6 +4,8 @@ The bearer is, in this order: a fresh login by the given key; the management tok
 without an owner; the login that this machine keeps; none.
 
 A file on its way to a gateway: a form whose progress is shown on a terminal.
+
+A gate as a buyer and its owner see it, for `doctor`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from rich.markup import escape
 from rich.progress import DownloadColumn, Progress, TaskID
 
 from tollkeeper.client.logins import KeptLogins, log_in
-from tollkeeper.client.requests import RefusedError, ask, open_session, require_unheard
+from tollkeeper.client.payments import offers_of
+from tollkeeper.client.requests import RefusedError, ask, open_session, require_unheard, why
 from tollkeeper.client.state_folder import open_folder, read_state, write_state
 from tollkeeper.core.paygates.downloads import DEFAULT_TYPE, clean_name
 
@@ -188,3 +191,27 @@ async def _content(path: Path, progress: Callable[[int], None]) -> AsyncIterator
             yield data
             sent_bytes += len(data)
             progress(sent_bytes)
+
+
+async def offered_price(link: str) -> str:
+    """Return what the gate asks for, in words. Raises: RefusedError unless it answers with a 402 that can be paid."""
+    async with open_session() as session:
+        try:
+            async with session.get(link, allow_redirects=False) as answer:
+                body = await answer.read()
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise RefusedError(f"no answer: {why(error)}") from error
+    if answer.status in {401, 405}:  # a login or another method comes first
+        return f"answers {answer.status}, and no 402 before that"
+    if answer.status != 402:
+        raise RefusedError(f"it answers {answer.status}, and not 402")
+    offers = offers_of({name.lower(): value for name, value in answer.headers.items()}, body)
+    if not offers:
+        raise RefusedError("its 402 offers nothing that could be paid")
+    networks = ", ".join(dict.fromkeys(str(offer.requirements.get("network")) for offer in offers))
+    return f"a 402 that can be paid on {networks}"
+
+
+async def target_answer(account: GatewayAccount, link: str) -> JsonObject:
+    """Let the gateway ask the gate's target once, which charges nobody. Raises: RefusedError."""
+    return await account.of(await account.find(link), "POST", "/test", has="status")

@@ -24,10 +24,9 @@ from tollkeeper.describing import Handlers, description_routes, route
 from tollkeeper.hub.api import operations
 from tollkeeper.hub.api.bodies import HubReady
 from tollkeeper.hub.api.facilitator import Facilitator
-from tollkeeper.hub.api.gateway_signature import TrustedKeys, local_path
+from tollkeeper.hub.api.gateway_signature import Askers, TrustedKeys, local_path
 from tollkeeper.hub.api.history import history_routes, status_routes
 from tollkeeper.hub.api.standing import Standings
-from tollkeeper.hub.api.tenants import Askers
 from tollkeeper.hub.api.transfer import Transfers
 from tollkeeper.hub.families import FamilyDispatch, HubContext, account_of
 from tollkeeper.hub.membership import Membership

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.api import clock_ms, integer_parameter, iso, page_parameters, pagination
 from tollkeeper.core.api.csv_table import csv_table
 from tollkeeper.core.api.errors import ApiError, Code, invalid
+from tollkeeper.core.networks import format_usdc
 from tollkeeper.core.paygates.statistics import DAY_MS, RequestOutcome, Span
 from tollkeeper.core.purchases import PurchaseState
-from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import parse_wallet, shown_address
 from tollkeeper.gateway.management.statistics import parse_time
 from tollkeeper.storage.gateway.owner_lists import RowFilter

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.solana.rules import SolanaAsset
     from tollkeeper.core.x402.verification import EvmAsset
-    from tollkeeper.hub.api.tenants import Askers
+    from tollkeeper.hub.api.gateway_signature import Askers
     from tollkeeper.hub.families import AnyOrder, FamilyDispatch
     from tollkeeper.hub.settlement.orders import SettleOutcome
     from tollkeeper.hub.settlement.requests import Asker, RequestedPayment, SettleOptions

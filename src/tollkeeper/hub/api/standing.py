@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from litestar.types import HTTPScope, Receive, Send
 
-    from tollkeeper.hub.api.tenants import Askers
+    from tollkeeper.hub.api.gateway_signature import Askers
     from tollkeeper.hub.families import AnyAccount
     from tollkeeper.hub.settlement.outcomes import SettlementRecords
 

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from litestar.types import HTTPScope, Receive, Send
 
     from tollkeeper.core.networks import Family
-    from tollkeeper.hub.api.gateway_signature import GatewaySignature
-    from tollkeeper.hub.api.tenants import Askers
+    from tollkeeper.hub.api.gateway_signature import Askers, GatewaySignature
     from tollkeeper.hub.families import AnyAccount, AnyOrder, FamilyDispatch
     from tollkeeper.hub.settlement.orders import SettleOutcome
     from tollkeeper.hub.settlement.requests import Asker, CallerPresence, SettleOptions
