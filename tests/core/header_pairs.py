@@ -17,17 +17,17 @@ from tollkeeper.core.http.heads import (
 def passed_on(headers: list[Header], withheld: frozenset[bytes] = frozenset()) -> list[Header]:
     """What a target is sent of a caller's headers. Raises: HeaderError."""
     shape = REQUEST_SHAPES[tuple(name for name, _ in headers)]
-    values = shape.stripped([value for _, value in headers])
-    return pairs_of(heads.passed_on(shape, values, shape.header(values).get(b"connection", b""), withheld)[0])
+    values, header = shape.read([value for _, value in headers])
+    return pairs_of(heads.passed_on(shape, values, header.get(b"connection", b""), withheld)[0])
 
 
 def told(headers: list[Header]) -> tuple[list[Header], bool]:
     """What a caller is sent of a target's headers, and whether a `Date` is among it. Raises: HeaderError."""
     names = tuple(name for name, _ in headers)
     shape = ANSWER_SHAPES[names]
-    values = shape.stripped([value for _, value in headers])
+    values, header = shape.read([value for _, value in headers])
     whole = ResponseFraming(BodyEnd.LENGTH, 0)
-    lines, names = answer_lines(ResponseHead(200, names, values, shape, shape.header(values), whole), values)
+    lines, names = answer_lines(ResponseHead(200, names, values, shape, header, whole), values)
     return pairs_of(lines), b"date" in names
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 from functools import lru_cache
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,9 +23,10 @@ from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.forwarding import NAME_REMEMBERED_BYTES, Header, guards, name_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 _NAMES_MAX: Final = 4096  # callers invent names
+_STRIPPED: Final = methodcaller("rstrip", b" \t")
 _SHAPES_MAX: Final = 1024  # a few KiB each
 _SHAPE_NAMES_MAX: Final = 48
 _ONCE: Final = frozenset({b"content-length", b"content-type", b"expect", b"host", b"transfer-encoding"})
@@ -141,22 +143,19 @@ class HeadShape:
         self.is_kept = False  # for the next head with these names
         self.is_plain = _NOT_PLAIN.isdisjoint(names)
 
-    def header(self, values: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Return each header once, by its name in lower case."""
-        header = dict(zip(self.names, values, strict=True))
+    def read(self, sent: Collection[bytes]) -> tuple[list[bytes], dict[bytes, bytes]]:
+        """Return the values as they count, and each header once, by its name in lower case.
+
+        What stands behind a value is no part of it (RFC 9110 5.5). By a transfer encoding as it came goes the parser,
+        and whoever judges it as well.
+        """
+        values = [*map(_STRIPPED, sent)]
+        if self._unstripped >= 0:
+            values[self._unstripped] = [*sent][self._unstripped]
+        header = dict(zip(self.names, values))  # noqa: B905 - as many: the names are those of these values
         for name in self._lists:
             header[name] = b", ".join([value for one, value in zip(self.names, values, strict=True) if one == name])
-        return header
-
-    def stripped(self, values: list[bytes]) -> list[bytes]:
-        """Return the values without what stands behind them, which is no part of them (RFC 9110 5.5).
-
-        By a transfer encoding as it came goes the parser, and whoever judges it as well.
-        """
-        stripped = [value.rstrip(b" \t") for value in values]
-        if self._unstripped >= 0:
-            stripped[self._unstripped] = values[self._unstripped]
-        return stripped
+        return values, header
 
     def lines(self, values: Sequence[bytes]) -> bytes:
         """Return the lines that are passed on."""
@@ -377,15 +376,14 @@ def read_head(method: bytes, target: bytes, version: str, sent: Sequence[Header]
 
 
 def judged_head(
-    method: bytes, target: bytes, version: str, names: tuple[bytes, ...], values: list[bytes]
+    method: bytes, target: bytes, version: str, names: tuple[bytes, ...], sent: Collection[bytes]
 ) -> RequestHead:
     """Judge a caller's head. Raises INVALID_PARAMETER."""
     try:
         shape = REQUEST_SHAPES[names]
     except HeaderError as error:
         raise refused(str(error)) from None
-    values = shape.stripped(values)
-    header = shape.header(values)
+    values, header = shape.read(sent)
     length = judge_request_head(method, target, version, header)
     return RequestHead(METHODS[method], target, names, values, shape, header, length)
 
@@ -413,15 +411,14 @@ def read_response_head(method: str, status: int, version: str, sent: Sequence[He
 
 
 def judged_response_head(
-    method: str, status: int, version: str, names: tuple[bytes, ...], values: list[bytes]
+    method: str, status: int, version: str, names: tuple[bytes, ...], sent: Collection[bytes]
 ) -> ResponseHead:
     """Judge a target's head. Raises FramingError."""
     try:
         shape = ANSWER_SHAPES[names]
     except HeaderError as error:
         raise FramingError(str(error)) from None
-    values = shape.stripped(values)
-    header = shape.header(values)
+    values, header = shape.read(sent)
     return ResponseHead(status, names, values, shape, header, judge_response_head(method, status, version, header))
 
 

@@ -68,7 +68,7 @@ class WholeRequests:
                 and data.count(b"\n") == len(headers) + 2  # each name is there once
                 and len(headers) <= HEADERS_MAX
             ):
-                head = judged_head(method, target[0], "1.1", (*headers,), [*headers.values()])
+                head = judged_head(method, target[0], "1.1", (*headers,), headers.values())
                 if head.shape.is_plain or (head.content_length == 0 and _keeps_connection(head.header)):
                     return head
         except (HttpParserError, HttpParserUpgrade, ApiError):
@@ -97,7 +97,7 @@ class WholeAnswers:
             parser.feed_data(data)
             if not told.left and data.count(b"\n", 0, end) == len(headers) + 2 and len(headers) <= HEADERS_MAX:
                 status = parser.get_status_code()
-                head = judged_response_head(method, status, "1.1", (*headers,), [*headers.values()])
+                head = judged_response_head(method, status, "1.1", (*headers,), headers.values())
                 framing = head.framing
                 is_whole = framing.end is BodyEnd.LENGTH and framing.declared_bytes == len(data) - end
                 if is_whole and _keeps_connection(head.header):

@@ -69,7 +69,8 @@ class UnpaidRequests:
             or (end > 0 and not (gate.gate.allow_subpaths and gate.target is not None and is_plain_subpath(path[end:])))
             or (query and gate.wire.own_parameters)
             or b"upgrade" in header
-            or not _is_for_anybody(header.get(b"accept", b""))
+            or b"=" in (accept := header.get(b"accept", b""))  # one form of the 402 (`core.paygates.challenge`)
+            or b"text/html" in accept  # a page (`gateway.pages`)
         ):
             return None
         standing = context.limit.unpaid(peer, header)
@@ -78,11 +79,6 @@ class UnpaidRequests:
         request_id = new_request_id_at(now_ms)
         answer = b"".join((ready.start, standing, ready.middle, request_id.encode(), ready.end))
         return UnpaidRequest(answer, head, head.method, request_id, started_ns, gate.gate.id)
-
-
-def _is_for_anybody(accept: bytes) -> bool:
-    """Return True if neither a page is wanted nor one form of the 402 (`pages`, `core.paygates.challenge`)."""
-    return b"=" not in accept and b"text/html" not in accept
 
 
 def _make(ready: ReadyChallenge, gate: OpenGate, profile: Profile, now_ms: int) -> None:
