@@ -31,7 +31,7 @@ from tollkeeper.hub.api.transfer import Transfers
 from tollkeeper.hub.families import FamilyDispatch, HubContext, account_of
 from tollkeeper.hub.membership import Membership
 from tollkeeper.hub.metrics import HubMetrics
-from tollkeeper.hub.settlement.family import SettlementParts
+from tollkeeper.hub.settlement.family import Sender, SettlementParts
 from tollkeeper.hub.settlement.outcomes import SettlementRecords
 from tollkeeper.storage.engine.database import Statement
 
@@ -80,7 +80,8 @@ class Hub:
         self.metrics = HubMetrics()
         self.membership = Membership(database, now_ms, shared_life_seconds)
         records = SettlementRecords(database, now_ms, self.status_url)
-        self.settling = FamilyDispatch(SettlementParts(database, now_ms, self.membership, self.metrics), records)
+        parts = SettlementParts(database, now_ms, self.membership, self.metrics, Sender(self.membership))
+        self.settling = FamilyDispatch(parts, records)
         # Kept as one dict for the hub's life, so that keys can be added and taken out while it runs.
         self.trusted_keys = TrustedKeys(
             (gateway, {name: VerifyingKey(Algorithm.ED25519, key) for name, key in keys.items()})

@@ -20,22 +20,16 @@ from tollkeeper.core.x402.verification import Reason, chain_checks, signature_ch
 from tollkeeper.hub.evm.findings import EvmFindings
 from tollkeeper.hub.evm.signing import EvmSigning, FeeTerms, SecondTry
 from tollkeeper.hub.settlement.concurrent_payers import UNREAD, balance_beside
-from tollkeeper.hub.settlement.family import expected_transfer
 from tollkeeper.hub.settlement.orders import PriorOutcome
-from tollkeeper.hub.settlement.pipeline import Sender
 from tollkeeper.storage.hub.transactions import next_nonce_of, open_lane
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Sequence
-
     from tollkeeper.chains.evm.chain import EvmChain
-    from tollkeeper.chains.sightings import Sighting, Submission
     from tollkeeper.core.evm.signed_transactions import SignedTransaction
     from tollkeeper.core.x402.version1 import Payment
     from tollkeeper.hub.evm.account import EvmAccount
     from tollkeeper.hub.evm.signing import EvmOrder
-    from tollkeeper.hub.settlement.family import Claimed, Outgoing, ProvenTransition, SettlementParts
+    from tollkeeper.hub.settlement.family import Claimed, ProvenTransition, SettlementParts
     from tollkeeper.storage.hub.payers import Overdrawn
     from tollkeeper.storage.hub.settlements import Settlement
 
@@ -57,8 +51,7 @@ class EvmFamily:
 
     def __init__(self, parts: SettlementParts) -> None:
         self._parts = parts
-        self._sender = Sender(parts.membership)
-        self._signing = EvmSigning(parts, self._sender)
+        self._signing = EvmSigning(parts)
         self._findings = EvmFindings(parts, SecondTry(self._signing))
 
     async def open(self, account: EvmAccount) -> None:
@@ -102,19 +95,6 @@ class EvmFamily:
         if isinstance(terms, Adoption):
             return await self._signing.adopt(order, known, row_id, terms.found)
         return await self._signing.claim(order, known, row_id, terms)
-
-    def send(self, account: EvmAccount, outgoing: Outgoing) -> asyncio.Future[Submission]:
-        """Send the transaction; a batch's is sent by the first of its settlements."""
-        return self._sender.send(account, outgoing)
-
-    async def observe(self, account: EvmAccount, row: Settlement, deadline: float) -> Sighting:
-        """Wait for the receipt that shows the row's transfer."""
-        return await account.chain.wait(expected_transfer(row, account.chain.config.depths), deadline)
-
-    async def look(self, account: EvmAccount, rows: Sequence[Settlement]) -> list[Sighting]:
-        """Read the receipts."""
-        depths = account.chain.config.depths
-        return await account.chain.look([expected_transfer(row, depths) for row in rows])
 
     async def find_out(self, account: EvmAccount, row: Settlement) -> ProvenTransition:
         """Conclude from the authorization's state and the signers' nonces."""

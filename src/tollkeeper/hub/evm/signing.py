@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from tollkeeper.hub.evm.signer import NetworkSigner
     from tollkeeper.hub.settlement.family import SettlementParts
     from tollkeeper.hub.settlement.orders import Order
-    from tollkeeper.hub.settlement.pipeline import Sender
     from tollkeeper.hub.signer_pool import NamedSigner, Relayer
     from tollkeeper.storage.hub.claims import SettlementClaim
     from tollkeeper.storage.hub.settlements import Settlement
@@ -92,9 +91,8 @@ class _Ready:
 class EvmSigning:
     """Signing of one process."""
 
-    def __init__(self, parts: SettlementParts, sender: Sender) -> None:
+    def __init__(self, parts: SettlementParts) -> None:
         self._parts = parts
-        self._sender = sender
         self._windows: dict[str, BatchWindow[_Ready, Claimed]] = {}
 
     async def claim(self, order: EvmOrder, known: Settlement | None, row_id: str, terms: FeeTerms) -> Claimed:
@@ -122,7 +120,7 @@ class EvmSigning:
     def _abandoned(self, account: EvmAccount, claimed: Claimed) -> None:
         """Send what was signed for a caller who has left; recovery follows it."""
         if claimed.outgoing is not None:
-            self._sender.send(account, claimed.outgoing)
+            self._parts.sender.send(account, claimed.outgoing)
             claimed.let_go()
 
     async def _set_out(self, account: EvmAccount, party: list[_Ready]) -> list[Claimed | Exception]:
@@ -244,7 +242,7 @@ class EvmSigning:
             return None
         if again is None:
             return None
-        self._sender.send(account, Outgoing(again.raw))
+        self._parts.sender.send(account, Outgoing(again.raw))
         return again.settlement
 
     async def adopt(self, order: EvmOrder, known: Settlement | None, row_id: str, found: SignedTransaction) -> Claimed:

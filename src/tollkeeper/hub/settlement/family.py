@@ -9,32 +9,37 @@ Transitions of a settlement that are proven, and how a sighting becomes one (con
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+import structlog
 
 from tollkeeper.chains.replies import RpcUnavailable
-from tollkeeper.chains.sightings import Expected
+from tollkeeper.chains.sightings import Expected, Submission
 from tollkeeper.core.settlement.states import State
 from tollkeeper.hub.settlement.orders import AccountT, AccountT_contra, PayloadT
 from tollkeeper.storage.hub.settlements import Move, reopen_all
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Sequence
 
-    from tollkeeper.chains.sightings import Sighting, Submission
+    from tollkeeper.chains.sightings import Sighting
     from tollkeeper.core.settlement.states import Depths
     from tollkeeper.core.x402.verification import Reason
     from tollkeeper.core.x402.version1 import Payment
     from tollkeeper.hub.membership import Membership
     from tollkeeper.hub.metrics import HubMetrics
-    from tollkeeper.hub.settlement.orders import Order, PriorOutcome
+    from tollkeeper.hub.settlement.orders import Order, PriorOutcome, SettlingAccount
     from tollkeeper.hub.signer_pool import NamedSigner, Relayer
     from tollkeeper.storage.engine.database import Database
     from tollkeeper.storage.hub.claims import SettlementClaim
     from tollkeeper.storage.hub.payers import Overdrawn
     from tollkeeper.storage.hub.settlements import Settlement
     from tollkeeper.storage.hub.transactions import RawTransaction
+
+
+_LOG: Final = structlog.get_logger("tollkeeper.hub")
 
 
 class Contradiction(Exception):  # noqa: N818 - what the chain shows, not a fault of ours
@@ -71,26 +76,50 @@ def expected_transfer(row: Settlement, depths: Depths, transaction_hash: str = "
     return Expected(named, key.asset, key.payer, row.pay_to, row.value, key.nonce, depths.of(row.value))
 
 
-@dataclass(frozen=True, slots=True)
-class SettlementParts:
-    """Database, clock, this process among those that share the database, and metrics."""
-
-    database: Database
-    clock_ms: Callable[[], int]
-    membership: Membership
-    metrics: HubMetrics
-
-    async def reopen(self, rows: Sequence[Settlement], detail: str) -> int:
-        """Make rows pending again whose block is gone, in one commit; how many. Raises: StorageError."""
-        return await self.database.run(reopen_all(rows, self.membership.id, self.clock_ms(), detail))
-
-
 @dataclass(slots=True, eq=False)
 class Outgoing:
     """A stored transaction, and the node's answer to it: sent once for all settlements that it carries."""
 
     raw: RawTransaction
     sent: asyncio.Future[Submission] | None = None
+
+
+class Sender:
+    """Hands stored transactions to the nodes, in tasks that no caller's leaving ends (security F15)."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self._sending: set[asyncio.Task[Submission]] = set()
+
+    def send(self, account: SettlingAccount, outgoing: Outgoing) -> asyncio.Future[Submission]:
+        """Begin to send, once for all settlements of the transaction; the result is the node's answer."""
+        if outgoing.sent is None:
+            task = asyncio.get_running_loop().create_task(self._send(account, outgoing.raw))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+            outgoing.sent = task
+        return outgoing.sent
+
+    async def _send(self, account: SettlingAccount, raw: RawTransaction) -> Submission:
+        if not self._membership.is_current():
+            _LOG.error("not_sent_by_a_process_whose_lease_ended", transaction=raw.hash)
+            return Submission.UNCLEAR
+        return await account.chain.submit(raw.raw, raw.hash)
+
+
+@dataclass(frozen=True, slots=True)
+class SettlementParts:
+    """Database, clock, this process among those that share the database, metrics, and who sends."""
+
+    database: Database
+    clock_ms: Callable[[], int]
+    membership: Membership
+    metrics: HubMetrics
+    sender: Sender
+
+    async def reopen(self, rows: Sequence[Settlement], detail: str) -> int:
+        """Make rows pending again whose block is gone, in one commit; how many. Raises: StorageError."""
+        return await self.database.run(reopen_all(rows, self.membership.id, self.clock_ms(), detail))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +154,6 @@ class ChainFamily(Protocol[AccountT, PayloadT, TermsT]):
         self, order: Order[AccountT, PayloadT], known: Settlement | None, row_id: str, terms: TermsT
     ) -> Claimed:
         """Claim the payment, sign, and store the transaction, in one commit. Raises: UNAVAILABLE; GivenUpError."""
-
-    def send(self, account: AccountT, outgoing: Outgoing) -> asyncio.Future[Submission]:
-        """Hand the stored transaction over, once for all settlements in it; whoever leaves does not end that."""
-
-    async def observe(self, account: AccountT, row: Settlement, deadline: float) -> Sighting:
-        """Wait for the row's transaction until it lies deep enough, or until `deadline` (event loop time)."""
-
-    async def look(self, account: AccountT, rows: Sequence[Settlement]) -> list[Sighting]:
-        """Return what the chain shows now of the transactions that these rows name."""
 
     async def find_out(self, account: AccountT, row: Settlement) -> ProvenTransition:
         """Return what became of a row whose transaction is not seen, or failed: made, failed by proof, or expired.

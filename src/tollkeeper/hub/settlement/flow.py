@@ -165,7 +165,7 @@ class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
                 _LOG.warning("transaction_adopted", settlement=row.id, transaction=row.transaction_hash)
                 self._parts.metrics.adopted.labels(row.key.network).inc()
             try:
-                advance = await self.pipeline.advance(order, row, self.family.send(order.account, outgoing))
+                advance = await self.pipeline.advance(order, row, self._parts.sender.send(order.account, outgoing))
             except StorageError as error:  # sent, and not recorded
                 raise self._records.pending(order.key, outgoing.raw.hash) from error
             finally:

@@ -18,11 +18,11 @@ from tollkeeper.hub.settlement.requests import canonical_hash, canonical_json
 from tollkeeper.storage.hub.claims import NewSettlement
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from tollkeeper.chains.sightings import Submission
+    from tollkeeper.chains.sightings import Expected, Sighting, Submission
     from tollkeeper.core.networks import Network
-    from tollkeeper.core.settlement.states import SettlementKind
+    from tollkeeper.core.settlement.states import Depths, SettlementKind
     from tollkeeper.core.x402.verification import Reason
     from tollkeeper.core.x402.version1 import Payment, PaymentKey, Requirements
     from tollkeeper.hub.admission import Admission, FeeBudget
@@ -39,6 +39,14 @@ class SupportedAsset(Body):
     token_program: str | UnsetType = UNSET
 
 
+class SettlingConfig(Protocol):
+    """Settings of a network, as far as every family's are the same."""
+
+    @property
+    def depths(self) -> Depths:
+        """How deep a settlement must lie, by its amount."""
+
+
 class SettlingChain(Protocol):
     """One network behind its nodes, as far as every family's is the same."""
 
@@ -50,6 +58,10 @@ class SettlingChain(Protocol):
         """The network."""
 
     @property
+    def config(self) -> SettlingConfig:
+        """Its settings."""
+
+    @property
     def asset(self) -> object | None:
         """Asset that is settled; None while the network cannot be used."""
 
@@ -58,6 +70,12 @@ class SettlingChain(Protocol):
 
     async def submit(self, raw: bytes, transaction_hash: str) -> Submission:
         """Hand a signed transaction to the nodes."""
+
+    async def wait(self, expected: Expected, deadline: float) -> Sighting:
+        """Wait for a transaction until it lies deep enough, or until `deadline` (event loop time)."""
+
+    async def look(self, wanted: Sequence[Expected]) -> list[Sighting]:
+        """Return what the chain shows now of many transactions. Raises: RpcUnavailable."""
 
 
 class SettlingAccount(Protocol):

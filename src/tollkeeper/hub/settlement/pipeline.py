@@ -3,8 +3,6 @@
 The same for the request that started a settlement and for the recovery that found it after a crash: what is stored
 decides, and every step is recorded before the next. FAILED is entered only with a proof; what nobody knows stays where
 it is.
-
-Hands stored transactions to the nodes, in tasks that no caller's leaving ends (contract 5.2; security F15).
 """
 
 from __future__ import annotations
@@ -20,18 +18,23 @@ from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import FAILURES, Sighting, Submission, Verdict
 from tollkeeper.core.settlement.states import Proof, State
 from tollkeeper.core.x402.verification import Reason
-from tollkeeper.hub.settlement.family import Contradiction, ProvenTransition, TermsT, Unexplained, transferred
+from tollkeeper.hub.settlement.family import (
+    Contradiction,
+    ProvenTransition,
+    TermsT,
+    Unexplained,
+    expected_transfer,
+    transferred,
+)
 from tollkeeper.hub.settlement.orders import AccountT, PayloadT
 from tollkeeper.storage.hub.settlements import Move, Moved, Settlement, move_all, read_settlement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tollkeeper.hub.membership import Membership
-    from tollkeeper.hub.settlement.family import ChainFamily, Outgoing, SettlementParts
-    from tollkeeper.hub.settlement.orders import Order, SettlingAccount
+    from tollkeeper.hub.settlement.family import ChainFamily, SettlementParts
+    from tollkeeper.hub.settlement.orders import Order
     from tollkeeper.hub.settlement.requests import CallerPresence
-    from tollkeeper.storage.hub.transactions import RawTransaction
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 SEND_SECONDS: Final = 5
@@ -67,7 +70,8 @@ class Pipeline(Generic[AccountT, PayloadT, TermsT]):
                 submission = await asyncio.shield(sent)
         while True:
             until = order.receipt_deadline if submission is Submission.TAKEN else deadline
-            sighting = await self._family.observe(account, row, until)
+            expected = expected_transfer(row, account.chain.config.depths)
+            sighting = await account.chain.wait(expected, until)
             advance = await self.record(account, row, submission, sighting, order.caller)
             if advance.settlement.transaction_hash == row.transaction_hash:
                 return advance
@@ -148,26 +152,3 @@ class Pipeline(Generic[AccountT, PayloadT, TermsT]):
 def _tell(row: Settlement) -> None:
     if row.state is State.FAILED:
         _LOG.warning("settlement_failed", settlement=row.id, proof=row.proof, transaction=row.transaction_hash)
-
-
-class Sender:
-    """Sender of one process."""
-
-    def __init__(self, membership: Membership) -> None:
-        self._membership = membership
-        self._sending: set[asyncio.Task[Submission]] = set()
-
-    def send(self, account: SettlingAccount, outgoing: Outgoing) -> asyncio.Future[Submission]:
-        """Begin to send, once for all settlements of the transaction; the result is the node's answer."""
-        if outgoing.sent is None:
-            task = asyncio.get_running_loop().create_task(self._send(account, outgoing.raw))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
-            outgoing.sent = task
-        return outgoing.sent
-
-    async def _send(self, account: SettlingAccount, raw: RawTransaction) -> Submission:
-        if not self._membership.is_current():
-            _LOG.error("not_sent_by_a_process_whose_lease_ended", transaction=raw.hash)
-            return Submission.UNCLEAR
-        return await account.chain.submit(raw.raw, raw.hash)

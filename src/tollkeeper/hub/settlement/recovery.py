@@ -19,7 +19,7 @@ import structlog
 from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import Submission, Verdict
 from tollkeeper.core.settlement.states import State
-from tollkeeper.hub.settlement.family import PoolView, ProvenTransition, TermsT, Unexplained
+from tollkeeper.hub.settlement.family import PoolView, ProvenTransition, TermsT, Unexplained, expected_transfer
 from tollkeeper.hub.settlement.orders import AccountT, PayloadT
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.hub.idempotency import forget_old_refusals
@@ -211,7 +211,8 @@ class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
         A row that cannot be looked for is found and set aside. Raises: RpcUnavailable.
         """
         try:
-            sightings = await self._family.look(account, rows)
+            depths = account.chain.config.depths
+            sightings = await account.chain.look([expected_transfer(row, depths) for row in rows])
         except (StorageError, RpcUnavailable):
             raise
         except Exception:  # noqa: BLE001 - no fault of ours may end the only task that finishes payments

@@ -23,22 +23,19 @@ from tollkeeper.core.x402.verification import Reason
 from tollkeeper.core.x402.version1 import SolanaPayload
 from tollkeeper.hub.refusals import unavailable
 from tollkeeper.hub.settlement.concurrent_payers import balance_beside
-from tollkeeper.hub.settlement.family import expected_transfer
 from tollkeeper.hub.settlement.orders import PriorOutcome
-from tollkeeper.hub.settlement.pipeline import Sender
 from tollkeeper.hub.solana.findings import SolanaFindings
 from tollkeeper.hub.solana.signing import SolanaSigning, SolanaTerms, lifetime_of
 from tollkeeper.storage.hub.settlements import find_settlement
 from tollkeeper.storage.hub.transactions import open_lane
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Sequence
 
-    from tollkeeper.chains.sightings import Sighting, Submission
+    from tollkeeper.chains.sightings import Sighting
     from tollkeeper.core.solana.rules import SolanaTransfer
     from tollkeeper.core.x402.version1 import Payment
-    from tollkeeper.hub.settlement.family import Claimed, Outgoing, ProvenTransition, SettlementParts
+    from tollkeeper.hub.settlement.family import Claimed, ProvenTransition, SettlementParts
     from tollkeeper.hub.solana.account import SolanaAccount
     from tollkeeper.hub.solana.signing import SolanaOrder
     from tollkeeper.storage.hub.payers import Overdrawn
@@ -56,7 +53,6 @@ class SolanaFamily:
     def __init__(self, parts: SettlementParts) -> None:
         self._parts = parts
         self._began_ms = parts.clock_ms()
-        self._sender = Sender(parts.membership)
         self._signing = SolanaSigning(parts)
         self._findings = SolanaFindings(parts)
 
@@ -85,19 +81,6 @@ class SolanaFamily:
     async def claim(self, order: SolanaOrder, known: Settlement | None, row_id: str, terms: SolanaTerms) -> Claimed:
         """Claim; what is on the chain already is co-signed to the same bytes, and sent again."""
         return await self._signing.claim(order, known, row_id, terms)
-
-    def send(self, account: SolanaAccount, outgoing: Outgoing) -> asyncio.Future[Submission]:
-        """Send the transaction."""
-        return self._sender.send(account, outgoing)
-
-    async def observe(self, account: SolanaAccount, row: Settlement, deadline: float) -> Sighting:
-        """Wait for the status of the row's signature."""
-        return await account.chain.wait(expected_transfer(row, account.chain.config.depths), deadline)
-
-    async def look(self, account: SolanaAccount, rows: Sequence[Settlement]) -> list[Sighting]:
-        """Read the statuses."""
-        depths = account.chain.config.depths
-        return await account.chain.look([expected_transfer(row, depths) for row in rows])
 
     async def find_out(self, account: SolanaAccount, row: Settlement) -> ProvenTransition:
         """Conclude from the status, or from all blocks that could hold the transaction."""
