@@ -184,6 +184,12 @@ class Database(Protocol):
         """Refuse new work, finish the accepted work, close; a tenant's list is broken off. Again: does nothing."""
 
 
+async def read_page(database: Database, count: Statement, page: Statement, tenant: str) -> tuple[list[Row], int]:
+    """Return a page's rows, and how many rows there are in all. They are counted first: none that was counted lacks."""
+    total = await database.read(count, tenant=tenant)
+    return await database.read(page, tenant=tenant), total[0]["total"]
+
+
 class Snapshot(Protocol):
     """One consistent state of a database, read by a connection of its own that cannot write (security 5).
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.storage.engine.database import load_queries
+from tollkeeper.storage.engine.database import load_queries, read_page
 
 if TYPE_CHECKING:
     from tollkeeper.storage.engine.database import Database, Row
@@ -43,10 +43,9 @@ class OwnerRows:
 
     async def requests(self, wanted: RowFilter, outcome: str, limit: int, offset: int) -> tuple[list[Row], int]:
         """Return requests, newest first, and how many there are."""
-        values, tenant = {**wanted.values(), "outcome": outcome}, wanted.owner_wallet
-        total = await self._database.read(_Q.count_requests_found(**values), tenant=tenant)
-        rows = await self._database.read(_Q.requests_found(**values, limit=limit, offset=offset), tenant=tenant)
-        return rows, total[0]["total"]
+        values = {**wanted.values(), "outcome": outcome}
+        count, page = _Q.count_requests_found(**values), _Q.requests_found(**values, limit=limit, offset=offset)
+        return await read_page(self._database, count, page, wanted.owner_wallet)
 
     async def request(self, request_id: str) -> Row | None:
         """Return one request."""
@@ -62,10 +61,9 @@ class OwnerRows:
         self, wanted: RowFilter, state: str, limit: int, offset: int, *, held: bool
     ) -> tuple[list[Row], int]:
         """Return payments, newest first, and how many there are. `held`: only those with credits left."""
-        values, tenant = {**wanted.values(), "state": state, "held": int(held)}, wanted.owner_wallet
-        total = await self._database.read(_Q.count_payments_found(**values), tenant=tenant)
-        rows = await self._database.read(_Q.payments_found(**values, limit=limit, offset=offset), tenant=tenant)
-        return rows, total[0]["total"]
+        values = {**wanted.values(), "state": state, "held": int(held)}
+        count, page = _Q.count_payments_found(**values), _Q.payments_found(**values, limit=limit, offset=offset)
+        return await read_page(self._database, count, page, wanted.owner_wallet)
 
     async def payment(self, purchase_id: str) -> Row | None:
         """Return one payment."""

@@ -24,7 +24,7 @@ from tollkeeper.core.limits import FORMER_PRICE_SECONDS, SLUG_LENGTH
 from tollkeeper.core.paygates.fields import HeaderAuthMode, Recipient, random_slug
 from tollkeeper.core.paygates.model import Counters, FormerVersion, NewPayGate, PayGate, Trust, with_former_prices
 from tollkeeper.storage.auth import is_in_force
-from tollkeeper.storage.engine.database import OURSELVES, gate_to_change, load_queries, next_id, unit_of_work
+from tollkeeper.storage.engine.database import OURSELVES, gate_to_change, load_queries, next_id, read_page, unit_of_work
 from tollkeeper.storage.engine.nodes import note_change
 from tollkeeper.storage.gateway.creations import CreationKey, Creations
 from tollkeeper.storage.gateway.file_rows import file_of_row, give_up_files, keep_file
@@ -248,15 +248,12 @@ class PayGates:
     async def page(self, owner_wallet: str | None, limit: int, offset: int) -> tuple[list[PayGate], int]:
         """An owner's gates, newest first, and how many there are; without an owner the ownerless ones."""
         if owner_wallet is None:
-            total = await self._database.read(_Q.count_ownerless_paygates(), tenant="nobody")
-            rows = await self._database.read(_Q.ownerless_paygates(limit=limit, offset=offset), tenant="nobody")
+            count, page = _Q.count_ownerless_paygates(), _Q.ownerless_paygates(limit=limit, offset=offset)
         else:
-            total = await self._database.read(
-                _Q.count_paygates_of_owner(owner_wallet=owner_wallet), tenant=owner_wallet
-            )
+            count = _Q.count_paygates_of_owner(owner_wallet=owner_wallet)
             page = _Q.paygates_of_owner(owner_wallet=owner_wallet, limit=limit, offset=offset)
-            rows = await self._database.read(page, tenant=owner_wallet)
-        return [self._gate(row) for row in rows], total[0]["total"]
+        rows, total = await read_page(self._database, count, page, owner_wallet or "nobody")
+        return [self._gate(row) for row in rows], total
 
     async def found(
         self, owner_wallet: str, limit: int, offset: int, *, text: str, enabled: bool | None
@@ -265,10 +262,9 @@ class PayGates:
         plain = text.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
         which: dict[str, int | str] = {"pattern": f"%{plain}%", "enabled": -1 if enabled is None else int(enabled)}
         count = _Q.count_found_paygates_of_owner(owner_wallet=owner_wallet, **which)
-        total = await self._database.read(count, tenant=owner_wallet)
         page = _Q.found_paygates_of_owner(owner_wallet=owner_wallet, limit=limit, offset=offset, **which)
-        rows = await self._database.read(page, tenant=owner_wallet)
-        return [self._gate(row) for row in rows], total[0]["total"]
+        rows, total = await read_page(self._database, count, page, owner_wallet)
+        return [self._gate(row) for row in rows], total
 
     async def update(
         self,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tollkeeper.core.paygates.statistics import Outstanding, RequestOutcome, Span, Sums
-from tollkeeper.storage.engine.database import OURSELVES, load_queries, rows_of, unit_of_work
+from tollkeeper.storage.engine.database import OURSELVES, load_queries, read_page, rows_of, unit_of_work
 from tollkeeper.storage.ledger.purchase_rows import in_whole
 
 if TYPE_CHECKING:
@@ -151,11 +151,10 @@ class Statistics:
     ) -> tuple[list[LoggedRequest], int]:
         """A gate's requests, newest first, and how many there are; `tenant` asks."""
         wanted = "" if outcome is None else outcome.value
-        # Counted first, here and wherever there are pages: none lacks a row that was counted.
-        total = await self._database.read(_Q.count_requests_of_gate(gate_id=gate_id, outcome=wanted), tenant=tenant)
+        count = _Q.count_requests_of_gate(gate_id=gate_id, outcome=wanted)
         page = _Q.requests_of_gate(gate_id=gate_id, outcome=wanted, limit=limit, offset=offset)
-        rows = await self._database.read(page, tenant=tenant)
-        return [_request(gate_id, row) for row in rows], total[0]["total"]
+        rows, total = await read_page(self._database, count, page, tenant)
+        return [_request(gate_id, row) for row in rows], total
 
     async def not_logged(self, gate_id: int, from_ms: int) -> int:
         """How many requests at a gate since then, by the hour, the log has no row of."""

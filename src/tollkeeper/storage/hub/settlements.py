@@ -23,7 +23,7 @@ import msgspec
 from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.settlement.states import Proof, SettlementKind, State, may_move
 from tollkeeper.core.x402.version1 import PaymentKey
-from tollkeeper.storage.engine.database import load_queries, unit_of_work
+from tollkeeper.storage.engine.database import load_queries, read_page, unit_of_work
 from tollkeeper.storage.hub.idempotency import forget_failure, keep_failure
 from tollkeeper.storage.hub.payers import add_payer_failure
 
@@ -425,19 +425,15 @@ async def list_history(
     database: Database, query: HistoryQuery, limit: int, offset: int
 ) -> tuple[list[Settlement], int]:
     """One page, newest first, and how many there are in all."""
-    total = await database.read(_QUERIES.count_history(**_history(query)), tenant=query.wallet)
-    page = _QUERIES.list_history(**_history(query), limit=limit, offset=offset)
-    rows = await database.read(page, tenant=query.wallet)
-    return [read_row(row) for row in rows], total[0]["total"]
-
-
-def _history(query: HistoryQuery) -> JsonObject:
-    return {
+    of_wallet: JsonObject = {
         "wallet": query.wallet,
         "as_signer": int(query.as_signer),
         "as_recipient": int(query.as_recipient),
         "network": query.network,
     }
+    count, page = _QUERIES.count_history(**of_wallet), _QUERIES.list_history(**of_wallet, limit=limit, offset=offset)
+    rows, total = await read_page(database, count, page, query.wallet)
+    return [read_row(row) for row in rows], total
 
 
 _GAS_QUERIES: Final = load_queries("transactions.sql")

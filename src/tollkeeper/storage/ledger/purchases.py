@@ -29,6 +29,7 @@ from tollkeeper.storage.engine.database import (
     gates_as_they_are,
     load_queries,
     purchases_to_change,
+    read_page,
     rows_of,
     unit_of_work,
 )
@@ -367,9 +368,10 @@ class Purchases:
 
     async def of_payer(self, payer: str, limit: int, offset: int) -> tuple[list[tuple[Purchase, str]], int]:
         """Live purchases of a wallet with their gates' slugs, newest first, and how many there are."""
-        counted = await self._database.read(_Q.count_purchases_of_payer(payer=payer), tenant=payer)
-        rows = await self._database.read(_Q.purchases_of_payer(payer=payer, limit=limit, offset=offset), tenant=payer)
-        return [(purchase_from(row), row["slug"]) for row in rows], counted[0]["total"]
+        count = _Q.count_purchases_of_payer(payer=payer)
+        page = _Q.purchases_of_payer(payer=payer, limit=limit, offset=offset)
+        rows, total = await read_page(self._database, count, page, payer)
+        return [(purchase_from(row), row["slug"]) for row in rows], total
 
     async def unpaid_of_payer(self, payer: str, gate_id: int, limit: int) -> list[Purchase]:
         """A wallet's newest purchases at a gate that are void for their payment, which may be made after all."""
