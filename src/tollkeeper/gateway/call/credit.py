@@ -35,7 +35,6 @@ from tollkeeper.core.purchases import (
     payer_may_spend,
 )
 from tollkeeper.gateway.call import credit_refusals, request_facts
-from tollkeeper.gateway.call.credit_refusals import ExhaustedError
 from tollkeeper.gateway.call.driver import Cut, KeptReply
 from tollkeeper.gateway.limiting import PROOFS, PROOFS_OF_PAYERS
 from tollkeeper.gateway.purchase.service import PurchaseAttempt, Waiter
@@ -150,7 +149,7 @@ class Credit:
         call = self._call
         try:
             return await self._by_token()
-        except (ApiError, ExhaustedError) as refused:
+        except (ApiError, credit_refusals.ExhaustedError) as refused:
             holds_nothing = not isinstance(refused, ApiError) or refused.status == 403
             if not (holds_nothing and request_facts.shows_payment(call.http)):
                 raise
@@ -244,7 +243,7 @@ class Credit:
             elif not await call.driver.in_task(self._may_hold_again(wallet)):
                 if beside is None:
                     return None
-                raise ExhaustedError.of(beside)
+                raise credit_refusals.ExhaustedError.of(beside)
         return None
 
     # Ask the ledger. A call on a held credit waits for the ledger's commit, together with every other call that waits
@@ -419,7 +418,7 @@ class Credit:
             # 4.3: a client told to pay again would pay for credits that it holds
             raise credit_refusals.withheld(result.found, call.gate.gate.credit_binding, presented)
         elif not await in_task(self._is_to_be_asked_again(result, presented)):  # 4.3: never a 402 while it settles
-            raise ExhaustedError.of(result.found)
+            raise credit_refusals.ExhaustedError.of(result.found)
 
     async def _is_to_be_asked_again(self, result: SpendResult, presented: PresentedPayment | None) -> bool:
         """Wait for whoever decides; False where the credits are used up. Raises: the refusal, SETTLEMENT_PENDING."""
