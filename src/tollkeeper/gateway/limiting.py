@@ -87,7 +87,9 @@ class UnpaidLimit:
 
     def unpaid(self, peer: str, header: Mapping[bytes, bytes]) -> bytes | None:
         """A request that shows nothing is told to pay: return the lines as above; None where it is to be refused."""
-        key = rate_key(self.clients.behind(peer, header.get(b"x-forwarded-for", b"")))
+        if self.clients.has_proxies:
+            peer = self.clients.behind(peer, header.get(b"x-forwarded-for", b""))
+        key = rate_key(peer)
         if self.owing and self._owed.is_over(key, time.monotonic_ns()):
             return None
         return self._counted(key)
@@ -125,7 +127,8 @@ class UnpaidLimit:
 
     def client_of(self, call: InboundCall) -> str:
         """Return the address of the call's client."""
-        return self.clients.behind(call.peer, call.head.header.get(b"x-forwarded-for", b""))
+        clients, peer = self.clients, call.peer
+        return clients.behind(peer, call.head.header.get(b"x-forwarded-for", b"")) if clients.has_proxies else peer
 
 
 class ApiLimits:

@@ -71,15 +71,21 @@ def gate_wire(gate: PayGate, target: TargetUrl, public_url: str) -> GateWire:
 class ReadyChallenge:
     """The 402 of a gate as it is within one millisecond, but for what differs from answer to answer.
 
-    `start`, how the caller's address stands, `middle`, the request id, `end`: in this order. `methods` get it.
+    `start`, how the caller's address stands, `middle`, the request id, `end`: in this order. `methods` get it. The
+    rest is the same at any time: the line for clients of version 2, the body around its timestamp, which paths and
+    queries may be asked for.
     """
 
-    __slots__ = ("end", "made_ms", "methods", "middle", "start")
+    __slots__ = (
+        *("after", "before", "end", "has_own_query", "made_ms", "methods", "middle", "required", "start"),
+        "takes_paths",
+    )
 
     def __init__(self) -> None:
         self.made_ms = -1
         self.methods: frozenset[str] = frozenset()
-        self.start = self.middle = self.end = b""
+        self.takes_paths = self.has_own_query = False
+        self.start = self.middle = self.end = self.required = self.before = self.after = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +110,7 @@ class OpenGate:
     takes_header: bool
     is_of_wallets: bool
     is_deleted: bool = False
-    ready: ReadyChallenge = field(default_factory=ReadyChallenge)
+    ready: ReadyChallenge = field(default_factory=ReadyChallenge, compare=False, repr=False)
 
     @property
     def sells(self) -> bool:

@@ -9,7 +9,7 @@ A call's credit is NONE, UNKNOWN, TAKEN or CLOSED (`credit.CreditState`). A call
 
 Begin with `flow`: `serve` is the way, `_end` is every other end. Then `credit`. `state` is what both know of the call.
 
-- before the spend: `handler` (which requests are calls), `unpaid` (the 402 of a plain one), `request_facts`,
+- before the spend: `handler` (which requests are calls, the 402 of a plain one), `request_facts`,
   `payment_header`, and `credit_refusals`;
 - behind it: `forwarding` and `stream`, with `target_signature`;
 - what goes out: `responder`, with the lines of `headers`.

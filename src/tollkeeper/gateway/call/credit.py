@@ -140,9 +140,8 @@ class Credit:
         if call.gate.is_of_wallets:
             return self._acquire_of_wallet()
         call.buyer = Waiter()
-        if not call.http.head.header.get(b"x-credit-token"):
-            return self._by_payment(call.present())
-        return self._by_token_or_payment()
+        has_token = bool(call.http.head.header.get(b"x-credit-token"))
+        return self._by_token_or_payment() if has_token else self._by_payment(call.present())
 
     async def _by_token_or_payment(self) -> Purchase:
         """Spend a credit of the token; where it holds nothing, and a payment stands beside it, as without a token."""

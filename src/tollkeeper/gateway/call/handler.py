@@ -1,19 +1,50 @@
-"""The listener's handler of PayGates' calls (contract 4.2), and how a stop ends them."""
+"""The listener's handler of PayGates' calls (contract 4.2), and how a stop ends them.
+
+A plain request that shows nothing, which is most of what strangers send, needs no call and no coroutine: `at_once` asks
+what steps 1 to 3 of `flow` ask, in their order, by the same rules, and makes its 402 of the gate's prepared bytes.
+Whatever is not plain it leaves to `flow`, which finds the same again and says why.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from tollkeeper.api import clock_ms, iso, new_request_id_at
+from tollkeeper.core.http.forwarding import is_plain_subpath
+from tollkeeper.core.http.heads import RequestHead
+from tollkeeper.edge.server.call import END_OF_HEAD, JSON_LINE, LAST_LINES, http_date
+from tollkeeper.gateway.call import headers as heads
 from tollkeeper.gateway.call.driver import Cut
 from tollkeeper.gateway.call.flow import serve
+from tollkeeper.gateway.call.headers import CORS, PAYMENT_REQUIRED_STATUS
 from tollkeeper.gateway.call.request_facts import SLUGS, RequestFacts
 from tollkeeper.gateway.call.state import PaidCall
-from tollkeeper.gateway.call.unpaid import UnpaidRequest, UnpaidRequests
 
 if TYPE_CHECKING:
+    from tollkeeper.core.paygates.challenge import Profile
     from tollkeeper.edge.server.call import AnsweredRequest, InboundCall
     from tollkeeper.gateway.call.context import GatewayContext
+    from tollkeeper.gateway.open_gate import OpenGate, ReadyChallenge
+
+_WITH_OTHER_ANSWERS: Final = frozenset({"HEAD", "OPTIONS"})
+
+
+class UnpaidRequest(msgspec.Struct):
+    """A request that is told to pay (`edge.server.call.AnsweredAtOnce`)."""
+
+    answer: bytes
+    head: RequestHead
+    method: str
+    request_id: str
+    started_ns: int
+    gate_id: int
+    status: int = PAYMENT_REQUIRED_STATUS
+    duration_us: int = 0
 
 
 class PayGateHandler:
@@ -21,11 +52,41 @@ class PayGateHandler:
 
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
-        self.at_once = UnpaidRequests(context).told
 
     def takes(self, target: bytes) -> bool:
         """Return True if the first path segment, as it was sent, is a slug (security A-18)."""
         return SLUGS[target.partition(b"?")[0].split(b"/", 2)[1]] is not None
+
+    def at_once(self, head: RequestHead, peer: str) -> UnpaidRequest | None:
+        """Make the 402 if the request shows nothing and is plain, and its gate in memory sells to whoever pays."""
+        context, header = self._context, head.header
+        if head.shape.has_proof or context.is_stopping:
+            return None
+        started_ns, now_ms = time.perf_counter_ns(), clock_ms()
+        path, _, query = head.target.partition(b"?")
+        end = path.find(b"/", 1)
+        slug = SLUGS[path[1:] if end < 0 else path[1:end]]
+        gate = None if slug is None else context.gates.kept(slug)
+        if gate is None:
+            return None
+        ready = gate.ready
+        if ready.made_ms != now_ms:
+            _make(ready, gate, context.profile, now_ms)
+        if (
+            head.method not in ready.methods
+            or (end > 0 and not (ready.takes_paths and is_plain_subpath(path[end:])))
+            or (query and ready.has_own_query)
+            or b"upgrade" in header
+            or b"=" in (accept := header.get(b"accept", b""))  # one form of the 402 (`core.paygates.challenge`)
+            or b"text/html" in accept  # a page (`gateway.pages`)
+        ):
+            return None
+        standing = context.limit.unpaid(peer, header)
+        if standing is None:
+            return None
+        request_id = new_request_id_at(now_ms)
+        answer = b"".join((ready.start, standing, ready.middle, request_id.encode(), ready.end))
+        return UnpaidRequest(answer, head, head.method, request_id, started_ns, gate.gate.id)
 
     def begin(self, call: InboundCall) -> None:
         """Answer one request at a slug, by a coroutine."""
@@ -60,3 +121,26 @@ class PayGateHandler:
     def _cut_tasks(self) -> None:
         for driver in list(self._context.under_way.values()):
             driver.cut_short(Cut.STOPPED)
+
+
+def _make(ready: ReadyChallenge, gate: OpenGate, profile: Profile, now_ms: int) -> None:
+    """Make a gate's 402 for this millisecond."""
+    if ready.made_ms < 0:
+        _prepare(ready, gate, profile)
+    ready.made_ms = now_ms
+    body = ready.before + iso(now_ms).encode() + ready.after if ready.after else ready.before
+    length = b"content-length: %d\r\n" % len(body)
+    ready.middle = b"".join((ready.required, length, http_date(now_ms // 1000), LAST_LINES))
+    ready.end = END_OF_HEAD + body
+
+
+def _prepare(ready: ReadyChallenge, gate: OpenGate, profile: Profile) -> None:
+    """Gather what is always the same. No method gets it where a bearer is asked for first, or nothing is sold."""
+    if not gate.gate.require_auth and gate.sells:
+        shown = gate.challenge
+        ready.methods = frozenset(gate.gate.methods) - _WITH_OTHER_ANSWERS
+        ready.takes_paths = gate.gate.allow_subpaths and gate.target is not None
+        ready.has_own_query = bool(gate.wire.own_parameters)
+        ready.start = STATUS_LINE[PAYMENT_REQUIRED_STATUS] + JSON_LINE + CORS
+        ready.required = heads.required_line(shown.header)
+        ready.before, ready.after = shown.bodies[profile]
