@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from tests.engines import databases_below
 from tollkeeper.api import clock_ms
 from tollkeeper.core.limits import DEFAULT_EXPOSURE
 from tollkeeper.core.settlement.reconciliation import Difference
@@ -47,7 +48,7 @@ def differences_of(path: Path) -> list[Difference]:
 
 def databases_in(directory: Path) -> list[Path]:
     """The databases of this program below a directory, but for those that a test damaged."""
-    found = []
+    found = databases_below(directory)
     for path in directory.rglob("*"):
         if not path.is_file() or path.name.endswith(("-wal", "-shm", ".lock")):
             continue

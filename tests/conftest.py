@@ -28,7 +28,7 @@ sys.setrecursionlimit(_recursion_limit)
 settings.register_profile("tollkeeper", deadline=None)
 settings.load_profile("tollkeeper")
 
-from tests.engines import use_engine  # noqa: E402 - behind what comes first of ours
+from tests.engines import leave_out_other_engine, use_engine  # noqa: E402 - behind what comes first of ours
 
 use_engine()
 
@@ -50,6 +50,7 @@ _LONGEST: Final = frozenset(
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Among several jobs `--no-loadscope-reorder` keeps this order."""
+    leave_out_other_engine(config, items)
     here = config.rootpath / "tests"
     ranks = {here / name: rank for rank, name in enumerate((*_WAITING, *_COMPUTING))}
     files = sorted(

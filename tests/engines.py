@@ -1,5 +1,8 @@
 """The engine under test: `ENGINE=postgresql` has each database file of a test be a database of a server of its own.
 
+That is so in the test's own process, and in those that are given `url_of` a path. What a test looks up or changes there
+by `beside`, `rows_of` or `change`, it does on either engine; what is about one of them alone bears its marker.
+
 The server is PostgreSQL's, from a locked wheel or where `POSTGRESQL` says its programs are, one for each process of
 pytest, and never root's. A database is a copy of a template, which has the schema.
 """
@@ -9,26 +12,36 @@ from __future__ import annotations
 import asyncio
 import atexit
 import hashlib
+import itertools
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
 import tempfile
 import threading
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pytest
 
 from tollkeeper.storage import urls
-from tollkeeper.storage.engine.database import Database
+from tollkeeper.storage.engine.database import Database, Snapshot, numbered
+from tollkeeper.storage.sqlite.engine import SqliteDatabase
+from tollkeeper.storage.sqlite.file import SqliteSnapshot
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from tollkeeper.storage.postgresql.schema import LoopThread
 
 ENGINE: Final = os.environ.get("ENGINE", "sqlite")
 IS_POSTGRESQL: Final = ENGINE == "postgresql"
-sqlite_only = pytest.mark.skipif(IS_POSTGRESQL, reason="it is about SQLite's file")
+_OTHER: Final = "sqlite_only" if IS_POSTGRESQL else "postgresql_only"
 
 _SETTINGS: Final = {
     "fsync": "off",  # no test pulls the plug of a machine
@@ -47,9 +60,41 @@ def use_engine() -> None:
         urls.server_of = lambda url: url if url.startswith("postgresql://") else url_of(url.removeprefix("sqlite:///"))
 
 
+def leave_out_other_engine(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests that are about the other engine alone."""
+    left_out = [item for item in items if item.get_closest_marker(_OTHER) is not None]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item.get_closest_marker(_OTHER) is None]
+
+
 def url_of(path: Path | str) -> str:
     """The URL of the database that a test calls by this path."""
     return _server().database_of(str(path)) if IS_POSTGRESQL else str(path)
+
+
+def databases_below(directory: Path) -> list[Path]:
+    """The paths below a directory that a server has databases of."""
+    if not IS_POSTGRESQL:
+        return []
+    return [path for path in map(Path, _server().made) if path.is_relative_to(directory.resolve())]
+
+
+def engine_class() -> type[Database]:
+    """What carries out `Database`."""
+    if IS_POSTGRESQL:
+        from tollkeeper.storage.postgresql.engine import PostgresqlDatabase  # noqa: PLC0415 - as above
+
+        return PostgresqlDatabase
+    return SqliteDatabase
+
+
+def snapshot_class() -> type[Snapshot]:
+    """What carries out `Snapshot`."""
+    if IS_POSTGRESQL:
+        from tollkeeper.storage.postgresql.schema import PostgresqlSnapshot  # noqa: PLC0415 - as above
+
+        return PostgresqlSnapshot
+    return SqliteSnapshot
 
 
 def commits_of(database: Database) -> int:
@@ -76,7 +121,7 @@ class PostgresqlServer:
         started = [str(programs / "postgres"), "-D", data, "-k", str(self.directory), *words]
         self._process = subprocess.Popen(started, stderr=subprocess.DEVNULL, **self._as)
         atexit.register(self.stop)
-        self._made: dict[str, str] = {}
+        self.made: dict[str, str] = {}
         self._making = threading.Lock()
         wait_for_server(self.url("postgres"))
         self._make("template", None)
@@ -91,14 +136,18 @@ class PostgresqlServer:
         """The URL of one of its databases."""
         return f"postgresql://tollkeeper@/{name}?host={self.directory}"
 
-    def database_of(self, path: str) -> str:
+    def database_of(self, path: str, template: str = "template") -> str:
         """The URL of the database that belongs to a path, made at its first use."""
-        name = "t" + hashlib.sha256(os.path.realpath(path).encode()).hexdigest()[:24]
+        path = os.path.realpath(path)
         with self._making:
-            if name not in self._made:
-                self._make(name, "template")
-                self._made[name] = self.url(name)
-        return self._made[name]
+            if path not in self.made:
+                self._make(_name_of(path), template)
+                self.made[path] = self.url(_name_of(path))
+        return self.made[path]
+
+    def copy(self, path: str, to: str) -> None:
+        """Make the database of a path a copy of another one's."""
+        self.database_of(to, _name_of(os.path.realpath(path)))
 
     def _make(self, name: str, template: str | None) -> None:
         words = "" if template is None else f" TEMPLATE {template} STRATEGY file_copy"
@@ -109,6 +158,60 @@ class PostgresqlServer:
         self._process.send_signal(3)  # SIGQUIT: at once
         self._process.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class _ServerBooks:
+    """A connection to a server, spoken to as `sqlite3` is."""
+
+    def __init__(self, loop: LoopThread, connection: asyncpg.Connection) -> None:
+        self._loop = loop
+        self._connection = connection
+
+    def execute(self, sql: str, parameters: Any = ()) -> _Found:
+        """Carry it out, and keep all that it found."""
+        text, values = _with_numbers(sql, parameters)
+        return self._loop.wait(self._found(text, values))
+
+    async def _found(self, text: str, values: list[Any]) -> _Found:
+        statement = await self._connection.prepare(text)
+        rows = [tuple(row) for row in await statement.fetch(*values)]
+        count = (statement.get_statusmsg() or "").rpartition(" ")[2]
+        names = tuple((column.name,) for column in statement.get_attributes())
+        return _Found(rows, names, int(count) if count.isdecimal() else -1)
+
+
+class _Found:
+    """What a statement found, as a cursor of SQLite's tells it."""
+
+    def __init__(self, rows: list[tuple[Any, ...]], description: tuple[tuple[str], ...], rowcount: int) -> None:
+        self._rows = iter(rows)
+        self.description = description
+        self.rowcount = rowcount
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return self._rows
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """The next row; None behind the last."""
+        return next(self._rows, None)
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Whatever is left."""
+        return list(self._rows)
+
+
+def _with_numbers(sql: str, parameters: Any) -> tuple[str, list[Any]]:
+    """The statement with `$1`, `$2` for its parameters, and with PostgreSQL's word for bytes."""
+    sql = re.sub(r"\bx'([0-9a-f]*)'", r"'\\x\1'::bytea", sql)
+    if isinstance(parameters, Mapping):
+        text, names = numbered(sql)
+        return text, [parameters[name] for name in names]
+    places = itertools.count(1)
+    return re.sub(r"\?", lambda _place: f"${next(places)}", sql), list(parameters)
+
+
+def _name_of(path: str) -> str:
+    return "t" + hashlib.sha256(path.encode()).hexdigest()[:24]
 
 
 def said_to(url: str, words: str) -> list[dict[str, Any]]:
@@ -139,24 +242,68 @@ def said_to(url: str, words: str) -> list[dict[str, Any]]:
     return rows
 
 
+class Books(Protocol):
+    """A connection to a database, in which a test's statements are one transaction."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Any:
+        """What it found, as `sqlite3` tells it; `?` or `:name` stand for parameters."""
+
+
+@contextmanager
+def beside(path: Path | str) -> Iterator[Books]:
+    """Look into the database of this path, or change it, beside whoever has it open."""
+    if not IS_POSTGRESQL:
+        with closing(sqlite3.connect(path, timeout=20)) as connection, connection:
+            yield connection
+        return
+    from tollkeeper.storage.postgresql.schema import connected  # noqa: PLC0415 - only this engine's tests need it
+
+    with connected(url_of(path)) as (loop, server):
+        books = _ServerBooks(loop, server)
+        books.execute("BEGIN")
+        yield books
+        books.execute("COMMIT")
+
+
+@contextmanager
+def held(path: Path | str) -> Iterator[Books]:
+    """Another program writes in the database of this path, and takes its time: nobody else writes meanwhile."""
+    with beside(path) as books:
+        if IS_POSTGRESQL:
+            books.execute(f"LOCK TABLE {', '.join(tables_of(books))} IN EXCLUSIVE MODE")
+        else:
+            books.execute("BEGIN IMMEDIATE")
+        yield books
+
+
+def tables_of(books: Books) -> list[str]:
+    """The names of its tables."""
+    listed = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+    own = listed if IS_POSTGRESQL else "SELECT name FROM sqlite_master WHERE type = 'table'"
+    return [name for (name,) in books.execute(own)]
+
+
+def copy_database(path: Path, to: Path) -> None:
+    """Have a database at another path that is the same; nobody has the first one open."""
+    if IS_POSTGRESQL:
+        _server().copy(str(path), str(to))
+    else:
+        shutil.copy(path, to)
+
+
 def rows_of(path: Path | str, sql: str) -> list[dict[str, Any]]:
     """The rows of a query, asked beside whoever has the database of this path open."""
-    if IS_POSTGRESQL:
-        return said_to(url_of(path), sql)
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=20)) as connection:
-        connection.row_factory = sqlite3.Row
-        return [dict(row) for row in connection.execute(sql)]
+    with beside(path) as books:
+        found = books.execute(sql)
+        names = [column[0] for column in found.description]
+        return [dict(zip(names, row, strict=True)) for row in found]
 
 
 def change(path: Path | str, *statements: str) -> None:
-    """Carry these out beside whoever has the database of this path open, foreign keys or not."""
-    if IS_POSTGRESQL:
+    """Carry these out beside whoever has the database of this path open."""
+    with beside(path) as books:
         for statement in statements:
-            said_to(url_of(path), statement)
-        return
-    with closing(sqlite3.connect(path, isolation_level=None, timeout=20)) as connection:
-        for statement in statements:
-            connection.execute(statement)
+            books.execute(statement)
 
 
 def wait_for_server(url: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.auth.server import KEYRING, PUBLIC_URL, START_MS, Client, Clock, SolanaWallet, Wallet, bearer, issuer
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.keys.tokens import parse_jwks, read_access_token
-from tollkeeper.storage.sqlite.engine import SqliteDatabase
+from tollkeeper.storage import Database
 
 MESSAGE = "/api/v1/auth/message"
 LOGIN = "/api/v1/auth/login"
@@ -194,7 +194,7 @@ async def test_a_message_logs_in_for_five_minutes(client: Client, clock: Clock) 
 
 
 async def test_a_message_of_another_issuer_s_key_or_url_logs_nobody_in(
-    database: SqliteDatabase, client: Client, clock: Clock
+    database: Database, client: Client, clock: Clock
 ) -> None:
     wallet = Wallet()
     for other in (
@@ -206,14 +206,14 @@ async def test_a_message_of_another_issuer_s_key_or_url_logs_nobody_in(
         assert_refused(await client.send("POST", LOGIN, json=proof), 401, "INVALID_SIGNATURE")
 
 
-async def test_a_message_logs_in_after_the_keys_were_rotated(database: SqliteDatabase, clock: Clock) -> None:
+async def test_a_message_logs_in_after_the_keys_were_rotated(database: Database, clock: Clock) -> None:
     wallet = Wallet()
     message = issuer(database, clock).message(wallet.address)
     rotated = issuer(database, clock, keyring=[("key-2", bytes(32)), *KEYRING])
     assert (await rotated.login(message, wallet.sign(message))).user.wallet == wallet.address.lower()
 
 
-async def test_a_message_logs_in_once_at_all_nodes_whose_clocks_differ(database: SqliteDatabase, clock: Clock) -> None:
+async def test_a_message_logs_in_once_at_all_nodes_whose_clocks_differ(database: Database, clock: Clock) -> None:
     """The used nonce is kept as long as the message could be good anywhere."""
     wallet, ahead = Wallet(), issuer(database, Clock(START_MS + 240_000))
     message = ahead.message(wallet.address)
@@ -323,7 +323,7 @@ async def test_a_refresh_token_presented_again_too_late_ends_the_login(
     assert_refused(refused, 401, "INVALID_TOKEN")
 
 
-async def test_another_issuer_s_keys_do_not_follow_a_refresh_token(database: SqliteDatabase, clock: Clock) -> None:
+async def test_another_issuer_s_keys_do_not_follow_a_refresh_token(database: Database, clock: Clock) -> None:
     """Who reads a used token in a log cannot tell which one follows: that takes the issuer's key."""
     wallet, ours = Wallet(), issuer(database, clock)
     message = ours.message(wallet.address)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.auth.server import Client, Wallet, bearer
+from tests.engines import IS_POSTGRESQL, beside, tables_of
 from tollkeeper.core.keys.tokens import format_refresh_token
-from tollkeeper.storage.engine.database import Statement
-from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 REQUESTS = 1_000  # what leaves nothing after so many leaves nothing after 10,000
 LOGINS = 250
@@ -23,13 +23,14 @@ LOGINS_SIZE_MAX_BYTES = 8_000_000
 Call = tuple[str, str, dict[str, Any]]
 
 
-async def kept(database: SqliteDatabase) -> dict[str, int]:
-    """How many rows each table has, and the size of the file."""
-    (size,) = await database.read(Statement(SIZE))
-    found = {"bytes": size["n"]}
-    for table in await database.read(Statement("SELECT name FROM sqlite_master WHERE type = 'table'")):
-        (counted,) = await database.read(Statement(f"SELECT count(*) AS n FROM {table['name']}"))  # noqa: S608
-        found[table["name"]] = counted["n"]
+def kept(path: Path) -> dict[str, int]:
+    """How many rows each table has, and the size of SQLite's file."""
+    found = {}
+    with beside(path) as books:
+        if not IS_POSTGRESQL:
+            ((found["bytes"],),) = books.execute(SIZE)
+        for table in tables_of(books):
+            ((found[table],),) = books.execute(f"SELECT count(*) FROM {table}")  # noqa: S608
     return found
 
 
@@ -54,14 +55,12 @@ def calls(number: int, used: dict[str, str]) -> dict[str, Call]:
 
 
 @pytest.mark.parametrize("asked", ["message", "login", "login again", "refresh", "introspect", "me", "logout"])
-async def test_no_refused_or_anonymous_request_leaves_anything(
-    client: Client, database: SqliteDatabase, asked: str
-) -> None:
+async def test_no_refused_or_anonymous_request_leaves_anything(client: Client, tmp_path: Path, asked: str) -> None:
     wallet = Wallet()
     message = (await client.send("GET", "/api/v1/auth/message", params={"walletAddress": wallet.address}))[1]["message"]
     used = {"message": message, "signature": wallet.sign(message)}
     assert (await client.send("POST", "/api/v1/auth/login", json=used))[0] == 200
-    before = await kept(database)
+    before = kept(tmp_path / "auth.db")
 
     async def one(number: int) -> None:
         method, path, given = calls(number, used)[asked]
@@ -69,11 +68,12 @@ async def test_no_refused_or_anonymous_request_leaves_anything(
         assert status == {"message": 200, "introspect": 200}.get(asked, 401)
 
     await many(REQUESTS, one)
-    assert await kept(database) == before
+    assert kept(tmp_path / "auth.db") == before
 
 
-async def test_logins_of_invented_wallets_leave_so_much_and_no_more(client: Client, database: SqliteDatabase) -> None:
-    before = (await kept(database))["bytes"]
+@pytest.mark.sqlite_only("it measures its file")
+async def test_logins_of_invented_wallets_leave_so_much_and_no_more(client: Client, tmp_path: Path) -> None:
+    before = (kept(tmp_path / "auth.db"))["bytes"]
     await many(LOGINS, lambda _: client.login(Wallet()))
-    grown = (await kept(database))["bytes"] - before
+    grown = (kept(tmp_path / "auth.db"))["bytes"] - before
     assert grown * 10_000 // LOGINS <= LOGINS_SIZE_MAX_BYTES

@@ -9,11 +9,10 @@ from tests.auth.server import PUBLIC_URL, Client, Clock, Wallet, bearer, issuer
 from tollkeeper.auth import Auth, Login, TokenPair
 from tollkeeper.auth.bodies import Introspection
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.storage.engine.database import Statement
-from tollkeeper.storage.sqlite.engine import SqliteDatabase
+from tollkeeper.storage.engine.database import Database, Statement
 
 
-async def test_a_hundred_logins_with_one_message_are_one_login(client: Client, database: SqliteDatabase) -> None:
+async def test_a_hundred_logins_with_one_message_are_one_login(client: Client, database: Database) -> None:
     wallet = Wallet()
     _, body = await client.send("GET", "/api/v1/auth/message", params={"walletAddress": wallet.address})
     signed = {"message": body["message"], "signature": wallet.sign(body["message"])}
@@ -30,7 +29,7 @@ async def test_a_hundred_first_logins_of_one_wallet_make_one_user(auth: Auth) ->
     assert {login.user.id for login in logins} == {1}
 
 
-async def test_fifty_refreshes_with_one_token_go_on_in_one_line(client: Client, database: SqliteDatabase) -> None:
+async def test_fifty_refreshes_with_one_token_go_on_in_one_line(client: Client, database: Database) -> None:
     login = await client.login(Wallet())
     path, token = "/api/v1/auth/refresh", {"refreshToken": login["refreshToken"]}
     answers = await asyncio.gather(*(client.send("POST", path, json=token) for _ in range(50)))
@@ -62,7 +61,7 @@ async def test_a_refresh_racing_a_logout_never_outlives_it(auth: Auth) -> None:
 
 
 async def test_two_parts_with_issuers_of_their_own_do_not_take_each_others_tokens(
-    database: SqliteDatabase, clock: Clock
+    database: Database, clock: Clock
 ) -> None:
     gateway = issuer(database, clock)
     hub = issuer(database, clock, public_url=PUBLIC_URL + "/hub")

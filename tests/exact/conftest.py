@@ -7,18 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines import IS_POSTGRESQL
 from tests.exact.unlocked import unlock
 from tests.storage.test_purchases import Shop
 from tollkeeper.storage.urls import open_database
 
 PROGRAMS = 4
-
-
-@pytest.fixture(autouse=True)
-def _on_postgresql() -> None:
-    if not IS_POSTGRESQL:
-        pytest.skip("SQLite's file has one writer")
 
 
 @pytest.fixture

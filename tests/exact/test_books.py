@@ -18,6 +18,8 @@ from tests.storage.test_purchases import NOW_MS, Shop
 from tollkeeper.storage.books.invariants import Bounds, inspect
 from tollkeeper.storage.urls import open_database, open_snapshot
 
+pytestmark = pytest.mark.postgresql_only("SQLite's file has one writer")
+
 _WITHOUT_LIMIT = Bounds(10**6, 10**12, 10**6, 10**12)
 _UNITS_OF_A_DEADLOCK = 2_000
 

@@ -19,6 +19,8 @@ from tollkeeper.storage.engine.database import Database, StatementError
 from tollkeeper.storage.hub.claims import ClaimBounds, ClaimedSettlement, Funds, SettlementRequest, claim_and_sign
 from tollkeeper.storage.hub.transactions import GasBudget, open_lane
 
+pytestmark = pytest.mark.postgresql_only("SQLite's file has one writer")
+
 AT_ONCE = 40
 ROUNDS = 30  # in which what one alone may miss is seen
 BIG = 2**60

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tests.engines import beside
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.foreign_facilitator import Foreign
 from tests.gateway.recording_target import RecordingTarget
@@ -73,7 +73,7 @@ class SalesAbroad(ABC):
 
     def purchase(self) -> tuple[Any, ...]:
         """State, failure, whether it is confirmed, and remaining credits of the newest purchase."""
-        with closing(sqlite3.connect(self.database)) as connection:
+        with beside(self.database) as connection:
             row: tuple[Any, ...] = connection.execute(
                 "SELECT state, failure, confirmed, remaining FROM holdings ORDER BY claimed_ms DESC"
             ).fetchone()

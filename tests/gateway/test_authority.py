@@ -10,10 +10,8 @@ import asyncio
 import base64
 import json
 import socket
-import sqlite3
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,14 +20,14 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.edge.test_calls import until
+from tests.engines import IS_POSTGRESQL, held
 from tests.gateway.composed import composed, opened_databases
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallet
 from tollkeeper.storage.auth import end_session
-from tollkeeper.storage.engine.database import Statement, Steps, Unit, unit_of_work
-from tollkeeper.storage.sqlite.engine import SqliteDatabase
+from tollkeeper.storage.engine.database import Database, Statement, Steps, Unit, unit_of_work
 
 GATES = "/api/v1/paygates"
 SLOW = "slow.example"
@@ -40,7 +38,7 @@ class Place:
     """A program, its database, and two people."""
 
     url: str
-    database: SqliteDatabase
+    database: Database
     path: Path
     target_url: str
     owner: Buyer
@@ -67,9 +65,7 @@ async def place(
         Buyer(derive_wallet("owner")) as owner,
         Buyer(derive_wallet("other")) as other,
     ):
-        database = opened[-1]
-        assert isinstance(database, SqliteDatabase)
-        yield Place(url, database, tmp_path / "own.db", target.url, owner, other)
+        yield Place(url, opened[-1], tmp_path / "own.db", target.url, owner, other)
 
 
 @dataclass(slots=True)
@@ -157,24 +153,33 @@ def given_to(wallet: str, gate_id: int) -> Steps[None]:
     )
 
 
+# How many locks are waited for in the database of PostgreSQL that is asked.
+WAITING = (
+    "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
+    " WHERE d.datname = current_database() AND NOT l.granted"
+)
+
+
 async def behind(place: Place, first: Unit[None], asking: Any) -> Answer:
     """What a request is answered whose commit comes behind another one, which the disk held up."""
-    writing = place.database._writing  # noqa: SLF001 - nothing else shows what waits
-    post, waiting = writing.post, []
+    run, waiting = place.database.run, []
 
-    def noting(unit: Unit[Any], told: Any) -> None:
+    async def noting(unit: Unit[Any], **named: Any) -> Any:
         waiting.append(unit.name)  # beside others, which the program writes of its own accord
-        post(unit, told)
+        return await run(unit, **named)
 
-    with closing(sqlite3.connect(place.path, isolation_level=None, check_same_thread=False)) as held:
-        held.execute("BEGIN IMMEDIATE")
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(writing, "post", noting)
-            before = asyncio.create_task(place.database.run(first))
-            await until(lambda: first.name in waiting)
-            answer = asyncio.create_task(asking)
-            await until(lambda: "PayGates._behind" in waiting)  # the unit that judges the authority of a change
-        held.execute("COMMIT")
+    def waits(name: str, others: int) -> bool:
+        if name not in waiting or not IS_POSTGRESQL:
+            return name in waiting
+        ((locks,),) = holding.execute(WAITING)
+        return int(locks) > others
+
+    with held(place.path) as holding, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(place.database, "run", noting)
+        before = asyncio.create_task(place.database.run(first))
+        await until(lambda: waits(first.name, 0))
+        answer = asyncio.create_task(asking)
+        await until(lambda: waits("PayGates._behind", 1))  # the unit that judges the authority of a change
     await before
     told: Answer = await answer
     return told

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import contextlib
-import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +15,7 @@ from typing import Any, Final
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.engines import beside
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
 from tests.gateway.test_leaving import LeftShop, shop
 from tollkeeper.core.api.errors import ApiError, Code
@@ -178,7 +177,7 @@ async def test_whatever_happens_to_calls_each_credit_is_where_the_table_says(
     expected["DONE", 200] += 2  # that bought
     assert here.there.calls() == expected, names
     charged = sum(count for (state, _), count in expected.items() if state == "DONE")
-    with contextlib.closing(sqlite3.connect(here.there.database)) as books:
+    with beside(here.there.database) as books:
         (left,) = books.execute("SELECT sum(remaining) FROM holdings").fetchone()
     assert left == 2 * CREDITS - charged
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.engines import beside
 from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.shop import Shop
@@ -30,7 +29,7 @@ HOUR_MS = 3_600_000
 
 def follow_and_paid_ms(path: Path) -> tuple[int, int]:
     """When the only sale is looked at next, and since when it is known to be paid."""
-    with closing(sqlite3.connect(path)) as connection:
+    with beside(path) as connection:
         (row,) = connection.execute("SELECT follow_ms, paid_ms FROM purchases").fetchall()
     return row[0], row[1]
 

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.engines import engine_class
 from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
 from tests.gateway.test_leaving import serve, shop
 from tests.gateway.test_stopping import books_of, hold
 from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES
 from tollkeeper.sandbox.buyer import Answer
-from tollkeeper.storage.engine.database import JobOutcome, StorageError
+from tollkeeper.storage.engine.database import Database, JobOutcome, StorageError
 from tollkeeper.storage.ledger.purchases import Purchases
-from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
 
 async def close(_request: Received, writer: Writer) -> None:
@@ -359,9 +359,10 @@ async def test_a_call_sent_again_behind_a_503_is_not_asked_to_pay_though_the_cre
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The commit that took the last credit is made, and its answer lost."""
-    post, spend_token, grant = SqliteDatabase.post, Purchases.spend_token, Purchases.grant
+    engine = engine_class()
+    post, spend_token, grant = engine.post, Purchases.spend_token, Purchases.grant
 
-    def lose_post(self: SqliteDatabase, job: Any, answer: Any) -> None:
+    def lose_post(self: Database, job: Any, answer: Any) -> None:
         def told(_outcome: JobOutcome) -> None:
             asyncio.get_running_loop().call_soon(answer, JobOutcome(error=StorageError("the database said nothing")))
 
@@ -385,7 +386,7 @@ async def test_a_call_sent_again_behind_a_503_is_not_asked_to_pay_though_the_cre
                 shown = {"X-Credit-Token": bought.headers["x-credit-token"]}
         with monkeypatch.context() as lost:
             if how == "by its header":
-                lost.setattr(SqliteDatabase, "post", lose_post)
+                lost.setattr(engine, "post", lose_post)
             lost.setattr(Purchases, "spend_token", lose_spend)
             lost.setattr(Purchases, "grant", lose_grant)
             first = await there.buyer.ask("GET", gate["accessUrl"], headers=shown)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import sqlite3
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import aiohttp.web
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.engines import beside
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.hostile_hub import Forward, HostileHub, run_hostile_hub, says
 from tests.gateway.ordering import honour_payment
@@ -181,11 +181,11 @@ async def test_a_deleted_gates_file_is_kept_while_a_call_of_it_is_due_and_while_
             await late.until_answered()
             await until_books_are(there, [("VOID", 1)])
         monkeypatch.undo()
-        with closing(sqlite3.connect(database, timeout=20)) as books, books:
+        with beside(database) as books:
             books.execute("UPDATE files SET kept_until_ms = 0")
             books.execute(f"UPDATE purchases SET {swept_as}")  # noqa: S608 - ours
         assert len(await swept(database, store, 0)) == 1
-        with closing(sqlite3.connect(database, timeout=20)) as books, books:
+        with beside(database) as books:
             books.execute("UPDATE files SET kept_until_ms = 0")
             books.execute("UPDATE purchases SET state = 'VOID', failure = 'gate_deleted', follow_ms = NULL")
         async with selling():
@@ -219,7 +219,7 @@ async def test_a_payment_that_failed_is_honoured_at_a_deleted_gate_only_while_it
             assert (await buyer.call(gate["accessUrl"], payment)).status == 402
             assert books_of(there) == [("FAILED", 0)]
             assert (await buyer.ask("DELETE", f"{url}/api/v1/paygates/{gate['id']}", headers=bearer)).status == 200
-        with closing(sqlite3.connect(database, timeout=20)) as books, books:
+        with beside(database) as books:
             books.execute("UPDATE files SET kept_until_ms = 0")
             books.execute("UPDATE purchases SET follow_ms = ?", (1 if is_kept else None,))
         assert len(await swept(database, store, 0)) == is_kept

@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from aiohttp import web
 from tests.chains.batching import payers
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.forks import take_back
+from tests.engines import beside
 from tests.faults.aftermath import assert_nothing_lost, authorization_in
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.foreign_on_evm import PAYEE
@@ -274,7 +274,7 @@ async def test_what_failed_in_public_behind_its_gateway_s_back_is_its_buyer_s_to
     async with selling(tmp_path, chain, target, apart=True, creditBinding="token") as shop:
         shop.between.settling = cut
         token = {"X-Credit-Token": (await shop.call()).headers["x-credit-token"]}
-        with closing(sqlite3.connect(tmp_path / "gateway.db", timeout=20)) as books, books:
+        with beside(tmp_path / "gateway.db") as books:
             books.execute("UPDATE purchases SET attempt_ms = attempt_ms - 100000")
         assert await becomes(tmp_path, "FAILED") == 1
         shop.between.settling = pass_on
@@ -592,7 +592,7 @@ async def test_a_buyer_who_comes_back_before_the_hub_has_seen_the_other_branch_l
     async with selling(tmp_path, chain, target, apart=False) as shop:
         assert (await shop.fail()).status == 402
         failed = (await shop.status())["transaction"]
-        with closing(sqlite3.connect(tmp_path / "books.db")) as connection:
+        with beside(tmp_path / "books.db") as connection:
             ((raw,),) = connection.execute(
                 "SELECT raw FROM raw_transactions WHERE hash = :it", {"it": failed}
             ).fetchall()
@@ -697,7 +697,7 @@ async def test_a_success_that_was_given_to_somebody_else_is_not_sold_for(
 
 def claim_in(folder: Path) -> tuple[str, int]:
     """State and attempt of the one purchase."""
-    with closing(sqlite3.connect(f"file:{folder / 'gateway.db'}?mode=ro", uri=True)) as books:
+    with beside(folder / "gateway.db") as books:
         ((state, attempt),) = books.execute("SELECT state, attempt FROM purchases").fetchall()
         return state, attempt
 
@@ -711,19 +711,19 @@ def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def look_now(folder: Path) -> None:
     """What became of its payment is looked at in the next pass."""
-    with closing(sqlite3.connect(folder / "gateway.db", timeout=20)) as books, books:
+    with beside(folder / "gateway.db") as books:
         books.execute("UPDATE purchases SET follow_ms = 1 WHERE follow_ms IS NOT NULL")
 
 
 def look_later(folder: Path) -> None:
     """What became of its payment is not looked at in this test."""
-    with closing(sqlite3.connect(folder / "gateway.db", timeout=20)) as books, books:
+    with beside(folder / "gateway.db") as books:
         books.execute("UPDATE purchases SET follow_ms = follow_ms + 200000 WHERE follow_ms IS NOT NULL")
 
 
 async def no_former_price(shop: Shop, folder: Path) -> None:
     """The time is over in which the price of before was taken."""
-    with closing(sqlite3.connect(folder / "gateway.db", timeout=20)) as books, books:
+    with beside(folder / "gateway.db") as books:
         books.execute("UPDATE paygate_versions SET created_ms = created_ms - 200000")
     gate = f"{shop.url}/api/v1/paygates/{shop.gate['id']}"
     assert (await shop.buyer.ask("PUT", gate, body={"title": "read anew"})).status == 200

@@ -9,9 +9,8 @@ import json
 import os
 import random
 import re
-import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -25,6 +24,7 @@ from yarl import URL
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.edge.test_calls import until
+from tests.engines import beside, copy_database
 from tests.gateway.composed import composed
 from tests.storage.s3_server import access_to, gated, refusing, s3_server
 from tollkeeper.api import clock_ms
@@ -434,12 +434,11 @@ async def test_a_start_on_a_backup_deletes_nothing_within_a_day_and_says_what_it
     root = tmp_path / "files"
     store = LocalFiles(root, 0)
     await open_database(f"sqlite:///{tmp_path / 'gate.db'}").close()
-    backup = (tmp_path / "gate.db").read_bytes()
+    copy_database(tmp_path / "gate.db", tmp_path / "backup.db")
     async with running_shop(embedded_chain, tmp_path / "gate.db", FileSettings(root, 0), store) as shop:
         await shop.gate()
         (sold,) = await shop.objects()
     os.utime(root / "objects" / sold, (0, 0))
-    (tmp_path / "backup.db").write_bytes(backup)
     with structlog.testing.capture_logs() as logged:
         assert await swept(tmp_path / "backup.db", store, 0, DAY_MS - 60_000) == [sold]
     assert [(entry["event"], entry["count"]) for entry in logged] == [("orphans_found", 1)]
@@ -656,8 +655,9 @@ async def test_a_form_without_a_file_changes_a_url_paygate_as_json_does(local_sh
 
 def uploads_known(database: Path) -> list[tuple[str, int]]:
     """Which uploads the database knows of, and which of them were cut."""
-    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
-        return connection.execute("SELECT file_id, is_cut FROM uploads").fetchall()
+    with beside(database) as connection:
+        found: list[tuple[str, int]] = connection.execute("SELECT file_id, is_cut FROM uploads").fetchall()
+        return found
 
 
 async def test_a_create_that_is_sent_again_keeps_the_first_content_alone(shop: Shop, tmp_path: Path) -> None:
@@ -853,7 +853,7 @@ async def test_a_content_that_was_replaced_is_kept_while_a_link_to_it_is_renewed
         await shop.send("PUT", f"{PAYGATES}/{gate['id']}", form_of(b"latter", price=""))
         there, away = tmp_path / "files" / "objects" / name, tmp_path / "away"
         there.rename(away)
-        with closing(sqlite3.connect(database, timeout=20)) as books, books:
+        with beside(database) as books:
             books.execute("UPDATE files SET kept_until_ms = replaced_ms WHERE replaced_ms > 0")
         link = json.loads((await shop.get(link))[1])["error"]["details"]["downloadUrl"]
         away.rename(there)

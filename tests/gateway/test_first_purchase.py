@@ -80,6 +80,7 @@ async def test_settling_asks_again_only_what_must_hold_when_it_is_signed(
         assert node.requests - before <= 6  # verify, simulate, send, and up to three looks for the receipt
 
 
+@pytest.mark.sqlite_only("it sees transactions by SQLite's trace")
 async def test_a_first_purchase_is_one_transaction_for_the_claim_and_one_for_grant_and_first_spend(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.engines import beside
 from tests.gateway import foreign_facilitator as ways
 from tests.gateway import foreign_on_evm
 from tests.gateway.abroad import DEAD_NODE, SalesAbroad, Site
@@ -72,9 +71,8 @@ async def test_a_gateway_compares_its_sales_with_the_chain_whoever_sent_them(abr
     assert (await abroad.pay(gate, await abroad.payment(gate))).status == 200
     site.finalise()
     assert await compare_with_chain(site.settings()) == []
-    with closing(sqlite3.connect(abroad.database)) as connection:
+    with beside(abroad.database) as connection:
         connection.execute("UPDATE purchases SET transaction_hash = :name", {"name": site.foreign.NOBODYS})
-        connection.commit()
     assert {found.rule for found in await compare_with_chain(site.settings())} == {
         "paid_but_not_on_the_chain",
         "paid_in_another_transaction",
@@ -286,9 +284,7 @@ async def test_a_claim_outlives_a_start_of_the_gateway(site: Site) -> None:
         gate = await before.gate()
         payment = await before.payment(gate)
         assert (await before.pay(gate, payment)).status == 200
-    with closing(
-        sqlite3.connect(site.database)
-    ) as connection:  # as if the process had ended before it heard the answer
+    with beside(site.database) as connection:  # as if the process had ended before it heard the answer
         for undo in (
             "DELETE FROM single_calls",
             "DELETE FROM call_journal",
@@ -299,7 +295,6 @@ async def test_a_claim_outlives_a_start_of_the_gateway(site: Site) -> None:
             "UPDATE purchases SET transaction_hash = NULL, granted_ms = NULL",
         ):
             connection.execute(undo)
-        connection.commit()
     async with site.gateway() as after:
         assert (await after.until("LIVE"))[3] == 1
         assert (await after.pay(gate, payment)).status == 200

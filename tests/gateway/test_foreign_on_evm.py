@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, closing
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from msgspec import structs
 from tests.chains.cancelling import cancellation_calldata
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.forks import take_back
+from tests.engines import beside
 from tests.gateway import foreign_facilitator as ways
 from tests.gateway.composed import composed
 from tests.gateway.foreign_facilitator import Settling
@@ -252,7 +252,7 @@ def without_old_logs(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, 
 
 def an_hour_later(site: SiteOnEvm) -> None:
     """By the chain, and by what the books say of the claim."""
-    with closing(sqlite3.connect(site.database)) as books, books:
+    with beside(site.database) as books:
         books.execute("UPDATE purchases SET attempt_ms = attempt_ms - 3600000")
     site.expire()
 
@@ -354,7 +354,7 @@ async def test_a_trusted_sale_is_followed_after_a_change_to_another_foreign_faci
         async with site.gateway(hub_url=other.url) as abroad:
             assert await abroad.until(lambda purchase: purchase[2] == 1) == ("LIVE", None, 1, 2)
             assert (await abroad.pay(gate, payment)).status == 200
-    with closing(sqlite3.connect(site.database)) as books:
+    with beside(site.database) as books:
         assert books.execute("SELECT request FROM purchases").fetchone() == (None,)
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.engines import beside
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.hostile_hub import lose_answer, pass_on, run_hostile_hub, says
 from tests.gateway.recording_target import RecordingTarget
@@ -61,17 +60,16 @@ async def test_sales_that_their_hub_forgot_stand_and_are_told_of_until_it_knows_
                 assert (await buyer.call(gate["accessUrl"], payment)).status == 200
                 sold.append((gate["accessUrl"], payment))
             used.append(empty_url)
-            with closing(sqlite3.connect(database)) as books:
+            with beside(database) as books:
                 expected = {("a_sale_is_known_to_its_hub", id_) for (id_,) in books.execute("SELECT id FROM purchases")}
             await until(lambda: listed() == expected)
             chain.rpc.call("evm_mine")
             chain.rpc.call("evm_setAutomine", True)
             assert [(await buyer.call(*one)).status for one in sold] == [200, 200]
             used.append(hub_url)
-            with closing(sqlite3.connect(database, timeout=20)) as books:
+            with beside(database) as books:
                 await until(lambda: books.execute("SELECT 1 FROM purchases WHERE confirmed = 0").fetchone() is None)
-                with books:
-                    books.execute("UPDATE purchases SET follow_ms = 1 WHERE follow_ms IS NOT NULL")
+                books.execute("UPDATE purchases SET follow_ms = 1 WHERE follow_ms IS NOT NULL")
             await until(lambda: listed() == set())
         told = [(line["purchase_id"], line["log_level"]) for line in said if line["event"] == "hub_forgot_sale"]
         assert sorted(told) == sorted((id_, "error") for _, id_ in expected)
@@ -108,7 +106,7 @@ async def test_a_payment_whose_hub_forgot_it_before_it_was_told_of_is_served_wha
         between.settling = pass_on
 
         def is_decided() -> bool:
-            with closing(sqlite3.connect(shop.database, timeout=20)) as books:
+            with beside(shop.database) as books:
                 return books.execute("SELECT 1 FROM purchases WHERE state = 'CLAIMED'").fetchone() is None
 
         await until(is_decided)

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +18,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.edge.test_calls import until
+from tests.engines import beside, tables_of
 from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.version2 import EVM, authorized, decoded, encoded, offers, shown, wallet_of
@@ -66,19 +65,19 @@ class Place:
 
     def stored_bytes(self) -> int:
         """What stands in all rows of all tables."""
-        with closing(sqlite3.connect(self.database)) as database:
-            tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        with beside(self.database) as database:
+            tables = tables_of(database)
             rows = [row for table in tables for row in database.execute(f'SELECT * FROM "{table}"')]  # noqa: S608 - its own names
         return sum(len(value) if isinstance(value, (bytes, str)) else 8 for row in rows for value in row)
 
     def logged(self) -> int:
-        with closing(sqlite3.connect(self.database)) as database:
+        with beside(self.database) as database:
             (count,) = database.execute("SELECT count(*) FROM requests").fetchone()
             return int(count)
 
     def counted(self) -> tuple[int, int]:
         """How many requests the statistics know, and in how many hours."""
-        with closing(sqlite3.connect(self.database)) as database:
+        with beside(self.database) as database:
             counted = database.execute(
                 "SELECT coalesce(sum(requests), 0), count(DISTINCT hour_ms) FROM traffic_hours"
                 " WHERE outcome <> 'notLogged'"
@@ -87,7 +86,7 @@ class Place:
             return int(requests), int(hours)
 
     def sold(self) -> int:
-        with closing(sqlite3.connect(self.database)) as database:
+        with beside(self.database) as database:
             (count,) = database.execute("SELECT count(*) FROM purchases").fetchone()
             return int(count)
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import sqlite3
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.engines import beside
 from tests.gateway.composed import composed
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
 from tests.gateway.same_bytes import Caller, kept, request
@@ -40,7 +40,7 @@ class TurnedShop(Shop):
 
     def change(self, gate: dict[str, Any], column: str, value: Any, version: int = 2) -> Any:
         """Another process has updated the gate, and its word has not come yet. Returns what stood there before."""
-        with closing(sqlite3.connect(self.database)) as database, database:
+        with beside(self.database) as database:
             of = (gate["slug"],)
             ((before,),) = database.execute(f"SELECT {column} FROM paygates WHERE slug = ?", of)  # noqa: S608 - ours
             database.execute(
@@ -48,10 +48,10 @@ class TurnedShop(Shop):
                 (value, version, *of),
             )
             database.execute(
-                "INSERT OR IGNORE INTO paygate_versions"
+                "INSERT INTO paygate_versions"
                 " (gate_id, version, price_micro, credits, network, pay_to, created_ms)"
                 " SELECT id, version, price_micro, credits, network, payment_address, updated_ms"
-                " FROM paygates WHERE slug = ?",
+                " FROM paygates WHERE slug = ? ON CONFLICT DO NOTHING",
                 of,
             )
         return before
@@ -195,7 +195,7 @@ async def test_a_sale_on_trust_has_the_transaction_that_was_confirmed_in_its_rec
     monkeypatch.setattr(PurchaseRecovery, "interval_seconds", 3600.0)  # no other look than this test's
 
     def write(of: TurnedShop, transaction: str, *, confirmed: int) -> None:
-        with closing(sqlite3.connect(of.database)) as database, database:
+        with beside(of.database) as database:
             database.execute(
                 "UPDATE purchases SET assume_valid = 1, transaction_hash = ?, confirmed = ?", (transaction, confirmed)
             )

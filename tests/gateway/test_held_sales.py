@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.engines import beside
 from tests.gateway.composed import composed
 from tests.gateway.recording_target import Received, RecordingTarget, Writer, answer_ok
 from tests.gateway.shop import Shop
@@ -66,14 +66,15 @@ class BooksShop(Shop):
 
     def change_first(self, sql: str) -> None:
         table = sql.split()[1]
-        with closing(sqlite3.connect(self.database, isolation_level=None, timeout=20)) as connection:
-            first = f"{sql} WHERE rowid = (SELECT min(rowid) FROM {table})"  # noqa: S608 - own text
+        with beside(self.database) as connection:
+            order = "created_ms" if table == "settlements" else "number"
+            first = f"{sql} WHERE {order} = (SELECT min({order}) FROM {table})"  # noqa: S608 - own text
             assert connection.execute(first).rowcount == 1
 
     async def until_first_is(self, failure: str | None) -> None:
         async with asyncio.timeout(30):
             while True:
-                with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)) as connection:
+                with beside(self.database) as connection:
                     if connection.execute("SELECT failure FROM purchases WHERE number = 1").fetchone() == (failure,):
                         return
                 await asyncio.sleep(0.02)
@@ -202,7 +203,7 @@ async def test_credits_that_are_open_though_their_sale_is_over_are_closed(shop: 
     shop.change_first(f"UPDATE purchases SET failure = 'outcome_unknown', state = '{state}'")  # noqa: S608 - own text
     async with asyncio.timeout(20):
         while True:
-            with closing(sqlite3.connect(f"file:{shop.database}?mode=ro", uri=True)) as connection:
+            with beside(shop.database) as connection:
                 if connection.execute("SELECT is_live FROM credits").fetchone() == (0,):
                     break
             await asyncio.sleep(0.02)
@@ -221,7 +222,7 @@ async def test_the_end_of_a_gate_ends_no_hold(shop: BooksShop) -> None:
     assert (await shop.buyer.ask("DELETE", f"{shop.url}/api/v1/paygates/{gate['id']}")).status == 200
     await shop.until_first_is(f"gate_deleted, held: {rule}")
     await asyncio.sleep(2)  # some looks
-    with closing(sqlite3.connect(f"file:{shop.database}?mode=ro", uri=True)) as connection:
+    with beside(shop.database) as connection:
         assert connection.execute("SELECT failure FROM purchases").fetchall() == [(f"gate_deleted, held: {rule}",)]
     shop.change_first(BROKEN[rule][1])
     await shop.until_first_is("gate_deleted")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import sqlite3
 import stat
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from tests.core.solana_payments import (
     transfer,
     writable,
 )
+from tests.engines import beside
 from tests.faults.shop import Shop, url_of
 from tests.gateway import foreign_facilitator as foreign_ways
 from tests.gateway.composed import composed, settings_for
@@ -577,7 +577,7 @@ async def test_what_a_gateway_refused_for_a_stranger_s_transaction_is_a_payment_
         hub.settling = pass_on
         (found,) = await compare_with_chain(of_gateway)
         assert (found.rule, relayed[0] in found.found) == ("payment_without_purchase", True)
-        with closing(sqlite3.connect(tmp_path / "gateway.db")) as books, books:
+        with beside(tmp_path / "gateway.db") as books:
             books.execute("UPDATE purchases SET failure = 'never_sent', transaction_hash = NULL")
         assert [found.rule for found in await compare_with_chain(of_gateway)] == ["failed_but_carried_out"]
         assert "done" in await shop.honour(gate, relayed[0])

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import json
 import socket
-import sqlite3
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +17,7 @@ import aiohttp.web
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.engines import beside
 from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import Forward, run_hostile_hub
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
@@ -61,13 +60,13 @@ class LeftShop(Shop):
 
     def calls(self) -> dict[tuple[str, int | None], int]:
         """How many calls the books have, by state and status; their ends once the gateway has ended, or later."""
-        with contextlib.closing(sqlite3.connect(self.database)) as books:
+        with beside(self.database) as books:
             counted = books.execute("SELECT state, status, count(*) FROM calls GROUP BY state, status").fetchall()
         return {(state, status): count for state, status, count in counted}
 
     def statuses(self) -> dict[str, int]:
         """With what each call ended, by its id. The gateway must have ended."""
-        with contextlib.closing(sqlite3.connect(self.database)) as books:
+        with beside(self.database) as books:
             return dict(books.execute("SELECT id, status FROM calls").fetchall())
 
     def outcomes(self, gate: dict[str, Any]) -> dict[tuple[str, int, str | None], int]:
@@ -76,7 +75,7 @@ class LeftShop(Shop):
             "SELECT outcome, status, code, count(*) FROM requests "
             "WHERE gate_id = ? AND outcome <> 'challenged' GROUP BY outcome, status, code"
         )
-        with contextlib.closing(sqlite3.connect(self.database)) as books:
+        with beside(self.database) as books:
             return {(*row[:3],): row[3] for row in books.execute(sql, (gate["id"],))}
 
 
@@ -245,7 +244,7 @@ async def test_a_call_that_a_stop_cuts_while_its_payment_settles_is_told_so_and_
     assert b"\r\nretry-after: " in head.lower()
     assert json.loads(body)["error"]["code"] == "UNAVAILABLE"
     assert there.calls() == {}
-    with contextlib.closing(sqlite3.connect(there.database)) as books:
+    with beside(there.database) as books:
         assert books.execute("SELECT state, remaining FROM holdings").fetchall() == [("LIVE", 20)]
 
 
@@ -341,7 +340,7 @@ async def test_a_gate_that_changes_whenever_it_is_asked_is_a_503_at_the_deadline
         payment = await there.payment(gate)
         assert (await there.buyer.call(gate["accessUrl"], payment)).status == 200
         another_process = "UPDATE paygates SET version = version + 1"
-        with contextlib.closing(sqlite3.connect(there.database)) as books, books:
+        with beside(there.database) as books:
             books.execute(another_process)
         monkeypatch.setattr(state, "SETTLE_WAIT_SECONDS", 0)
         late = await there.buyer.call(gate["accessUrl"], payment)
@@ -359,12 +358,10 @@ async def test_the_deadline_counts_from_the_arrival_however_long_the_credit_took
         payment = await there.payment(gate)
         assert (await there.buyer.call(gate["accessUrl"], payment)).status == 200
         monkeypatch.setattr(state, "SETTLE_WAIT_SECONDS", 1)
-        with contextlib.closing(sqlite3.connect(there.database, isolation_level=None)) as books:
-            books.execute("BEGIN IMMEDIATE")
+        with beside(there.database) as books:
             books.execute("UPDATE paygates SET version = version + 1")
             calling = asyncio.ensure_future(there.buyer.call(gate["accessUrl"], payment))
             await asyncio.sleep(3)  # the spend waits for that program to let go
-            books.execute("COMMIT")
         late = await calling
         assert (late.status, late.json()["error"]["code"]) == (503, "UNAVAILABLE")
         monkeypatch.undo()

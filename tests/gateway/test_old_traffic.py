@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tests.engines import commits_of
+from tests.engines import commits_of, held
 from tests.gateway.test_traffic import request as call_of
 from tests.storage.plans import plan_of
 from tollkeeper.core.keys.sealing import KeyRing, Sealing
@@ -31,15 +29,6 @@ from tollkeeper.storage.urls import open_database
 NOW_MS = 1_000 * DAY_MS
 PAYEE = "0x" + "77" * 20
 ENDLESS = Statement("WITH RECURSIVE n(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM n) SELECT max(v) FROM n")
-
-
-@contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Another program writes to the file, and takes its time."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        yield
-        other.execute("ROLLBACK")
 
 
 async def logged(database: Database) -> list[str]:

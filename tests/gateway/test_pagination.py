@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.engines import beside
 from tests.gateway.composed import composed
 from tests.gateway.market import Market
 from tests.gateway.test_stats import once
@@ -92,7 +91,7 @@ async def test_sixty_deep_pages_of_one_owner_do_not_hold_up_another_s_list(
             told.append(name)
 
         attacker, other = await owned("attacker"), await owned("other")
-        with closing(sqlite3.connect(tmp_path / "gate.db", timeout=20)) as books, books:
+        with beside(tmp_path / "gate.db") as books:
             books.execute(
                 "INSERT INTO requests (id, gate_id, at_ms, method, status, outcome, duration_us)"
                 " WITH RECURSIVE n(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM n WHERE v < ?)"

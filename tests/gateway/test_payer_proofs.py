@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from aiohttp import web
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.engines import beside
 from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import Forward, HostileHub, cut, lose_answer, run_hostile_hub
 from tests.gateway.market import Market
@@ -264,7 +264,7 @@ async def test_credits_that_have_expired_or_are_void_are_bought_anew(shop: Shop)
     assert left(await payer.call()) == "4"
     other = await shop.client()
     first = await other.call()
-    with closing(sqlite3.connect(shop.directory / "gateway.db")) as database, database:
+    with beside(shop.directory / "gateway.db") as database:
         named = (first.headers["x-purchase-id"],)
         database.execute("UPDATE purchases SET state = 'VOID', failure = 'gate_deleted' WHERE id = ?", named)
         database.execute(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.engines import beside
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.foreign_on_evm import run_foreign
 from tests.gateway.foreign_on_solana import run_foreign_on_solana
@@ -94,7 +94,7 @@ async def test_what_was_shown_is_forgotten_once_no_block_can_hold_it(place: Plac
 
         async def spend() -> int:
             assert (await payer.pay(await payment(market, payer))).status == 200
-            with closing(sqlite3.connect(place.directory / "main.db")) as database:
+            with beside(place.directory / "main.db") as database:
                 (count,) = database.execute("SELECT count(*) FROM purchases WHERE state = 'SHOWN'").fetchone()
             return int(count)
 

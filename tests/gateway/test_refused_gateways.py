@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.engines import beside
 from tests.gateway.composed import composed
 from tests.gateway.gateway_process import gateway_keys
 from tests.gateway.hostile_hub import lose_answer, pass_on, run_hostile_hub, says
@@ -116,7 +116,7 @@ async def test_a_claim_of_before_the_gateway_s_clock_was_put_back_waits_for_no_t
         sign_as_at(patch, 300)
         known.hub.settling = lose_answer  # which is the hub's refusal
         assert (await known.pay(gate, payment)).error_code == "SETTLEMENT_PENDING"
-    with closing(sqlite3.connect(tmp_path / "gateway.db")) as books, books:
+    with beside(tmp_path / "gateway.db") as books:
         assert books.execute("UPDATE purchases SET attempt_ms = attempt_ms + 300000").rowcount == 1
     known.hub.settling = pass_on
     async with asyncio.timeout(20):

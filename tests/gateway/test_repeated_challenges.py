@@ -95,6 +95,7 @@ async def test_every_one_of_them_is_counted(market: Market) -> None:
         assert counters["challenges"] == 20
 
 
+@pytest.mark.sqlite_only("it sees statements by SQLite's trace")
 async def test_a_402_reads_nothing_once_its_gate_is_in_memory(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-import sqlite3
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.engines import beside
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper.core.evm.encoding import checksum_address
@@ -166,7 +166,7 @@ async def test_recipients_of_further_networks_are_stored_sealed(two: TwoNetworks
     gate = await two.gate()
     payment = two.buyer.sign((await two.asked(gate, "base")).json())
     assert (await two.buyer.call(gate["accessUrl"], payment)).status == 200
-    with closing(sqlite3.connect(f"file:{two.database}?mode=ro", uri=True)) as database:
+    with beside(two.database) as database:
         for table in ("paygates", "paygate_versions", "purchases"):
             rows = str(database.execute(f"SELECT * FROM {table}").fetchall()).lower()  # noqa: S608 - names of ours
             assert BASE_PAYEE[2:] not in rows

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from time import monotonic
 
@@ -12,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.engines import beside
 from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import pass_on, says
 from tests.gateway.recording_target import RecordingTarget
@@ -82,7 +81,7 @@ async def test_a_request_that_expires_while_the_hub_cannot_settle_it_is_no_fault
         known.hub.settling = pass_on
         await asyncio.sleep(2)
         patch.undo()
-        with closing(sqlite3.connect(tmp_path / "gateway.db")) as books, books:
+        with beside(tmp_path / "gateway.db") as books:
             assert books.execute("UPDATE purchases SET attempt_ms = attempt_ms - 70000").rowcount == 1
         answer = await known.pay(gate, payment)
         assert answer.status == 200, answer.body

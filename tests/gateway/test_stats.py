@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.engines import beside
 from tests.gateway.composed import composed
 from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
@@ -176,7 +175,7 @@ async def test_outstanding_credits_are_owed_at_what_was_paid_for_them(market: Ma
 
 
 def rename(database: Path, before: str, after: str) -> None:
-    with closing(sqlite3.connect(database, timeout=30)) as connection, connection:
+    with beside(database) as connection:
         for table in ("requests", "traffic_hours"):
             connection.execute(f"ALTER TABLE {table}{before} RENAME TO {table}{after}")
 

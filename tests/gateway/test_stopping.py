@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 import re
-import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -21,6 +20,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.edge.test_calls import until
+from tests.engines import beside, held
 from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import Forward, pass_on, run_hostile_hub
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
@@ -43,11 +43,9 @@ async def hold(database: Path, seconds: float, let_go: threading.Event | None = 
     is_held, is_over = threading.Event(), let_go or threading.Event()
 
     def keep() -> None:
-        with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
+        with held(database):
             is_held.set()
             is_over.wait(seconds)
-            other.execute("ROLLBACK")
 
     keeping = threading.Thread(target=keep)
     keeping.start()
@@ -61,8 +59,9 @@ async def answer_of(reader: asyncio.StreamReader) -> tuple[bytes, dict[str, Any]
 
 
 def books_of(there: LeftShop) -> list[tuple[str, int]]:
-    with contextlib.closing(sqlite3.connect(there.database)) as books:
-        return books.execute("SELECT state, remaining FROM holdings").fetchall()
+    with beside(there.database) as books:
+        found: list[tuple[str, int]] = books.execute("SELECT state, remaining FROM holdings").fetchall()
+        return found
 
 
 @pytest.mark.parametrize("times", [0, 1, 3])

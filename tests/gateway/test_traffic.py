@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-import sqlite3
 from collections import Counter
-from contextlib import closing
 from pathlib import Path
 from typing import Final, cast
 
 from structlog.testing import capture_logs
 
+from tests.engines import beside
 from tollkeeper.core.http.heads import read_head
 from tollkeeper.core.keys.sealing import KeyRing, Sealing
 from tollkeeper.core.paygates.model import CreateDefaults, parse_create
@@ -52,7 +51,7 @@ async def test_calls_that_ended_together_are_all_written(tmp_path: Path) -> None
         traffic.ended(gate.id, request(f"{number:032x}"), 200, "pur", None, failed=False)
     await traffic.flush()
     await database.close()
-    with closing(sqlite3.connect(tmp_path / "x.db")) as books:
+    with beside(tmp_path / "x.db") as books:
         assert books.execute("SELECT count(*) FROM requests").fetchone() == (3 * ROWS_AT_ONCE,)
 
 
@@ -75,7 +74,7 @@ async def test_each_is_counted_in_its_hour_however_writings_fall(tmp_path: Path)
             written = (await gates.counters(ids[0])).challenges
             assert traffic.unwritten(ids[0])[0] + written == total
     await traffic.flush()
-    with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
+    with beside(tmp_path / "x.db") as connection:
         rows = connection.execute("SELECT gate_id, hour_ms, requests FROM traffic_hours WHERE outcome = 'challenged'")
         found = {(gate_id, hour_ms): requests for gate_id, hour_ms, requests in rows}
         ((logged,),) = connection.execute("SELECT count(*) FROM requests").fetchall()
@@ -109,7 +108,7 @@ async def test_what_the_database_refuses_is_dropped_and_told_and_holds_up_no_oth
     ]
     assert (traffic.refused_parts, traffic.unwritten(gate.id)) == (3, (0, 0, 0))
     assert (await gates.counters(gate.id)).challenges == 60
-    with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
+    with beside(tmp_path / "x.db") as connection:
         assert connection.execute("SELECT count(*), min(gate_id), max(gate_id) FROM requests").fetchone() == (
             59,
             gate.id,
@@ -143,6 +142,6 @@ async def test_what_is_tried_again_after_a_part_of_it_was_refused_is_counted_onc
     for _ in range(12):
         await traffic.flush()
     assert (traffic.refused_parts, (await gates.counters(gate.id)).challenges) == (2, 8)
-    with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
+    with beside(tmp_path / "x.db") as connection:
         assert connection.execute("SELECT count(*) FROM requests").fetchone() == (8,)
     await database.close()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.engines import beside
 from tests.gateway.composed import composed
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper.core.networks import NETWORKS, Asset
@@ -79,7 +78,7 @@ async def test_a_trusted_sale_whose_gate_is_deleted_is_looked_at_until_its_payme
     chain, database = embedded_chain, tmp_path / "tollkeeper.db"
 
     def read(sql: str) -> Any:
-        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as books:
+        with beside(database) as books:
             return books.execute(sql).fetchone()
 
     async with composed(chain.url, database) as url, Buyer(derive_wallets().buyer) as buyer:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from aiohttp import web
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.edge.test_calls import until
+from tests.engines import beside
 from tests.gateway import version2
 from tests.gateway.composed import composed, settings_for
 from tests.gateway.hostile_hub import (
@@ -318,7 +317,7 @@ async def test_a_hub_that_will_not_tell_again_what_it_has_on_record_fails_no_cla
 
 def state_in(folder: Path) -> str:
     """The claim's."""
-    with closing(sqlite3.connect(f"file:{folder / 'gateway.db'}?mode=ro", uri=True)) as books:
+    with beside(folder / "gateway.db") as books:
         ((state,),) = books.execute("SELECT state FROM purchases").fetchall()
         return str(state)
 
@@ -358,8 +357,7 @@ async def test_a_claim_that_its_hub_never_tells_of_is_parked_in_the_end_and_hono
     await parked(tmp_path)
     again = await apart.pay(gate, payment)
     assert (again.status, again.error_code) == (503, "SETTLEMENT_PENDING")  # and nobody is told to pay again
-    hub = sqlite3.connect(f"file:{tmp_path / 'hub.db'}?mode=ro", uri=True)
-    with closing(hub):
+    with beside(tmp_path / "hub.db") as hub:
         ((transaction,),) = hub.execute("SELECT transaction_hash FROM settlements").fetchall()
     of_gateway = settings_for(apart.chain.url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=apart.hub.url)
     done = (await honour_payment(of_gateway, {"gate": gate["slug"], "transaction": transaction, "nonce": None}))["done"]
@@ -640,7 +638,7 @@ async def test_a_404_of_somebody_else_than_the_hub_fails_no_claim(
     ):
         async with gateway() as url:
             gate, payment = await claim_whose_answer_is_lost(buyer, url, target, hostile)
-        with closing(sqlite3.connect(tmp_path / "gateway.db")) as books, books:
+        with beside(tmp_path / "gateway.db") as books:
             assert books.execute("UPDATE purchases SET attempt_ms = attempt_ms - 100000").rowcount == 1
         hostile.is_down, hostile.telling = False, says(404, body)
         async with gateway() as url:
@@ -672,7 +670,7 @@ async def test_a_request_that_reaches_the_hub_after_its_claim_was_given_up_is_pa
         return await cut(request, forward)
 
     def state() -> str:
-        with closing(sqlite3.connect(database)) as books:
+        with beside(database) as books:
             found: str = books.execute("SELECT state FROM purchases").fetchone()[0]
             return found
 
@@ -693,7 +691,7 @@ async def test_a_request_that_reaches_the_hub_after_its_claim_was_given_up_is_pa
             hostile.settling = comes_late
             assert (await buyer.call(gate["accessUrl"], payment)).status == 503
             hostile.is_down = True
-        with closing(sqlite3.connect(database)) as books, books:
+        with beside(database) as books:
             assert books.execute("UPDATE purchases SET attempt_ms = attempt_ms - 100000").rowcount == 1
         hostile.is_down, hostile.settling = False, pass_on
         async with gateway() as url:
@@ -779,7 +777,7 @@ async def test_what_was_asked_of_a_former_hub_is_not_failed_by_one_that_never_he
         return composed(embedded_chain.url, tmp_path / "gateway.db", role=Role.GATEWAY, hub_url=hub_url)
 
     def as_after(seconds: int) -> None:
-        with closing(sqlite3.connect(tmp_path / "gateway.db")) as books, books:
+        with beside(tmp_path / "gateway.db") as books:
             assert books.execute("UPDATE purchases SET attempt_ms = attempt_ms - ?", (seconds * 1000,)).rowcount == 1
 
     async with (

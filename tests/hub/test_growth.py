@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import sqlite3
 from collections.abc import Awaitable, Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +15,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.solana_node import WALLETS
+from tests.engines import beside, tables_of
 from tests.hub.hub_under_test import NETWORK, Answer, HubUnderTest, new_payment
 from tests.hub.solana_hub import hub_of
 from tests.hub.test_solana_reasons import REFUSED as REFUSED_ON_SOLANA
@@ -37,8 +36,8 @@ Ask = Callable[[HubUnderTest, ChainUnderTest, int], Awaitable[Answer]]
 
 def stored_bytes(directory: Path) -> int:
     """What stands in all rows of all tables."""
-    with closing(sqlite3.connect(directory / "hub.db")) as database:
-        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    with beside(directory / "hub.db") as database:
+        tables = tables_of(database)
         return sum(len(repr(row)) for table in tables for row in database.execute(f'SELECT * FROM "{table}"'))  # noqa: S608 - its own names
 
 

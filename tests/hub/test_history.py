@@ -161,6 +161,7 @@ async def test_who_paid_himself_sees_it_once(hub: HubUnderTest, embedded_chain: 
         assert len(answer.body["history"]) == answer.body["pagination"]["totalCount"] == 2
 
 
+@pytest.mark.sqlite_only("it reads SQLite's plan")
 async def test_a_page_of_a_long_history_is_read_without_the_rest(hub: HubUnderTest) -> None:
     query = load_queries("settlements.sql").list_history(
         wallet="0x", as_signer=1, as_recipient=1, network="", limit=100, offset=0

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from tests.chains.chain_under_test import ChainUnderTest
@@ -123,6 +124,7 @@ async def test_without_a_trusted_gateway_the_queue_is_everybody_s_and_one_for_al
             await beside.close()
 
 
+@pytest.mark.sqlite_only("it reads SQLite's plan")
 async def test_what_a_key_has_promised_is_added_up_from_what_is_under_way_and_not_from_all_it_ever_signed(
     narrow_hub: HubUnderTest,
 ) -> None:

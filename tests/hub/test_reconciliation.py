@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.engines import beside, snapshot_class
 from tests.gateway.composed import settings_for
 from tests.hub.chaos import Act, ChaosNode
 from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run_hub
@@ -25,7 +26,7 @@ from tollkeeper.sandbox.evm.node import USDC_ADDRESS
 from tollkeeper.serving.books.reconciliation import REGISTRY, compare_with_chain, keep_reconciling
 from tollkeeper.settings.model import Role
 from tollkeeper.storage.books.reconciliation import Books
-from tollkeeper.storage.engine.database import Row, Statement
+from tollkeeper.storage.engine.database import Row, Snapshot, Statement
 from tollkeeper.storage.sqlite.file import SqliteSnapshot
 
 
@@ -35,10 +36,9 @@ async def differences(path: Path, rpc_url: str, since_block: int | None = None, 
 
 
 def change(path: Path, *statements: str) -> None:
-    with closing(sqlite3.connect(path)) as connection:
+    with beside(path) as connection:
         for statement in statements:
             connection.execute(statement)
-        connection.commit()
 
 
 async def settled(hub: HubUnderTest, chain: ChainUnderTest, count: int = 1) -> list[TestPayment]:
@@ -219,7 +219,7 @@ async def test_the_job_reads_each_block_once_and_counts_what_differs(
     job = asyncio.create_task(keep_reconciling(settings, hub.database, 0.02, behind_blocks=3))
 
     def cursor() -> int:
-        with closing(sqlite3.connect(path)) as connection:
+        with beside(path) as connection:
             found = connection.execute("SELECT max(next_block) FROM chain_cursors").fetchone()[0]
             return found or 0
 
@@ -241,13 +241,14 @@ async def test_the_job_reads_the_books_beside_the_loop_that_serves(
     """A read of large books takes seconds."""
     await settled(hub, embedded_chain)
     readers: list[int] = []
-    read = SqliteSnapshot.read
+    snapshots = snapshot_class()
+    read = snapshots.read
 
-    def noting(snapshot: SqliteSnapshot, statement: Statement) -> list[Row]:
+    def noting(snapshot: Snapshot, statement: Statement) -> list[Row]:
         readers.append(threading.get_ident())
         return read(snapshot, statement)
 
-    monkeypatch.setattr(SqliteSnapshot, "read", noting)
+    monkeypatch.setattr(snapshots, "read", noting)
     settings = settings_for(embedded_chain.url, tmp_path / "hub.db", role=Role.HUB)
     job = asyncio.create_task(keep_reconciling(settings, hub.database, 0.02, behind_blocks=0))
     async with asyncio.timeout(30):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.counterfactual import FACTORY, FutureWallet, plant_factory
+from tests.engines import beside
 from tests.hub.hub_under_test import HubUnderTest, TestPayment, new_payment, run_hub, settle_body
 from tests.hub.test_contract_wallets import in_thread
 
@@ -49,7 +48,7 @@ async def test_a_seller_s_metadata_never_refuses_a_payment_and_is_not_kept(
         assert (verified.status, verified.body.get("isValid")) == (200, True), (name, verified.body)
         settled = await hub.post("/settle", {**payment.requiring(**metadata), "confirm": True})
         assert settled.body.get("success") is True, (name, settled.body)
-    with closing(sqlite3.connect(tmp_path / "hub.db")) as database:
+    with beside(tmp_path / "hub.db") as database:
         kept = [json.loads(row[0]) for row in database.execute("SELECT requirements FROM settlements")]
     assert len(kept) == len(METADATA)
     assert max(len(json.dumps(one)) for one in kept) < 3_000

@@ -269,6 +269,7 @@ async def test_what_was_taken_over_is_sent_soon_whoever_keeps_the_lane(shared: S
         asking.cancel()
 
 
+@pytest.mark.sqlite_only("PostgreSQL's is opened by many")
 def test_a_database_that_one_process_opened_is_not_opened_by_another(tmp_path: Path) -> None:
     """The second one refuses to start."""
     opened = open_database(str(tmp_path / "hub.db"))

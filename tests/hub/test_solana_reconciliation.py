@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from solders.keypair import Keypair
 
 from tests.chains.solana_node import BUYER, FEE_PAYER, WALLETS, drafted, paid_for_by, paying
 from tests.core.solana_payments import Draft, compute_limit, compute_price, memo, transfer
+from tests.engines import beside, copy_database
 from tests.hub.chaos import run_chaos
 from tests.hub.solana_hub import SolanaHub, hub_of, run_solana_hub, solana_settings
 from tollkeeper.chains.replies import RpcUnavailable
@@ -43,10 +41,9 @@ async def differences(
 
 
 def change(path: Path, *statements: str) -> None:
-    with closing(sqlite3.connect(path / "hub.db")) as connection:
+    with beside(path / "hub.db") as connection:
         for statement in statements:
             connection.execute(statement)
-        connection.commit()
 
 
 async def settled(world: SolanaHub, count: int = 1) -> None:
@@ -63,7 +60,7 @@ def copied(path: Path, name: str) -> Path:
     """The books in a directory of their own."""
     directory = path / name
     directory.mkdir()
-    shutil.copy(path / "hub.db", directory)
+    copy_database(path / "hub.db", directory / "hub.db")
     return directory
 
 

@@ -512,6 +512,7 @@ async def test_the_events_replay_to_the_row(database: Database) -> None:
     assert (state, events[-1]["version"], events[-1]["attempt"]) == (current.state, current.version, current.attempt)
 
 
+@pytest.mark.sqlite_only("it reads SQLite's plan")
 async def test_what_is_unfinished_is_counted_without_looking_at_what_ended(tmp_path: Path) -> None:
     """After each pass, and for whoever reads the metrics: however much was settled before."""
     queries = load_queries("settlements.sql")

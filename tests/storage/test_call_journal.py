@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.engines import sqlite_only
 from tests.storage.test_ledger import by_header, outcomes, spend_together
 from tests.storage.test_purchases import NOW_MS, Shop, key
 from tollkeeper.api import new_request_id
@@ -339,7 +338,7 @@ def test_many_open_calls_are_named_less_often() -> None:
     assert len(open_calls.to_note()[open_calls.name].calls) == 3201
 
 
-@sqlite_only
+@pytest.mark.sqlite_only("it is about SQLite's file")
 def test_after_a_crash_the_journal_is_read_from_one_row_on(tmp_path: Path) -> None:
     """As the database says that it goes about it."""
     asyncio.run(open_database(str(tmp_path / "shop.sqlite3")).close())

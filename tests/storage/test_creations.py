@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines import sqlite_only
 from tests.storage.test_deleting_gates import opened
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.keys.sealing import KeyRing, Sealing
@@ -47,7 +46,7 @@ async def test_an_answer_is_known_for_a_day_and_then_its_key_is_free(tmp_path: P
         await database.close()
 
 
-@sqlite_only
+@pytest.mark.sqlite_only("it is about SQLite's file")
 async def test_a_create_forgets_a_handful_of_what_is_a_day_old_and_its_own_key_s(tmp_path: Path) -> None:
     creations = Creations(Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom))
     async with opened(tmp_path / "x.db") as database:

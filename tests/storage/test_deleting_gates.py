@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.engines import IS_POSTGRESQL, change, commits_of, rows_of, sqlite_only
+from tests.engines import IS_POSTGRESQL, change, commits_of, rows_of
 from tests.hub.faulty_database import FaultyDatabase, Kind, Moment, order
 from tests.storage.plans import plan_of
 from tests.storage.test_purchases import NOW_MS, Shop, key
@@ -186,7 +186,7 @@ async def test_a_claimer_who_comes_late_takes_the_one_call_that_is_due_of_what_i
         await shop.ledger_agrees()
 
 
-@sqlite_only
+@pytest.mark.sqlite_only("it is about SQLite's file")
 async def test_neither_a_deletion_nor_looking_for_what_it_left_reads_all_purchases(tmp_path: Path) -> None:
     statements = load_queries("gateway.sql")
     async with opened(tmp_path / "gateway.db") as database:

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines import sqlite_only
 from tollkeeper.storage.engine.database import Statement, Steps, StorageError, next_id, unit_of_work
 from tollkeeper.storage.urls import open_database
 
-pytestmark = sqlite_only
+pytestmark = pytest.mark.sqlite_only("it is about SQLite's file")
 
 WRITER = """
 import asyncio, os, resource, sys

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.books import BOUNDS, differences_of
-from tests.engines import IS_POSTGRESQL, change, rows_of, sqlite_only
+from tests.engines import IS_POSTGRESQL, change, rows_of
 from tests.storage.test_ledger import by_header, spend_together
 from tests.storage.test_purchases import NOW_MS, TRUST, Shop, key
 from tollkeeper.api import clock_ms
@@ -287,7 +287,7 @@ async def test_a_snapshot_stands_still_beside_a_running_writer(tmp_path: Path) -
     await database.close()
 
 
-@sqlite_only
+@pytest.mark.sqlite_only("it is about SQLite's file")
 def test_a_file_of_another_schema_or_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="is not there"), open_snapshot(str(tmp_path / "none")):
         pass

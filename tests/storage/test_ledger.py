@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.engines import commits_of, sqlite_only
+from tests.engines import commits_of
 from tests.storage.reference_spending import spend_one
 from tests.storage.test_purchases import HEADER, NOW_MS, Shop, key
 from tollkeeper.core.api.errors import ApiError, Code
@@ -348,7 +348,7 @@ async def test_more_spends_than_may_wait_are_refused_and_the_others_are_done(dat
     assert outcomes(answers[:WAITING_MAX]) == [Spend.WITHHELD] * WAITING_MAX
 
 
-@sqlite_only
+@pytest.mark.sqlite_only("it is about SQLite's file")
 async def test_a_file_that_another_program_writes_holds_up_the_spend_and_not_the_loop(
     database: Database, tmp_path: Path
 ) -> None:
@@ -369,7 +369,7 @@ async def test_a_file_that_another_program_writes_holds_up_the_spend_and_not_the
     assert outcomes(await spending) == [Spend.SPENT]
 
 
-@sqlite_only
+@pytest.mark.sqlite_only("it is about SQLite's file")
 async def test_a_purchase_that_comes_up_short_in_a_batch_is_spent_one_by_one(database: Database) -> None:
     """On an engine that lets another transaction be faster; here a trigger ignores what takes two at once."""
     shop = Shop(database)
@@ -387,7 +387,7 @@ async def test_a_purchase_that_comes_up_short_in_a_batch_is_spent_one_by_one(dat
     await shop.ledger_agrees()
 
 
-@sqlite_only
+@pytest.mark.sqlite_only("it is about SQLite's file")
 async def test_a_credit_that_is_there_and_cannot_be_taken_is_not_called_used_up(database: Database) -> None:
     shop = Shop(database)
     gate = await shop.gate(4)
@@ -414,7 +414,7 @@ async def test_a_batch_is_undone_whole_where_a_call_is_known(database: Database)
     await shop.ledger_agrees()
 
 
-@sqlite_only
+@pytest.mark.sqlite_only("it is about SQLite's file")
 async def test_the_log_is_folded_while_spends_go_on(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,6 @@ from typing import Final
 import pytest
 
 from tests.edge.test_calls import until
-from tests.engines import sqlite_only
 from tollkeeper.storage.engine.database import Statement, Steps, StorageError, unit_of_work
 from tollkeeper.storage.sqlite import engine as sqlite
 from tollkeeper.storage.urls import open_database
@@ -28,7 +27,7 @@ SLOW: Final = Statement(
     "WITH RECURSIVE w(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM w WHERE v < 300000) SELECT count(*) AS counted FROM w"
 )
 
-pytestmark = sqlite_only
+pytestmark = pytest.mark.sqlite_only("it is about SQLite's file")
 ONE: Final = Statement("SELECT 1 AS one")
 
 

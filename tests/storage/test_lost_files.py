@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines import sqlite_only
 from tollkeeper.storage.engine.database import Statement, Steps, StorageError, next_id, unit_of_work
 from tollkeeper.storage.sqlite import watch as sqlite_watch
 from tollkeeper.storage.sqlite.engine import SqliteDatabase
 from tollkeeper.storage.sqlite.watch import FileWatch
 from tollkeeper.storage.urls import open_database
 
-pytestmark = sqlite_only
+pytestmark = pytest.mark.sqlite_only("it is about SQLite's file")
 
 NOTICED_SECONDS = 60  # on a busy machine; a second and some on a quiet one
 ONE = Statement("SELECT 1 AS one")

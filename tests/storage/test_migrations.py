@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines import sqlite_only
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.engine.migrations import (
     Applied,
@@ -116,7 +115,7 @@ async def test_without_leave_to_migrate_a_database_that_is_behind_is_refused_unt
     await open_sqlite(path, (ONE,), migrate=False).close()
 
 
-@sqlite_only
+@pytest.mark.sqlite_only("it is about SQLite's file")
 async def test_what_is_pending_is_told_without_creating_anything(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/db"
     known = load_migrations()

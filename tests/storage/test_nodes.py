@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.engines import IS_POSTGRESQL, change, rows_of, url_of
+from tests.engines import change, rows_of, url_of
 from tests.storage.test_ledger import by_header, spend_together
 from tests.storage.test_purchases import NOW_MS, Shop
 from tollkeeper.core.purchases import Spend
@@ -32,7 +32,7 @@ from tollkeeper.storage.ledger.purchase_rows import SpendResult
 from tollkeeper.storage.postgresql.words import said
 from tollkeeper.storage.urls import open_database
 
-pytestmark = pytest.mark.skipif(not IS_POSTGRESQL, reason="SQLite's file is one program's")
+pytestmark = pytest.mark.postgresql_only("SQLite's file is one program's")
 
 
 @dataclass(slots=True)

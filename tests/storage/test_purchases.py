@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.engines import IS_POSTGRESQL, sqlite_only
+from tests.engines import IS_POSTGRESQL
 from tests.storage.plans import plan_of
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.keys.sealing import KeyRing, SealError, Sealing
@@ -716,7 +716,7 @@ async def test_a_sale_is_due_for_a_look_until_its_outcome_stands_and_not_before_
     assert found.transaction_hash == "0xother"
 
 
-@sqlite_only
+@pytest.mark.sqlite_only("it is about SQLite's file")
 async def test_due_sales_are_found_without_looking_at_the_others(shop: Shop) -> None:
     query = load_queries("gateway.sql").followed_purchases(now_ms=NOW_MS, limit=10)
     plan = await plan_of(shop.database, query)
@@ -811,7 +811,7 @@ async def test_a_credit_of_a_used_up_purchase_that_is_given_back_is_there_for_it
     await shop.ledger_agrees()
 
 
-@sqlite_only
+@pytest.mark.sqlite_only("it is about SQLite's file")
 async def test_what_a_wallet_spends_is_looked_for_where_no_spend_waits(shop: Shop) -> None:
     gate = await shop.gate(2)
     payer = (await shop.bought(gate)).payer

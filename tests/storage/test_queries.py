@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.engines import sqlite_only
 from tests.storage.plans import plan_of
 from tollkeeper.storage.engine.database import QueryFileError, load_queries, parse_queries
 from tollkeeper.storage.urls import open_database
@@ -115,7 +114,7 @@ def test_loaded_sql_binds_in_the_database() -> None:
     assert sqlite3.connect(":memory:").execute(statement.sql, statement.params).fetchone() == ("x:b",)
 
 
-@sqlite_only
+@pytest.mark.sqlite_only("it is about SQLite's file")
 @pytest.mark.parametrize(
     ("file", "name", "given", "indexes"),
     [
@@ -256,7 +255,7 @@ OF_GATE = {"gate_id": 1, "outcome": "failed"}
 OF_WALLET = {"wallet": "0x", "as_signer": 1, "as_recipient": 1, "network": "base"}
 
 
-@sqlite_only
+@pytest.mark.sqlite_only("it is about SQLite's file")
 @pytest.mark.parametrize(
     ("file", "name", "given", "indexes"),
     [

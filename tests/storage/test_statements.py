@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines import IS_POSTGRESQL, rows_of, sqlite_only, url_of
+from tests.engines import rows_of, url_of
 from tests.storage.test_purchases import NOW_MS, Shop
 from tollkeeper.storage.engine import database, nodes
 from tollkeeper.storage.engine.database import Query, Statement, Steps, load_queries, unit_of_work
@@ -46,7 +46,7 @@ def bound(query: Query) -> dict[str, str | None]:
     return dict.fromkeys(query.parameters)
 
 
-@sqlite_only
+@pytest.mark.sqlite_only("it is about SQLite's file")
 async def test_sqlite_takes_every_statement(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     await open_database(str(path)).close()
@@ -55,7 +55,7 @@ async def test_sqlite_takes_every_statement(tmp_path: Path) -> None:
             connection.execute(f"EXPLAIN {query.sql}", bound(query))
 
 
-@pytest.mark.skipif(not IS_POSTGRESQL, reason="it asks PostgreSQL")
+@pytest.mark.postgresql_only("it asks PostgreSQL")
 async def test_postgresql_takes_every_statement_with_numbers_of_64_bits(tmp_path: Path) -> None:
     import asyncpg  # noqa: PLC0415 - only this engine's tests need it
 
@@ -74,7 +74,7 @@ async def test_postgresql_takes_every_statement_with_numbers_of_64_bits(tmp_path
         await connection.close()
 
 
-@pytest.mark.skipif(not IS_POSTGRESQL, reason="its plans are PostgreSQL's")
+@pytest.mark.postgresql_only("its plans are PostgreSQL's")
 @pytest.mark.parametrize("size", [1, 64])
 async def test_a_spend_reads_no_table_whole_whatever_was_counted_beforehand(tmp_path: Path, size: int) -> None:
     shop = Shop(open_database(url_of(tmp_path / "x.db")))  # nothing is analysed there but by hand
@@ -101,7 +101,7 @@ async def test_a_spend_reads_no_table_whole_whatever_was_counted_beforehand(tmp_
         await shop.database.close()
 
 
-@pytest.mark.skipif(not IS_POSTGRESQL, reason="it compares with SQLite's")
+@pytest.mark.postgresql_only("it compares with SQLite's")
 def test_both_schemas_have_the_same_tables_and_columns(tmp_path: Path) -> None:
     with sqlite3.connect(":memory:") as connection:
         for migration in load_migrations():
