@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
+from tests.engines import held
 from tests.faults.client import pay
 from tests.gateway.composed import settings_for
 from tests.hub.faulty_database import FaultyDatabase, Moment
@@ -98,6 +99,21 @@ async def test_nothing_is_sent_when_the_raw_transaction_could_not_be_stored(
         assert told["details"]["statusUrl"]
         assert embedded_chain.nonce(embedded_chain.wallets.relayer) == nonce
         assert await hub.status(payment) == "unknown"
+
+
+@pytest.mark.postgresql_only("SQLite's units wait for one another without a limit")
+async def test_a_claim_that_others_held_up_too_long_was_never_made_and_may_come_again(
+    tmp_path: Path, embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server undid it: told as unknown, its payment would be parked until it expires."""
+    monkeypatch.setattr("tollkeeper.storage.postgresql.engine.WRITE_SECONDS", 1.0)
+    payment = new_payment(embedded_chain)
+    async with run_hub(tmp_path, embedded_chain) as hub:
+        with held(tmp_path / "hub.db"):
+            answer = await hub.settle(payment)
+        assert (answer.status, answer.code) == (503, "UNAVAILABLE")
+        assert await hub.status(payment) == "unknown"
+        assert (await hub.settle(payment)).body["success"] is True
 
 
 async def test_a_closed_database_is_unavailable(tmp_path: Path, embedded_chain: ChainUnderTest) -> None:

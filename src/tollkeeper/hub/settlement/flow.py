@@ -31,7 +31,7 @@ from tollkeeper.hub.settlement.family import TermsT
 from tollkeeper.hub.settlement.orders import AccountT, GivenUpError, PayloadT, PriorOutcome, SettleOutcome, refusal
 from tollkeeper.hub.settlement.outcomes import failed, has_outcome, success
 from tollkeeper.hub.settlement.pipeline import Pipeline
-from tollkeeper.storage.engine.database import StorageError
+from tollkeeper.storage.engine.database import NotTakenError, StorageError
 from tollkeeper.storage.hub.claims import ClaimedSettlement
 from tollkeeper.storage.hub.payers import Overdrawn, Suspended
 from tollkeeper.storage.hub.settlements import Settlement, find_settlement
@@ -203,6 +203,8 @@ class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
                 claimed = await self.family.claim(order, known, row_id, terms)
         except RpcUnavailable as error:
             raise unavailable(str(error)) from error
+        except NotTakenError:
+            raise
         except StorageError as error:
             # The commit may be on the disk all the same, but nothing was sent: no hash is named, because where it is
             # not there another transaction gets the nonce, and this one never is.
