@@ -9,7 +9,7 @@ import pytest
 from tests.auth.server import KEYRING, PUBLIC_URL, START_MS, Client, Clock, SolanaWallet, Wallet, bearer, issuer
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.keys.tokens import parse_jwks, read_access_token
-from tollkeeper.storage import Database
+from tollkeeper.storage.engine.database import Database
 
 MESSAGE = "/api/v1/auth/message"
 LOGIN = "/api/v1/auth/login"
