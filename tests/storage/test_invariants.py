@@ -170,7 +170,10 @@ BROKEN: list[tuple[str, str]] = [
     ("i2_credits_are_live_where_their_purchase_is", "DELETE FROM credits WHERE number = 1"),
     ("i2_credits_are_live_where_their_purchase_is", "UPDATE credits SET number = 99 WHERE number = 2"),
     ("i2_granted_is_what_was_bought", "UPDATE purchases SET state = 'LIVE' WHERE nonce LIKE '%5'"),
-    ("i3_a_call_is_charged_once", SPENT_AGAIN.format(call="(SELECT c.key FROM call_journal, json_each(spent) c LIMIT 1)")),
+    (
+        "i3_a_call_is_charged_once",
+        SPENT_AGAIN.format(call="(SELECT c.key FROM call_journal, json_each(spent) c LIMIT 1)"),
+    ),
     ("i3_a_call_is_charged_once", SPENT_AGAIN.format(call="'call-1'")),
     (
         "i3_what_was_served_is_not_given_back",
