@@ -195,6 +195,24 @@ async def test_who_ends_a_program_waits_for_what_it_has_under_way(
     assert [row["state"] for row in states] == ["INTERRUPTED" if is_bound else "DISPATCHED"]
 
 
+async def test_a_database_that_does_not_answer_keeps_each_who_waits_to_learn_what_changed_once(
+    programs: list[Program], tmp_path: Path
+) -> None:
+    first, is_over = programs[0], asyncio.Event()
+    holding = asyncio.create_task(hold(Statement("LOCK TABLE gate_changes"), tmp_path, is_over))
+    granted = (
+        "SELECT 1 FROM pg_locks WHERE relation = 'gate_changes'::regclass AND mode = 'AccessExclusiveLock' AND granted"
+    )
+    while not rows_of(tmp_path / "shared.db", granted):  # noqa: ASYNC110 - of another program
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(60):  # one after the other they would take minutes
+        told = await asyncio.gather(*(first.nodes.catch_up() for _ in range(50)), return_exceptions=True)
+    assert {type(one) for one in told} == {StorageError}
+    is_over.set()
+    await holding
+    await first.nodes.catch_up()
+
+
 async def hold(statement: Statement, tmp_path: Path, is_over: asyncio.Event) -> None:
     """Hold a lock as a program of nobody's does."""
     import asyncpg  # noqa: PLC0415 - only this engine's tests need it
