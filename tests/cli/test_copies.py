@@ -80,6 +80,8 @@ async def test_a_killed_installation_moves_to_a_server_and_its_backups_come_back
         said = await done(site, "db", "copy", server.url("here"))
         assert f"holds all {sum(map(len, before.values())):,} rows" in said
         assert await asyncio.to_thread(content, file) == before
+        uncounted = "SELECT relname FROM pg_stat_user_tables WHERE last_analyze IS NULL"
+        assert await asyncio.to_thread(said_to, server.url("here"), uncounted) == []
         site.environ["TOLLKEEPER_DATABASE_URL"] = server.url("here")
         moved = tmp_path / "moved.db"
         await done(site, "backup", moved)

@@ -23,6 +23,8 @@ QUERIES = [
     if entry.name.endswith(".sql")
     for query in load_queries(entry.name)
 ]
+# Said in place of a function of the server's.
+OF_SQLITE = {"standing_of_gates", "spend_known_credits"}
 # What only programs that share a database say is beside what it is for.
 SHARED = [
     text
@@ -61,7 +63,7 @@ async def test_postgresql_takes_every_statement_with_numbers_of_64_bits(tmp_path
 
     connection = await asyncpg.connect(url_of(tmp_path / "x.db"))
     try:
-        common = [query.sql for query in QUERIES]
+        common = [query.sql for query in QUERIES if query.name not in OF_SQLITE]
         for sql in common + SHARED + [lock.sql for lock in LOCKS]:
             text, names = in_its_words(sql)
             prepared = await connection.prepare(text)

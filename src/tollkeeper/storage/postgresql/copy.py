@@ -86,6 +86,7 @@ def put_back(url: str, copy: Path) -> int:
                     connection.execute("SELECT setval(pg_get_serial_sequence($1, $2), $3)", table, column, highest)
                 )
         loop.wait(connection.execute(_DEAD_PROGRAMS))
+        loop.wait(connection.execute("ANALYZE"))  # else statements are planned by guesses until the server does it
         loop.wait(connection.execute("COMMIT"))
     return count
 

@@ -21,18 +21,6 @@ WHERE credits.number = w.number AND credits.is_live = 1 AND credits.remaining >=
     AND (credits.expires_ms IS NULL OR credits.expires_ms > :now_ms)
 RETURNING credits.number;
 
--- name: standing_of_gates
-SELECT id, version, deleted_ms FROM paygates
-WHERE id IN (SELECT w.value::bigint FROM json_array_elements_text(CAST(:wanted AS json)) AS w (value));
-
--- name: spend_known_credits
-UPDATE credits SET remaining = credits.remaining - w.value::bigint
-FROM json_each_text(CAST(:spent AS json)) AS w (key, value)
-WHERE credits.number = w.key::bigint AND credits.is_live = 1 AND credits.token_used = 0
-    AND credits.is_renamed = 0 AND credits.remaining >= w.value::bigint
-    AND (credits.expires_ms IS NULL OR credits.expires_ms > :now_ms)
-RETURNING credits.number, credits.remaining;
-
 -- name: insert_calls
 INSERT INTO single_calls (id, purchase_id, state, created_ms)
 SELECT w.key, w.value, 'DISPATCHED', :now_ms FROM json_each_text(CAST(:calls AS json)) AS w (key, value);
