@@ -249,7 +249,7 @@ _CHECKS = """
 import asyncio, sys
 from pathlib import Path
 from tests.gateway.composed import composed, settings_for
-from tollkeeper.serving.process.heap import set_up_heap
+from tollkeeper.serving.process.machine import set_up_heap
 from tollkeeper.serving.books.inspection import keep_inspecting
 from tollkeeper.serving.books import inspection
 from tollkeeper.storage.urls import open_database

@@ -158,7 +158,7 @@ class TrustedIssuers:
                     raise _unavailable(issuer, "the answer is another question's")
                 if answer.status != 200:
                     raise _unavailable(issuer, f"status {answer.status}")
-                document = parse_json(await _body(answer))
+                document = await short_json(answer)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _unavailable(issuer, error) from error
         if not isinstance(document, dict):
@@ -166,14 +166,14 @@ class TrustedIssuers:
         return document
 
 
-async def _body(answer: aiohttp.ClientResponse) -> bytes:
-    """The whole body. Raises: ValueError where it is longer than such an answer can be."""
+async def short_json(answer: aiohttp.ClientResponse) -> Any:  # noqa: ANN401 - JSON
+    """Return an issuer's JSON. Raises: ValueError where it is none, or longer than such an answer can be."""
     data = b""
     async for chunk in answer.content.iter_any():
         data += chunk
         if len(data) > _ANSWER_SIZE_BYTES:
             raise ValueError("the answer is too long")
-    return data
+    return parse_json(data)
 
 
 def _settled(asking: asyncio.Task[Any]) -> None:

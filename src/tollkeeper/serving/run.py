@@ -13,10 +13,8 @@ import structlog
 from tollkeeper.logs import configure_logs
 from tollkeeper.serving.config.exposure import exposures
 from tollkeeper.serving.http.server import HttpServer, listen, run, until_signalled
-from tollkeeper.serving.machine import machine_findings
-from tollkeeper.serving.process.descriptors import use_all_descriptors
-from tollkeeper.serving.process.heap import set_up_heap
 from tollkeeper.serving.process.imports import collect_rarely
+from tollkeeper.serving.process.machine import machine_findings, set_up_heap, use_all_descriptors
 from tollkeeper.serving.process.workers import WorkerPlace, Workers, place_of_worker
 from tollkeeper.serving.reloading import Reloading
 from tollkeeper.settings.model import Role

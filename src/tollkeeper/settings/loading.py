@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.keys.sealing import KeyRing
 
+# Addresses, as errors of settings name them.
+_MINT: Final = partial(parse_key, field="it")
+_ADDRESS: Final = partial(parse_address, field="it")
+_WALLET: Final = partial(parse_wallet, field="it")
 WORKERS_MAX: Final = 256
 _ONE_WORKER: Final = "one process serves on SQLite; several share a PostgreSQL database; nothing was started"
 DEFAULT_HOST: Final = "127.0.0.1"
@@ -112,7 +117,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         files=_files(sources),
         networks=networks,
         default_network=_default_network(sources, role, networks),
-        default_payment_address=sources.optional("default_payment_address", _wallet),
+        default_payment_address=sources.optional("default_payment_address", _WALLET),
         anonymous_paygates=take("anonymous_paygates", text_of.choice(AnonymousPaygates), anonymous),
         allow_private_targets=take("allow_private_targets", text_of.parse_boolean, default=False),
         challenge_profile=take("challenge_profile", text_of.choice(Profile), Profile.SUPERSET),
@@ -300,19 +305,19 @@ def _enabling(network: str, role: Role) -> str:
 
 def _evm_network(sources: Sources, network: Network, urls: tuple[str, ...]) -> NetworkSettings:
     name = network.name
-    known = _with_asset(sources, network, _address)
+    known = _with_asset(sources, network, _ADDRESS)
     return NetworkSettings(
         known,
         urls,
         sources.optional(network_setting("asset_name", name), text_of.parse_token_text),
         sources.optional(network_setting("asset_version", name), text_of.parse_token_text),
-        sources.optional(network_setting("batcher", name), _address),
+        sources.optional(network_setting("batcher", name), _ADDRESS),
         wallet_factories=_factories(sources, name, known.usdc.address),
     )
 
 
 def _solana_network(sources: Sources, network: Network, urls: tuple[str, ...]) -> NetworkSettings:
-    known = _with_asset(sources, network, _mint)
+    known = _with_asset(sources, network, _MINT)
     token_2022 = sources.take(network_setting("token_2022", network.name), text_of.parse_boolean, default=False)
     return NetworkSettings(known, urls, is_token_2022=token_2022)
 
@@ -328,7 +333,7 @@ def _with_asset(sources: Sources, network: Network, parse: Callable[[str], str])
 def _factories(sources: Sources, network: str, asset: str) -> tuple[str, ...]:
     """Whom the hub calls to deploy a payer's wallet: contracts that do nothing else, so never the token."""
     setting = network_setting("wallet_factories", network)
-    factories = sources.several(setting, _address)
+    factories = sources.several(setting, _ADDRESS)
     if {asset, MULTICALL_ADDRESS, DEPLOYER_ADDRESS} & set(factories):
         sources.report(setting, "it names a contract that is no wallet factory", "name contracts that deploy wallets")
     return tuple(dict.fromkeys(factories))
@@ -343,15 +348,3 @@ def _default_network(sources: Sources, role: Role, networks: Mapping[str, Networ
     elif network is not None and network.name not in networks:
         sources.report("default_network", f"{network.name} is not enabled", _enabling(network.name, role))
     return network
-
-
-def _mint(text: str) -> str:
-    return parse_key(text, field="it")
-
-
-def _address(text: str) -> str:
-    return parse_address(text, field="it")
-
-
-def _wallet(text: str) -> str:
-    return parse_wallet(text, field="it")

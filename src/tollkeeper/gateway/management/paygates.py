@@ -43,6 +43,7 @@ from tollkeeper.gateway.management import operations
 from tollkeeper.gateway.management.bodies import Deleted, SecretBody
 from tollkeeper.gateway.management.gate_answers import paygate_body, trust_body
 from tollkeeper.gateway.management.idempotency import creation_key, key_among
+from tollkeeper.gateway.management.owner_bodies import TargetTested
 from tollkeeper.gateway.management.ownership import management_hash, new_management_token
 from tollkeeper.gateway.management.uploads import is_form
 from tollkeeper.storage.gateway.creations import CreatedBeforeError
@@ -304,7 +305,7 @@ class Management:
         shown = _shown(secret) if changed.secrets else {}
         return {**self._body(changed, await self._counters(changed)), **shown, **self._all_warnings(changed, warned)}
 
-    async def test_target(self, bearer: str | None, given: JsonObject, gate_id: int | None = None) -> JsonObject:
+    async def test_target(self, bearer: str | None, given: JsonObject, gate_id: int | None = None) -> TargetTested:
         """Ask a target once and tell what it answers; nobody is charged.
 
         `given`: `targetUrl`, `method`, `targetHeaders`; what is left out is the gate's own. Raises: UPSTREAM_*,
@@ -325,7 +326,7 @@ class Management:
         headers = fields.get("target_headers", () if gate is None else gate.target_headers)
         tenant = caller.tenant if gate is None else gate.tenant
         target = await self.resolver.check_target(url, tenant)
-        return (await self.target_probe.test(target, methods[0], headers, tenant)).body()
+        return await self.target_probe.test(target, methods[0], headers, tenant)
 
     async def replace_secret(self, bearer: str | None, gate_id: int) -> SecretBody:
         """A new secret to sign with, shown once; requests carry the former one's signature too for a day."""

@@ -16,6 +16,7 @@ from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.forwarding import VIA, encode_request_head, request_target
 from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES
 from tollkeeper.edge.target.exchange import Exchange, TargetFailure
+from tollkeeper.gateway.management.owner_bodies import TargetTested
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,29 +33,6 @@ _AGENT: Final = b"tollkeeper"
 _SHOWN_LENGTH: Final = 200  # of a location
 _PAYMENT_REQUIRED: Final = 402
 _FAILS: Final = 'every paid call ends in a 502, and the call\'s credit is used unless onFailure is "restore"'
-
-
-@dataclass(frozen=True, slots=True)
-class TargetAnswer:
-    """The target's answer to a test. `is_cut`: it is larger, and the rest was not read."""
-
-    status: int
-    content_type: str
-    location: str
-    size_bytes: int
-    is_cut: bool
-    duration_us: int
-
-    def body(self) -> JsonObject:
-        """Return it as the API tells it."""
-        return {
-            "status": self.status,
-            "contentType": self.content_type,
-            "location": self.location,
-            "size": self.size_bytes,
-            "isCut": self.is_cut,
-            "durationUs": self.duration_us,
-        }
 
 
 class _ProbeAnswer(Exchange):
@@ -113,7 +91,7 @@ class TargetProbe:
 
     async def test(
         self, target: TargetUrl, method: str, target_headers: Sequence[tuple[str, str]], tenant: str
-    ) -> TargetAnswer:
+    ) -> TargetTested:
         """Ask the target once, as a call without a body would. Raises: UPSTREAM_*, UNAVAILABLE."""
         began = time.monotonic_ns()
         try:
@@ -123,7 +101,7 @@ class TargetProbe:
             raise ApiError(Code.UPSTREAM_TIMEOUT, message) from None
         head = answer.head.result()
         named = {name: value.decode("latin-1")[:_SHOWN_LENGTH] for name, value in head.headers}
-        return TargetAnswer(
+        return TargetTested(
             head.status,
             named.get(b"content-type", ""),
             named.get(b"location", ""),

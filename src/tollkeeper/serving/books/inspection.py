@@ -18,7 +18,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
 from tollkeeper.api import clock_ms
-from tollkeeper.serving.process.heap import give_back_freed
+from tollkeeper.serving.process.machine import give_back_freed
 from tollkeeper.settings.model import Role
 from tollkeeper.storage.books.invariants import Bounds, forgotten, inspect, parked, unattended
 from tollkeeper.storage.engine.database import MovedError, StorageError

@@ -19,7 +19,7 @@ from tollkeeper.serving.config.exposure import exposures
 from tollkeeper.serving.config.file_stores import judge_file_store, shown_place, unusable
 from tollkeeper.serving.config.findings import Findings
 from tollkeeper.serving.config.network_check import check_networks
-from tollkeeper.serving.machine import machine_findings
+from tollkeeper.serving.process.machine import machine_findings
 from tollkeeper.settings.loading import inspect_settings
 from tollkeeper.settings.model import Role, SettingProblem
 from tollkeeper.storage.engine.database import StorageError

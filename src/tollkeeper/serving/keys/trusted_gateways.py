@@ -17,7 +17,7 @@ import aiohttp
 import structlog
 
 from tollkeeper.api import clock_ms
-from tollkeeper.core.api.strict_json import parse_json
+from tollkeeper.auth.trusted import short_json
 from tollkeeper.core.http.signatures import Algorithm, VerifyingKey
 from tollkeeper.core.keys.tokens import parse_jwks
 from tollkeeper.hub.refusals import LogThrottle
@@ -34,7 +34,6 @@ _REFRESH_SECONDS: Final = 300
 _AGAIN_SECONDS: Final = 2.0
 _STARTING_SECONDS: Final = 60.0
 _PATIENCE_SECONDS: Final = 1.0  # with one that did not answer
-_ANSWER_SIZE_BYTES: Final = 64 * 1024
 
 
 class GatewayKeys:
@@ -120,10 +119,5 @@ async def _read_keys(session: aiohttp.ClientSession, issuer: str) -> dict[str, V
     """Raises: aiohttp.ClientError, OSError, ValueError."""
     async with session.get(f"{issuer}/.well-known/jwks.json", allow_redirects=False) as answer:
         answer.raise_for_status()
-        body = b""
-        async for chunk in answer.content.iter_any():
-            body += chunk
-            if len(body) > _ANSWER_SIZE_BYTES:
-                raise ValueError("the answer is too long")
-    keys = parse_jwks(parse_json(body))
+        keys = parse_jwks(await short_json(answer))
     return {key_id: VerifyingKey(Algorithm.ED25519, key.public_bytes_raw()) for key_id, key in keys.items()}
