@@ -21,11 +21,12 @@ from tollkeeper.core.http.rate_limits import Rate, RateLimiter, rate_headers, ra
 from tollkeeper.core.x402.version2 import PAYMENT_HEADERS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
     from tollkeeper.auth import Auth
+    from tollkeeper.core.http.heads import RequestHead
     from tollkeeper.core.http.rate_limits import RequestLimits
     from tollkeeper.edge.server.call import InboundCall
 
@@ -85,10 +86,10 @@ class UnpaidLimit:
         """Return the header lines that tell how the address stands by now; it is counted, unless it is our own."""
         return self._counted(rate_key(self.client_of(call)))
 
-    def unpaid(self, peer: str, header: Mapping[bytes, bytes]) -> bytes | None:
+    def unpaid(self, peer: str, head: RequestHead) -> bytes | None:
         """A request that shows nothing is told to pay: return the lines as above; None where it is to be refused."""
         if self.clients.has_proxies:
-            peer = self.clients.behind(peer, header.get(b"x-forwarded-for", b""))
+            peer = self.clients.behind(peer, head.header.get(b"x-forwarded-for", b""))
         key = rate_key(peer)
         if self.owing and self._owed.is_over(key, time.monotonic_ns()):
             return None

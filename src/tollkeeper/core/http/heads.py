@@ -4,7 +4,7 @@ A head's names, in their order, are its shape: what is noted, what is passed on,
 judged once, for callers' heads and targets' alike, because each client sends its own again and again; values are put
 into it, so that no pass goes over the headers of a call. Where two readers of one message
 could disagree (about its length, its host, its payment, its path) the message is refused, never repaired (security
-A-40, A-42): llhttp refuses bare line feeds, folded lines, both lengths at once and broken chunks, `judge_request_head`
+A-40, A-42): llhttp refuses bare line feeds, folded lines, both lengths at once and broken chunks, `judged_head`
 and `judge_response_head` the rest. Pure: the parser has cut the head into pairs, and let no value pass that could break
 out of its line.
 """
@@ -111,6 +111,7 @@ class HeadShape:
     __slots__ = (
         "_lines",
         "_lists",
+        "_place_of",
         "_starts",
         "_unstripped",
         "has_proof",
@@ -138,6 +139,7 @@ class HeadShape:
             [rule.start.replace(b"%", b"%%") + b"%b\r\n" if rule.is_passed_on else b"%.0b" for rule in found]
         )
         self._lists = tuple({rule.name for rule in found if rule.is_list and names.count(rule.name) > 1})
+        self._place_of = {name: place for place, name in enumerate(names)}
         self._unstripped = names.index(b"transfer-encoding") if b"transfer-encoding" in names else -1
         self.has_proof = any(rule.is_proof for rule in found)
         self.is_kept = False  # for the next head with these names
@@ -156,6 +158,10 @@ class HeadShape:
         for name in self._lists:
             header[name] = b", ".join([value for one, value in zip(self.names, values, strict=True) if one == name])
         return values, header
+
+    def place_of(self, name: bytes) -> int:
+        """Return where a header stands that is no list, -1 where it does not; of several the last counts."""
+        return self._place_of.get(name, -1)
 
     def lines(self, values: Sequence[bytes]) -> bytes:
         """Return the lines that are passed on."""
@@ -268,21 +274,17 @@ class ResponseFraming(msgspec.Struct, frozen=True):
     declared_bytes: int | None
 
 
-def judge_request_head(method: bytes, target: bytes, version: str, header: Mapping[bytes, bytes]) -> int | None:
-    """Refuse a request head that is ambiguous. `header` as `HeadShape.header` has it. Raises INVALID_PARAMETER.
-
-    Returns how long the body is that follows; None where only its last chunk tells.
-    """
+def _check_line(method: bytes, target: bytes, version: str) -> None:
     if version not in VERSIONS:
         raise refused("the HTTP version is not supported")
     if method not in METHODS:
         raise refused("the method is not supported")
     if not _TARGET.fullmatch(target):
         raise refused("the request target must be a path, without characters that must be percent-encoded")
-    try:
-        _check_host(header[b"host"])
-    except KeyError:
-        raise refused("the header host is missing") from None
+
+
+def _length_of_body(version: str, header: Mapping[bytes, bytes]) -> int | None:
+    """Return how long the body is that follows; None where only its last chunk tells. Raises INVALID_PARAMETER."""
     length, encoding = header.get(b"content-length"), header.get(b"transfer-encoding")
     if encoding is not None:
         if length is not None:
@@ -345,17 +347,18 @@ def refused(message: str) -> ApiError:
 class RequestHead(msgspec.Struct):
     """A checked head, of whose parts nobody changes any; its headers are the caller's secret.
 
-    `names` are those of its headers as they were sent, `values` theirs; `header` has each once, its name in lower case.
-    `content_length` None: a chunked body.
+    `names` are those of its headers as they were sent, `sent` their values. `content_length` None: a chunked body.
+    What few requests need is made when somebody asks for it.
     """
 
     method: str
     target: bytes
     names: tuple[bytes, ...]
-    values: list[bytes]
+    sent: Sequence[bytes]
     shape: HeadShape
-    header: dict[bytes, bytes]
-    content_length: int | None
+    content_length: int | None = 0
+    _values: list[bytes] | None = None
+    _header: dict[bytes, bytes] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.method}, {self.target!r})"
@@ -364,9 +367,28 @@ class RequestHead(msgspec.Struct):
         return [("method", self.method), ("target", self.target)]
 
     @property
+    def header(self) -> dict[bytes, bytes]:
+        """Each header once, by its name in lower case."""
+        if self._header is None:
+            self._values, self._header = self.shape.read(self.sent)
+        return self._header
+
+    @property
+    def values(self) -> list[bytes]:
+        """The values as they count, in the order of their names."""
+        if self._values is None:
+            self._values, self._header = self.shape.read(self.sent)
+        return self._values
+
+    @property
     def headers(self) -> list[Header]:
         """All headers, their names in lower case: for ASGI."""
         return _pairs(self.names, self.values)
+
+    def first(self, name: bytes) -> bytes:
+        """Return the value of a header that is no list, empty where it is not there."""
+        place = self.shape.place_of(name)
+        return b"" if place < 0 else self.sent[place].rstrip(b" \t")
 
 
 def read_head(method: bytes, target: bytes, version: str, sent: Sequence[Header]) -> RequestHead:
@@ -376,16 +398,22 @@ def read_head(method: bytes, target: bytes, version: str, sent: Sequence[Header]
 
 
 def judged_head(
-    method: bytes, target: bytes, version: str, names: tuple[bytes, ...], sent: Collection[bytes]
+    method: bytes, target: bytes, version: str, names: tuple[bytes, ...], sent: Sequence[bytes]
 ) -> RequestHead:
     """Judge a caller's head. Raises INVALID_PARAMETER."""
     try:
         shape = REQUEST_SHAPES[names]
     except HeaderError as error:
         raise refused(str(error)) from None
-    values, header = shape.read(sent)
-    length = judge_request_head(method, target, version, header)
-    return RequestHead(METHODS[method], target, names, values, shape, header, length)
+    _check_line(method, target, version)
+    place = shape.place_of(b"host")
+    if place < 0:
+        raise refused("the header host is missing")
+    _check_host(sent[place].rstrip(b" \t"))
+    head = RequestHead(METHODS[method], target, names, sent, shape)
+    if not shape.is_plain:
+        head.content_length = _length_of_body(version, head.header)
+    return head
 
 
 class ResponseHead(msgspec.Struct):

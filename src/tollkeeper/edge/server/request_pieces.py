@@ -35,7 +35,7 @@ class Pieces:
         self._size_line = b""  # a chunk's, as far as it has come and counts
 
     def begin_body(self, length_bytes: int | None) -> None:
-        """A head was read; `length_bytes` as `heads.judge_request_head` returns it."""
+        """A head was read; `length_bytes` as `RequestHead` has it."""
         self.body_left_bytes = length_bytes or None
         self.is_in_chunks = length_bytes is None
         self._chunk_left_bytes, self._size_line = 0, b""

@@ -68,7 +68,7 @@ class WholeRequests:
                 and data.count(b"\n") == len(headers) + 2  # each name is there once
                 and len(headers) <= HEADERS_MAX
             ):
-                head = judged_head(method, target[0], "1.1", (*headers,), headers.values())
+                head = judged_head(method, target[0], "1.1", (*headers,), [*headers.values()])
                 if head.shape.is_plain or (head.content_length == 0 and _keeps_connection(head.header)):
                     return head
         except (HttpParserError, HttpParserUpgrade, ApiError):

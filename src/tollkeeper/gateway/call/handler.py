@@ -59,8 +59,8 @@ class PayGateHandler:
 
     def at_once(self, head: RequestHead, peer: str) -> UnpaidRequest | None:
         """Make the 402 if the request shows nothing and is plain, and its gate in memory sells to whoever pays."""
-        context, header = self._context, head.header
-        if head.shape.has_proof or context.is_stopping:
+        context, shape = self._context, head.shape
+        if shape.has_proof or context.is_stopping:
             return None
         started_ns, now_ms = time.perf_counter_ns(), clock_ms()
         path, _, query = head.target.partition(b"?")
@@ -76,12 +76,12 @@ class PayGateHandler:
             head.method not in ready.methods
             or (end > 0 and not (ready.takes_paths and is_plain_subpath(path[end:])))
             or (query and ready.has_own_query)
-            or b"upgrade" in header
-            or b"=" in (accept := header.get(b"accept", b""))  # one form of the 402 (`core.paygates.challenge`)
+            or shape.place_of(b"upgrade") >= 0
+            or b"=" in (accept := head.first(b"accept"))  # one form of the 402 (`core.paygates.challenge`)
             or b"text/html" in accept  # a page (`gateway.pages`)
         ):
             return None
-        standing = context.limit.unpaid(peer, header)
+        standing = context.limit.unpaid(peer, head)
         if standing is None:
             return None
         request_id = new_request_id_at(now_ms)
