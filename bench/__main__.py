@@ -27,6 +27,7 @@ BENCHMARKS: Final = {
     "peers": "bench.peers:measure",
     "payer-proof": "bench.proofs:measure",
     "tenants": "bench.tenants:measure",
+    "books": "bench.books:measure",
     "postgres-held": "bench.postgres:held",
     "postgres-nodes": "bench.postgres:nodes",
     "postgres-costs": "bench.postgres_costs:measure",

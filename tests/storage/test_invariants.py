@@ -168,7 +168,8 @@ BROKEN: list[tuple[str, str]] = [
     ("i2_credits_are_live_where_their_purchase_is", "UPDATE credits SET is_live = 0 WHERE number = 1"),
     ("i2_credits_are_live_where_their_purchase_is", "UPDATE credits SET is_live = 1 WHERE number = 2"),
     ("i2_credits_are_live_where_their_purchase_is", "DELETE FROM credits WHERE number = 1"),
-    ("i2_credits_are_live_where_their_purchase_is", "UPDATE credits SET number = 99 WHERE number = 2"),
+    ("i2_credits_are_of_a_purchase", "UPDATE credits SET number = 99 WHERE number = 2"),
+    ("i2_days_are_the_calls", "INSERT INTO call_days VALUES (1, 20000, 2, 1, 0)"),
     ("i2_granted_is_what_was_bought", "UPDATE purchases SET state = 'LIVE' WHERE nonce LIKE '%5'"),
     (
         "i3_a_call_is_charged_once",

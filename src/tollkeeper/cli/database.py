@@ -51,6 +51,9 @@ def check_command(
         int | None, typer.Option(help="The first block to compare; else the first that the books name.", min=0)
     ] = None,
     network: Annotated[str | None, typer.Option(help="Compare this network with its chain, and no other.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Read every call that was not folded, too, and not only their sums by day.")
+    ] = False,
 ) -> None:
     """Compare the books with themselves and the chain, and list every difference.
 
@@ -63,11 +66,12 @@ def check_command(
     from tollkeeper.chains.replies import RpcUnavailable
     from tollkeeper.serving.books.inspection import inspect_books
     from tollkeeper.serving.books.reconciliation import compare_with_chain, not_compared
+    from tollkeeper.storage.books.invariants import Extent
 
     settings = load_settings(role, config)
     if network is not None and network not in settings.networks:
         raise typer.BadParameter(f"{network} is no network of this configuration")
-    differences, left, problem = inspect_books(settings), dict[str, int](), ""
+    differences, left, problem = inspect_books(settings, Extent(with_journal=everything)), dict[str, int](), ""
     if chain is None:
         chain = any(one.rpc_urls for one in settings.networks.values())
     if chain:

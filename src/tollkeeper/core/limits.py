@@ -83,8 +83,9 @@ SLUG_LENGTH: Final = 8
 FILE_NAME_LENGTH: Final = 200
 DOWNLOAD_LIFETIME_SECONDS: Final = 15 * 60
 
-# Contract 2: how long the request log and the hours' sums are kept, unless the settings say otherwise
+# Contract 2: how long the request log, single calls and the hours' sums are kept, unless the settings say otherwise
 REQUEST_LOG_DAYS: Final = 30
+JOURNAL_DAYS: Final = 30
 STATISTICS_DAYS: Final = 730
 
 

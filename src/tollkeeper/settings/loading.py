@@ -18,6 +18,7 @@ from tollkeeper.core.keys.keyring import Secret, parse_key_ring, parse_private_k
 from tollkeeper.core.limits import (
     CALL_BODY_SIZE_BYTES,
     DEFAULT_EXPOSURE,
+    JOURNAL_DAYS,
     REQUEST_LOG_DAYS,
     STATISTICS_DAYS,
     Exposure,
@@ -145,6 +146,7 @@ def _build(sources: Sources, role: Role, path: Path | None) -> Settings:
         kept=Kept(
             take("request_log_days", text_of.whole_number(1, 3650), REQUEST_LOG_DAYS),
             take("statistics_days", text_of.whole_number(1, 36_500), STATISTICS_DAYS),
+            take("journal_days", text_of.whole_number(0, 36_500), JOURNAL_DAYS),
         ),
         workers=_workers(sources, database_url),
         call_body_size_bytes=take("call_body_max_mb", text_of.whole_number(1, 10**6), CALL_BODY_SIZE_BYTES >> 20) << 20,

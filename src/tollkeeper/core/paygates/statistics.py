@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.api.errors import ApiError, Code, invalid
-from tollkeeper.core.limits import REQUEST_LOG_DAYS, STATISTICS_DAYS
+from tollkeeper.core.limits import JOURNAL_DAYS, REQUEST_LOG_DAYS, STATISTICS_DAYS
 from tollkeeper.core.networks import format_usdc
 
 if TYPE_CHECKING:
@@ -80,10 +80,11 @@ def percentile_us(histogram: Mapping[int, int], share_per_mille: int) -> int | N
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """For how many days the request log's rows and the hours' sums are kept."""
+    """For how many days the request log's rows, the hours' sums and single calls are kept; 0 calls: for ever."""
 
     log_days: int = REQUEST_LOG_DAYS
     sum_days: int = STATISTICS_DAYS
+    journal_days: int = JOURNAL_DAYS
 
 
 @dataclass(frozen=True, slots=True)

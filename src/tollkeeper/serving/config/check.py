@@ -85,6 +85,7 @@ def describe(settings: Settings) -> list[tuple[str, str]]:
             ("download_lifetime_seconds", str(settings.files.link_lifetime_seconds)),
             ("request_log_days", str(settings.kept.log_days)),
             ("statistics_days", str(settings.kept.sum_days)),
+            ("journal_days", str(settings.kept.journal_days)),
             ("assume_valid_max_payments", str(settings.exposure.payer.purchases)),
             ("assume_valid_max_value", format_usdc(settings.exposure.payer.value_micro)),
             ("unpaid_requests_per_minute", str(settings.request_limits.unpaid)),

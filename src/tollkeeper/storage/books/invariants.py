@@ -1,7 +1,7 @@
 """The invariants that a database can state, and what does not hold of one now (security 5: I1 to I14).
 
-Each is a query that lists what breaks it. I6 to I8 also speak of the chain, which `chains` and
-`serving.books.reconciliation` compare. What this module does not do: mend anything.
+Each is a query that lists what breaks it, of everything or of what changed lately (`Extent`). I6 to I8 also speak of
+the chain, which `chains` and `serving.books.reconciliation` compare. What this module does not do: mend anything.
 """
 
 from __future__ import annotations
@@ -26,6 +26,20 @@ _HUB: Final = load_queries("invariants_hub.sql")
 _PURCHASES: Final = load_queries("gateway.sql")
 _SETTLEMENTS: Final = load_queries("settlements.sql")
 _BOTH: Final = load_queries("invariants_both.sql")
+# What these speak of, nothing says when it changed; or, of all purchases and calls, they tell one figure.
+_OF_ALL_ONLY: Final = frozenset(
+    {
+        "i1_one_purchase_per_payment",
+        "i1_one_settlement_per_payment",
+        "i2_credits_are_of_a_purchase",
+        "i2_days_are_the_calls",
+        "i3_what_is_given_back_was_spent",
+        "i9_nonces_below_the_lanes_next",
+        "counters_are_the_sales",
+    }
+)
+# These read every row of the journal.
+_OF_ALL_CALLS: Final = frozenset({"i2_days_are_the_calls", "i3_what_is_given_back_was_spent"})
 _JUDGED_HERE: Final = frozenset({"i10_old_unfinished", "i12_transitions_seen"})
 # A row that is still open so long after its authorization ended is nobody's work any more (I10).
 _OPEN_AFTER_END_SECONDS: Final = 600
@@ -61,6 +75,23 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """Extent of a check: what changed since a time, 0 for whenever; and then whether with every row of the journal."""
+
+    since_ms: int = 0
+    with_journal: bool = True
+
+    def has(self, rule: str) -> bool:
+        """Whether the rule is looked at."""
+        if self.since_ms:
+            return rule not in _OF_ALL_ONLY
+        return self.with_journal or rule not in _OF_ALL_CALLS
+
+
+EVERYTHING: Final = Extent()
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """Findings of a check: at most LISTED_MAX differences of each kind; every broken sale, with the first rule."""
 
@@ -68,8 +99,8 @@ class Found:
     sales: dict[str, str]
 
 
-def inspect(snapshot: Snapshot, now_ms: int, bounds: Bounds, *, is_shared: bool) -> Found:
-    """Everything that does not hold.
+def inspect(snapshot: Snapshot, now_ms: int, bounds: Bounds, *, is_shared: bool, extent: Extent = EVERYTHING) -> Found:
+    """What of this extent does not hold.
 
     `is_shared`: gateway and hub write this one database, so that their rows must agree. Raises: StorageError.
     """
@@ -81,15 +112,19 @@ def inspect(snapshot: Snapshot, now_ms: int, bounds: Bounds, *, is_shared: bool)
         "before_ms": now_ms - _FOLLOWED_SECONDS * 1000,
         "now_seconds": now_ms // 1000,
         "brace": b"{",
+        "since_ms": extent.since_ms,
+        "since_id": f"{extent.since_ms:012x}" if extent.since_ms else "",
     }
     found: list[Difference] = []
     sales: dict[str, str] = {}
     for query in _queries(is_shared=is_shared):
+        if not extent.has(query.name):
+            continue
         rows = snapshot.read(query(**{name: given[name] for name in query.parameters}))
         found += [Difference(query.name, row["subject"], row["found"]) for row in rows[:LISTED_MAX]]
         if query.name in _OF_ONE_SALE:
             sales = {row["subject"]: query.name for row in rows} | sales
-    return Found([*found, *_overdue(snapshot, now_ms), *_unlawful(snapshot)], sales)
+    return Found([*found, *_overdue(snapshot, now_ms), *_unlawful(snapshot, extent.since_ms)], sales)
 
 
 def unattended(snapshot: Snapshot, networks: Collection[str]) -> list[Difference]:
@@ -151,9 +186,9 @@ def _end_of(payment: str) -> int:
         return 0
 
 
-def _unlawful(snapshot: Snapshot) -> Iterator[Difference]:
+def _unlawful(snapshot: Snapshot, since_ms: int) -> Iterator[Difference]:
     """I12: transitions that are not in the table. An event may also stay where it is: a row was given another hash."""
-    for row in snapshot.read(_HUB.i12_transitions_seen()):
+    for row in snapshot.read(_HUB.i12_transitions_seen(since_ms=since_ms)):
         old, new = State(row["from_state"]), State(row["to_state"])
         if old is not new and not may_move(old, new):
             yield Difference("i12_each_transition_is_lawful", row["subject"], f"{old} to {new}")

@@ -243,6 +243,7 @@ CREATE INDEX purchases_unpaid_by ON purchases (payer) WHERE failure = 'settlemen
 CREATE INDEX purchases_followed ON purchases (follow_ms) WHERE follow_ms IS NOT NULL;
 CREATE INDEX purchases_shown ON purchases (network, kept_until) WHERE state = 'SHOWN';
 CREATE INDEX purchases_forgotten ON purchases (forgotten_ms) WHERE forgotten_ms IS NOT NULL;
+CREATE INDEX purchases_changed ON purchases (updated_ms);
 
 -- What a paid call changes of a purchase lies apart from what it does not: a row here has some twenty bytes, one of
 -- `purchases` six hundred, and every changed page is written in every commit. `is_live` says what `purchases.state`
@@ -286,6 +287,7 @@ CREATE TABLE credits_given (
     created_ms BIGINT NOT NULL,
     PRIMARY KEY (cause, reason)
 );
+CREATE INDEX credits_given_to ON credits_given (purchase_id);
 
 -- A call is born in the commit that spends its credit; committed means dispatched. The first of a purchase, and one by
 -- credit token or wallet, has a row of its own. Ids are written in order: in the tree of the ids itself a call is one
@@ -299,9 +301,10 @@ CREATE TABLE single_calls (
     ended_ms BIGINT
 ) WITHOUT ROWID;
 CREATE INDEX single_calls_dispatched ON single_calls (id) WHERE state = 'DISPATCHED';
+CREATE INDEX single_calls_of ON single_calls (purchase_id);
 
 -- Calls on purchases that are known are spent by the dozen, in one commit: one row has all of them, and which ones before
--- ended meanwhile. Rows are never changed and never deleted. Texts are JSON: spent {call id: number of its purchase,
+-- ended meanwhile. Rows are never changed, and deleted once they are old and counted (`call_days`). Texts are JSON: spent {call id: number of its purchase,
 -- ...}, ended {status: [call id, ...], ...}, interrupted [call id, ...].
 CREATE TABLE call_journal (
     number INTEGER PRIMARY KEY,
@@ -309,6 +312,37 @@ CREATE TABLE call_journal (
     spent TEXT NOT NULL,
     ended TEXT NOT NULL,
     interrupted TEXT NOT NULL
+);
+
+-- Calls of a purchase on a day (since the epoch): of the journal up to the row `journal_marks.counted`, so that whoever
+-- checks the books need not read all of it, and those that were folded, of which this row is all that is left.
+-- `given_back` credits are of folded calls.
+CREATE TABLE call_days (
+    purchase_number BIGINT NOT NULL,
+    day BIGINT NOT NULL,
+    calls BIGINT NOT NULL,
+    folded BIGINT NOT NULL,
+    given_back BIGINT NOT NULL,
+    PRIMARY KEY (purchase_number, day)
+) WITHOUT ROWID;
+
+-- `seen`: the newest row of the journal when that was looked for last, at `seen_ms`. A row with a smaller number may be
+-- committed after it, within seconds; so rows are counted a minute after they were seen.
+CREATE TABLE journal_marks (
+    name TEXT PRIMARY KEY NOT NULL,
+    counted BIGINT NOT NULL,
+    seen BIGINT NOT NULL,
+    seen_ms BIGINT NOT NULL
+);
+
+-- Which program checks the books of a role, until when, and when it began to check what had changed and everything.
+-- `all_ms` is 0 where something differed.
+CREATE TABLE book_checks (
+    role TEXT PRIMARY KEY NOT NULL,
+    holder TEXT NOT NULL,
+    until_ms BIGINT NOT NULL,
+    changes_ms BIGINT NOT NULL,
+    all_ms BIGINT NOT NULL
 );
 
 -- Which calls of a process may have no end: those in the journal from the row `since` on, and older ones by name (a JSON
@@ -340,11 +374,38 @@ JOIN purchases p ON p.number = c.value
 LEFT JOIN (SELECT id, state, status, ended_ms, min(number) FROM journal_ends GROUP BY id) e ON e.id = c.key
 LEFT JOIN credits_given g ON g.cause = c.key AND g.reason = 'restore';
 
+-- Calls of the journal by purchase: those that no day counts yet, and by day those that one counts.
+CREATE VIEW uncounted_calls AS
+SELECT CAST(c.value AS BIGINT) AS purchase_number, count(*) AS calls FROM call_journal j CROSS JOIN json_each(j.spent) c
+WHERE j.number > coalesce((SELECT max(counted) FROM journal_marks), 0) GROUP BY 1;
+
+CREATE VIEW counted_calls AS
+SELECT CAST(c.value AS BIGINT) AS purchase_number, j.written_ms / 86400000 AS day, count(*) AS calls
+FROM call_journal j CROSS JOIN json_each(j.spent) c
+WHERE j.number <= (SELECT max(counted) FROM journal_marks) GROUP BY 1, 2;
+
+-- What each purchase was given by its grant, and the calls that took of it, less those whose credits were given back.
+CREATE VIEW credit_totals AS
+SELECT p.number, p.id, p.state, p.credits, p.granted, p.remaining, p.updated_ms,
+    coalesce((
+        SELECT CAST(sum(g.delta) AS BIGINT) FROM credits_given g WHERE g.purchase_id = p.id AND g.reason = 'grant'
+    ), 0) AS given,
+    (SELECT count(*) FROM single_calls s WHERE s.purchase_id = p.id) + coalesce(u.calls, 0)
+        + coalesce((
+            SELECT CAST(sum(d.calls - d.given_back) AS BIGINT) FROM call_days d WHERE d.purchase_number = p.number
+        ), 0)
+        - coalesce((
+            SELECT CAST(sum(g.delta) AS BIGINT) FROM credits_given g WHERE g.purchase_id = p.id AND g.reason = 'restore'
+        ), 0) AS taken
+FROM holdings p LEFT JOIN uncounted_calls u ON u.purchase_number = p.number;
+
 CREATE VIEW credit_entries AS
 SELECT cause, reason, purchase_id, delta, created_ms FROM credits_given
 UNION ALL SELECT id, 'spend', purchase_id, -1, created_ms FROM single_calls
 UNION ALL SELECT c.key, 'spend', p.id, -1, j.written_ms
-FROM call_journal j CROSS JOIN json_each(j.spent) c JOIN purchases p ON p.number = c.value;
+FROM call_journal j CROSS JOIN json_each(j.spent) c JOIN purchases p ON p.number = c.value
+UNION ALL SELECT 'day ' || d.day, 'spend', p.id, d.given_back - d.folded, d.day * 86400000
+FROM call_days d JOIN purchases p ON p.number = d.purchase_number WHERE d.folded > 0;
 
 -- Statistics: counted in memory and written in batches, beside the ledger ------------------------------------------------
 
@@ -426,6 +487,7 @@ CREATE INDEX settlements_by_recipient ON settlements (pay_to, created_ms, id, ne
 CREATE INDEX settlements_by_alias ON settlements (network, alias) WHERE alias <> '';
 CREATE INDEX settlements_by_nonce ON settlements (network, nonce);
 CREATE INDEX settlements_by_block ON settlements (network, block_number) WHERE block_hash IS NOT NULL;
+CREATE INDEX settlements_changed ON settlements (updated_ms);
 CREATE INDEX settlements_unfinished ON settlements (updated_ms, id) WHERE state NOT IN ('CONFIRMED', 'FAILED');
 -- What is under way of a payer's bounds what it may have us sign; so does what failed of it at our cost within the hour.
 CREATE INDEX settlements_under_way ON settlements (network, payer, created_ms)
