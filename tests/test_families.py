@@ -25,7 +25,7 @@ NAMES_A_FAMILY: Final = {
     "settings/loading.py": "the table of a network's settings",
     "serving/doctor/nodes.py": "what a node of either is asked to see whether it is in step",
     "serving/nodes.py": "the table of networks' nodes",
-    "serving/books/compared_chains.py": "the table of what compares the books with a chain",
+    "serving/books/reconciliation.py": "the table of what compares the books with a chain",
     "sandbox/wallets.py": "a test wallet of each",
 }
 # The same inside the core, whose rules are of a family: its own packages and files, and those that hold both sides.

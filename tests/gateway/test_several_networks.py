@@ -23,8 +23,7 @@ from tollkeeper.core.x402.version1 import encode_header
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.evm.chain import EmbeddedChain
 from tollkeeper.sandbox.evm.engine import EngineAccount, GenesisAccount
-from tollkeeper.sandbox.evm.engines import open_engine
-from tollkeeper.sandbox.evm.node import RELAYER_BALANCE_WEI, planted_token
+from tollkeeper.sandbox.evm.node import RELAYER_BALANCE_WEI, open_engine, planted_token
 from tollkeeper.sandbox.evm.rpc import evm_rpc_app
 from tollkeeper.sandbox.rpc_server import RpcServer
 from tollkeeper.sandbox.wallets import derive_wallets

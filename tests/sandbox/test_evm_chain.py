@@ -21,11 +21,11 @@ from tollkeeper.sandbox.evm.engine import (
     GenesisAccount,
     Result,
 )
-from tollkeeper.sandbox.evm.engines import open_engine
 from tollkeeper.sandbox.evm.node import (
     BUYER_BALANCE_MICRO,
     RELAYER_BALANCE_WEI,
     USDC_ADDRESS,
+    open_engine,
     planted_token,
     sandbox_genesis,
     short_string,

@@ -24,8 +24,7 @@ from tests.specification.world import World
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.sandbox.evm.chain import EmbeddedChain
 from tollkeeper.sandbox.evm.engine import EngineAccount, GenesisAccount
-from tollkeeper.sandbox.evm.engines import open_engine
-from tollkeeper.sandbox.evm.node import RELAYER_BALANCE_WEI, planted_token
+from tollkeeper.sandbox.evm.node import RELAYER_BALANCE_WEI, open_engine, planted_token
 from tollkeeper.sandbox.evm.rpc import evm_rpc_app
 from tollkeeper.sandbox.rpc_server import RpcServer
 from tollkeeper.sandbox.solana.node import SolanaNode

@@ -13,7 +13,7 @@ import aiohttp
 
 from tests.gateway.market import Market
 from tests.web.test_paywall import answering
-from tollkeeper.gateway.management.owner_list_routes import STREAMS_MAX
+from tollkeeper.gateway.management.owner_lists import STREAMS_MAX
 from tollkeeper.sandbox.wallets import derive_wallet
 
 TITLE = '=HYPERLINK("http://evil.test")'

@@ -40,8 +40,7 @@ from tollkeeper.gateway.files import Files
 from tollkeeper.gateway.limiting import ApiLimits, LimitedApi, UnpaidLimit
 from tollkeeper.gateway.management import operations
 from tollkeeper.gateway.management.bodies import Ready, ReadyChecks
-from tollkeeper.gateway.management.owner_list_routes import MEDIA_TYPE, OwnerFeed, owner_list_routes
-from tollkeeper.gateway.management.owner_lists import OwnerLists
+from tollkeeper.gateway.management.owner_lists import MEDIA_TYPE, OwnerFeed, OwnerLists, owner_list_routes
 from tollkeeper.gateway.management.ownership import Ownership
 from tollkeeper.gateway.management.paygates import Management, paygate_routes
 from tollkeeper.gateway.management.statistics import Reports, stats_routes

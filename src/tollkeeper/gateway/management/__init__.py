@@ -10,6 +10,5 @@ Promises:
 States of a gate: enabled or not, then deleted for ever, whose slug is never used again.
 
 Begin with `paygates`. `operations` is the table of its endpoints, `bodies` what they take and answer, `uploads` a
-file's way to its store, `target_probe` the look at a target. Owners read `statistics`, and `owner_lists`, whose
-routes and feed are in `owner_list_routes`.
+file's way to its store, `target_probe` the look at a target. Owners read `statistics` and `owner_lists`.
 """

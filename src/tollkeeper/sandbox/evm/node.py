@@ -3,10 +3,14 @@
 `tollkeeper sandbox` runs it inside its own event loop.
 
 The sandbox chain's first state: the test token at base-sepolia's canonical USDC address, and funded test wallets.
+
+The engines that there are, and the choice between them.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from typing import TYPE_CHECKING, Final, Self
 
 from tollkeeper.api import clock_ms
@@ -14,8 +18,7 @@ from tollkeeper.chains.evm.batcher import load_artifact
 from tollkeeper.core.evm.encoding import keccak256
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.sandbox.evm.chain import BASE_SEPOLIA_CHAIN_ID, EmbeddedChain
-from tollkeeper.sandbox.evm.engine import EngineAccount, GenesisAccount
-from tollkeeper.sandbox.evm.engines import open_engine
+from tollkeeper.sandbox.evm.engine import EngineAccount, EngineName, GenesisAccount
 from tollkeeper.sandbox.evm.rpc import evm_rpc_app
 from tollkeeper.sandbox.rpc_server import RpcServer
 from tollkeeper.sandbox.wallets import derive_wallets
@@ -24,8 +27,28 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from tollkeeper.sandbox.evm.engine import EngineName
+    from tollkeeper.sandbox.evm.engine import Engine
     from tollkeeper.sandbox.wallets import TestWallets
+
+
+def open_engine(chain_id: int, name: EngineName | None = None) -> Engine:
+    """An empty world on the engine of that name; by default the fastest that this platform has.
+
+    Raises: ImportError where the engine's library is not installed.
+    """
+    if name is None:
+        name = EngineName.REVM if importlib.util.find_spec("pyrevm") else EngineName.PYEVM
+    if name is EngineName.REVM:
+        from tollkeeper.sandbox.evm.revm import RevmEngine  # noqa: PLC0415 - exists on some platforms only
+
+        return RevmEngine(chain_id)
+    # py-evm and what it imports raise the recursion limit to 100,000, under which nested JSON overflows the C stack.
+    recursion_limit = sys.getrecursionlimit()
+    from tollkeeper.sandbox.evm.pyevm import PyEvmEngine  # noqa: PLC0415 - takes half a second to import
+
+    sys.setrecursionlimit(recursion_limit)
+    return PyEvmEngine(chain_id)
+
 
 USDC_ADDRESS: Final = NETWORKS["base-sepolia"].usdc.address
 TOKEN_NAME: Final = "USD Coin"  # noqa: S105 - no password; the specification's, so that a client written from it alone pays here

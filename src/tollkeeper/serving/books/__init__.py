@@ -8,5 +8,5 @@ Promises:
 `tollkeeper db check` runs both; a serving process runs each about once a minute, and tells what it finds as metrics
 and log lines.
 
-Begin with `inspection`, then `reconciliation`; `compared_chains` is what the latter asks of a chain of either family.
+Begin with `inspection`, then `reconciliation`.
 """

@@ -5,6 +5,8 @@ block that the books name (a gateway's name none: from a day ago), or from where
 mends nothing. A gateway apart compares its sales, and only by the command: its hub does the rest. A hub apart keeps no
 purchases: whether a stranger's payment to a seller is one, or was honoured by hand, the gateway's own command says; the
 hub tells of it once, when it reads the block.
+
+Chains as the comparison of the books reads them, of either family: newest block, payments in blocks, sightings.
 """
 
 from __future__ import annotations
@@ -14,25 +16,96 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter
 
+from tollkeeper.chains.evm import payments
+from tollkeeper.chains.evm.chain import EvmChain
 from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import Expected, Verdict, require_agreement
+from tollkeeper.chains.solana import payments as solana_payments
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.settlement.reconciliation import BookedPayment, Difference, compare
-from tollkeeper.serving.books.compared_chains import compared_chains
+from tollkeeper.serving.nodes import chain_of
 from tollkeeper.settings.model import Role
 from tollkeeper.storage.books.reconciliation import Books, move_cursor, payments_in
 from tollkeeper.storage.urls import open_snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from tollkeeper.chains.solana.chain import SolanaChain
     from tollkeeper.core.settlement.reconciliation import ChainPayment, Entry
-    from tollkeeper.serving.books.compared_chains import ComparedChain
     from tollkeeper.settings.model import Settings
     from tollkeeper.storage.engine.database import Database
+
+
+class EvmComparison:
+    """An EVM network. `open`, `newest`, `payments` and `look` may raise RpcUnavailable."""
+
+    day_blocks: Final = 43_200  # of Base
+
+    def __init__(self, chain: EvmChain) -> None:
+        self._chain = chain
+        self.name = chain.network.name
+        self.open, self.look, self.close = chain.open, chain.look, chain.close
+
+    @property
+    def asset(self) -> str:
+        """The token's address, of an open chain."""
+        return payments.asset_of(self._chain)
+
+    async def newest(self) -> int:
+        """Read the newest block that may be compared."""
+        return (await self._chain.latest_block()).number
+
+    async def payments(
+        self,
+        senders: Collection[str],  # noqa: ARG002 - whoever sent them is shown
+        sold_to: Collection[str],  # noqa: ARG002 - are among the recipients
+        recipients: Sequence[str],
+        blocks: range,
+    ) -> list[ChainPayment]:
+        """Read at least those that `senders` sent to `recipients`, and those to `sold_to` whoever sent them."""
+        return await payments.read_payments(self._chain, recipients, blocks)
+
+
+class SolanaComparison:
+    """The same of a Solana network."""
+
+    day_blocks: Final = 216_000
+
+    def __init__(self, chain: SolanaChain) -> None:
+        self._chain = chain
+        self.name = chain.network.name
+        self.open, self.look, self.close = chain.open, chain.look, chain.close
+
+    @property
+    def asset(self) -> str:
+        """The token's address, of an open chain."""
+        return solana_payments.asset_of(self._chain).address
+
+    async def newest(self) -> int:
+        """Read the newest block that may be compared."""
+        return await self._chain.reader.final_slot()
+
+    async def payments(
+        self, senders: Collection[str], sold_to: Collection[str], recipients: Sequence[str], blocks: range
+    ) -> list[ChainPayment]:
+        """Read the same."""
+        return await solana_payments.read_payments(self._chain, sorted(senders), sorted(sold_to), recipients, blocks)
+
+
+ComparedChain: TypeAlias = EvmComparison | SolanaComparison
+
+
+def compared_chains(settings: Settings) -> list[ComparedChain]:
+    """Every network of these settings that has a node."""
+    chains = [chain_of(network, settings) for network in settings.networks.values() if network.rpc_urls]
+    return [EvmComparison(one) if isinstance(one, EvmChain) else SolanaComparison(one) for one in chains]
+
 
 INTERVAL_SECONDS: Final = 60.0
 # No reorganisation reaches a block this far behind the newest, and whatever it holds was recorded meanwhile.

@@ -6,6 +6,6 @@ Promises:
 - No output shows a secret: of keys it tells ids and addresses, of a node's URL the origin.
 - What was not looked at is said, so that silence is not taken for health.
 
-Begin with `check`; `network_check`, `default_payee`, `file_stores` and `exposure` are what it asks in turn. `init`
+Begin with `check`; `network_check`, `file_stores` and `exposure` are what it asks in turn. `init`
 fills in the file `configuration.template`.
 """

@@ -14,11 +14,10 @@ from tollkeeper.core.families import FAMILIES
 from tollkeeper.core.networks import format_usdc
 from tollkeeper.core.settlement.states import Depths
 from tollkeeper.core.wallets import shown_address
-from tollkeeper.serving.config.default_payee import judge_default_payee
 from tollkeeper.serving.config.exposure import exposures
 from tollkeeper.serving.config.file_stores import judge_file_store, shown_place, unusable
 from tollkeeper.serving.config.findings import Findings
-from tollkeeper.serving.config.network_check import check_networks
+from tollkeeper.serving.config.network_check import check_networks, judge_default_payee
 from tollkeeper.serving.process.machine import machine_findings
 from tollkeeper.settings.loading import inspect_settings
 from tollkeeper.settings.model import Role, SettingProblem

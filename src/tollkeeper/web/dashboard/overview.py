@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import clock_ms
 from tollkeeper.core.paygates.statistics import DAY_MS, HOUR_MS, parse_span
-from tollkeeper.gateway.management.owner_list_routes import LATE_MS, MEDIA_TYPE
+from tollkeeper.gateway.management.owner_lists import LATE_MS, MEDIA_TYPE
 from tollkeeper.gateway.management.statistics import parse_time
 from tollkeeper.web.dashboard.visit import PageAnswer
 from tollkeeper.web.explanations import CODES
 from tollkeeper.web.figures import calls_chart, columns_of, headline, revenue_by_gate_chart, span_of
 
 if TYPE_CHECKING:
-    from tollkeeper.gateway.management.owner_list_routes import OwnerFeed
-    from tollkeeper.gateway.management.owner_lists import OwnerLists
+    from tollkeeper.gateway.management.owner_lists import OwnerFeed, OwnerLists
     from tollkeeper.gateway.management.paygates import Management
     from tollkeeper.gateway.management.statistics import Reports
     from tollkeeper.web.dashboard.visit import Visit
