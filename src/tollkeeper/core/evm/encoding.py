@@ -354,25 +354,26 @@ class Transaction:
     value: int
     data: bytes
 
+    @property
+    def fields(self) -> list[RlpItem]:
+        """The fields that are signed, in their order; the access list is empty."""
+        return [
+            self.chain_id,
+            self.nonce,
+            self.max_priority_fee_per_gas,
+            self.max_fee_per_gas,
+            self.gas,
+            bytes.fromhex(self.to[2:]),
+            self.value,
+            self.data,
+            [],
+        ]
+
 
 def sign_transaction(transaction: Transaction, private_key: bytes) -> tuple[bytes, str]:
     """The raw signed transaction and its hash (0x hex), as eth_sendRawTransaction takes them."""
-    fields: list[RlpItem] = [
-        transaction.chain_id,
-        transaction.nonce,
-        transaction.max_priority_fee_per_gas,
-        transaction.max_fee_per_gas,
-        transaction.gas,
-        bytes.fromhex(transaction.to[2:]),
-        transaction.value,
-        transaction.data,
-        [],
-    ]
+    fields = transaction.fields
     signature = sign_digest(keccak256(b"\x02" + rlp_encode(fields)), private_key)
-    fields += [
-        signature[64] - 27,
-        int.from_bytes(signature[:32], "big"),
-        int.from_bytes(signature[32:64], "big"),
-    ]
-    raw = b"\x02" + rlp_encode(fields)
+    r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:64], "big")
+    raw = b"\x02" + rlp_encode([*fields, signature[64] - 27, r, s])
     return raw, "0x" + keccak256(raw).hex()

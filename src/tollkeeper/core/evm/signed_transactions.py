@@ -28,7 +28,7 @@ from tollkeeper.core.evm.receipt_logs import Transfer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tollkeeper.core.evm.encoding import Authorization, RlpItem
+    from tollkeeper.core.evm.encoding import Authorization
 
 _TYPE: Final = b"\x02"
 
@@ -67,22 +67,11 @@ def read_signed(raw: bytes) -> SignedTransaction:
 
 def signed_by(transaction: Transaction, parity: int, r: int, s: int) -> SignedTransaction:
     """The signed transaction with that signature. Raises: ValueError for a signature that nobody can have made."""
-    fields: list[RlpItem] = [
-        transaction.chain_id,
-        transaction.nonce,
-        transaction.max_priority_fee_per_gas,
-        transaction.max_fee_per_gas,
-        transaction.gas,
-        bytes.fromhex(transaction.to[2:]),
-        transaction.value,
-        transaction.data,
-        [],
-    ]
     if parity not in {0, 1} or max(r, s) >= 2**256:
         raise ValueError("this is no signature")
-    digest = keccak256(_TYPE + rlp_encode(fields))
+    digest = keccak256(_TYPE + rlp_encode(transaction.fields))
     sender = recover_unchecked(digest, r.to_bytes(32, "big") + s.to_bytes(32, "big"), parity)
-    raw = _TYPE + rlp_encode([*fields, parity, r, s])
+    raw = _TYPE + rlp_encode([*transaction.fields, parity, r, s])
     return SignedTransaction(transaction, raw, "0x" + keccak256(raw).hex(), "0x" + sender.hex())
 
 
