@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.networks import MICRO_PER_USDC, format_usdc, parse_usdc
+from tollkeeper.core.usdc import MICRO_PER_USDC, format_usdc, parse_usdc
 
 LARGEST_MICRO = 10**12 * MICRO_PER_USDC - 1
 

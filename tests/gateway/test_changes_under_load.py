@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.edge.test_calls import until
 from tests.gateway.market import Market
-from tollkeeper.core.networks import format_usdc
+from tollkeeper.core.usdc import format_usdc
 
 VERSIONS = range(2, 42)
 BUYERS = 8

@@ -15,7 +15,7 @@ import pytest
 from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, Writer, answer_ok
 from tests.interop.stack import ask
-from tollkeeper.core.networks import format_usdc
+from tollkeeper.core.usdc import format_usdc
 
 CALLERS = 1000
 

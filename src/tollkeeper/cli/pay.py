@@ -71,7 +71,7 @@ def pay_command(  # noqa: PLR0913 - one for each option
     from tollkeeper.client.requests import RefusedError
     from tollkeeper.core.api.errors import ApiError
     from tollkeeper.core.configuration import parse_network
-    from tollkeeper.core.networks import parse_usdc
+    from tollkeeper.core.usdc import parse_usdc
     from tollkeeper.sandbox.wallets import buyer_keys
 
     if (key_file is None) != test_wallet:
@@ -127,7 +127,7 @@ def _show(wanted: WantedCall, call: BuyersCall, answer: PaidAnswer, *, as_json: 
 
 
 def _cost_of(call: BuyersCall) -> str:
-    from tollkeeper.core.networks import format_usdc
+    from tollkeeper.core.usdc import format_usdc
 
     is_credit = call.charge == "unknown" and not call.amount_micro
     return _COST["unknownCredit" if is_credit else call.charge].format(amount=format_usdc(call.amount_micro))
@@ -136,7 +136,7 @@ def _cost_of(call: BuyersCall) -> str:
 def _as_json(wanted: WantedCall, call: BuyersCall, answer: PaidAnswer) -> JsonObject:
     import base64
 
-    from tollkeeper.core.networks import format_usdc
+    from tollkeeper.core.usdc import format_usdc
 
     receipt = answer.receipt
     try:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from tollkeeper.client.requests import RefusedError, ask, open_session
 from tollkeeper.core.evm.encoding import balance_of_calldata
-from tollkeeper.core.networks import Family, Network, format_usdc
+from tollkeeper.core.networks import Family, Network
 from tollkeeper.core.solana.programs import associated_token_account
+from tollkeeper.core.usdc import format_usdc
 
 if TYPE_CHECKING:
     import aiohttp

@@ -37,7 +37,8 @@ from tollkeeper.client.payments import (
 )
 from tollkeeper.client.requests import RefusedError, ask, open_session, require_unheard, why
 from tollkeeper.core.api.errors import ApiError
-from tollkeeper.core.networks import Family, Network, format_usdc, normalise
+from tollkeeper.core.networks import Family, Network, normalise
+from tollkeeper.core.usdc import format_usdc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

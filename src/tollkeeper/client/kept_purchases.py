@@ -27,7 +27,7 @@ from yarl import URL
 from tollkeeper.client.requests import RefusedError
 from tollkeeper.client.state_folder import locked, open_folder, read_state, write_state
 from tollkeeper.core.json_types import JsonObject
-from tollkeeper.core.networks import format_usdc
+from tollkeeper.core.usdc import format_usdc
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -12,7 +12,7 @@ Begin with `purchases` for a paid call, `x402.verification` for a payment, `payg
 differs from one family of networks to another stands in a row of `families`; the rest is in `evm` and `solana`.
 
 - a payment: `payment_offers` (as it was shown, and what it pays), `purchases`;
-- what a payment names: `networks`, `wallets`;
+- what a payment names: `networks`, `wallets`, `usdc`;
 - what is bounded: `limits`, and `shares` between tenants;
 - what goes in and out: `http` (heads), `api` (errors and JSON), `keys` (seals, logins, tokens).
 """

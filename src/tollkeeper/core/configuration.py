@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from tollkeeper.core.api.errors import ApiError
-from tollkeeper.core.networks import NETWORKS, Network, normalise, parse_usdc
+from tollkeeper.core.networks import NETWORKS, Network, normalise
+from tollkeeper.core.usdc import parse_usdc
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import clock_ms, iso
 from tollkeeper.core.json_types import JsonMapping, JsonObject
-from tollkeeper.core.networks import format_usdc
 from tollkeeper.core.paygates.statistics import DAY_MS, HOUR_MS
+from tollkeeper.core.usdc import format_usdc
 from tollkeeper.web.charts import SERIES_MAX, Chart, Series
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tollkeeper.core.api.errors import Code
-from tollkeeper.core.networks import NETWORKS, format_usdc
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygates.fields import CreditBinding, OnFailure
+from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.gateway.pages import Page
 from tollkeeper.web.rendering import rendered

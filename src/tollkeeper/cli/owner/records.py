@@ -167,7 +167,7 @@ def history_command(
     if as_json:
         show_json(told)
         return
-    from tollkeeper.core.networks import format_usdc
+    from tollkeeper.core.usdc import format_usdc
 
     columns: dict[str, Callable[[Any], object]] = {
         "time": lambda item: item["createdAt"],
@@ -224,7 +224,7 @@ def credits_command(
 def _show_kept(*, as_json: bool) -> None:
     from tollkeeper.client.kept_purchases import PurchaseStore
     from tollkeeper.client.requests import RefusedError
-    from tollkeeper.core.networks import format_usdc
+    from tollkeeper.core.usdc import format_usdc
 
     try:
         purchases = PurchaseStore().all()

@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.limits import CHALLENGE_TIMEOUT_SECONDS
-from tollkeeper.core.networks import MICRO_PER_USDC, format_usdc
 from tollkeeper.core.paygates.fields import CreditBinding
+from tollkeeper.core.usdc import MICRO_PER_USDC, format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.core.x402 import version2
 from tollkeeper.core.x402.version1 import SCHEME, X402_VERSION, Requirements, requirements_body

@@ -29,7 +29,8 @@ from tollkeeper.core.limits import (
     TARGET_HEADERS_SIZE_BYTES,
     TITLE_LENGTH,
 )
-from tollkeeper.core.networks import normalise, parse_usdc
+from tollkeeper.core.networks import normalise
+from tollkeeper.core.usdc import parse_usdc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.api.errors import ApiError, Code, invalid
 from tollkeeper.core.limits import JOURNAL_DAYS, REQUEST_LOG_DAYS, STATISTICS_DAYS
-from tollkeeper.core.networks import format_usdc
+from tollkeeper.core.usdc import format_usdc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET, to_builtins
 
-from tollkeeper.core.networks import format_usdc
 from tollkeeper.core.paygates.model import PayGate
+from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.gateway.management.bodies import ListedPayGate, ShownCounters, ShownRecipient, ShownTrust
 

@@ -32,9 +32,9 @@ from tollkeeper.api import (
 )
 from tollkeeper.core.api.csv_table import csv_table, prefers_csv
 from tollkeeper.core.api.errors import ApiError, Code, invalid
-from tollkeeper.core.networks import format_usdc
 from tollkeeper.core.paygates.statistics import DAY_MS, RequestOutcome, Span
 from tollkeeper.core.purchases import PurchaseState
+from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import parse_wallet, shown_address
 from tollkeeper.describing import route
 from tollkeeper.gateway.management import operations

@@ -25,7 +25,6 @@ from tollkeeper.api import (
 )
 from tollkeeper.core.api.errors import ApiError, Code, invalid, missing
 from tollkeeper.core.limits import SEARCH_LENGTH
-from tollkeeper.core.networks import format_usdc
 from tollkeeper.core.paygates.challenge import client_warnings
 from tollkeeper.core.paygates.fields import HeaderAuthMode, Recipient, parse_fields
 from tollkeeper.core.paygates.model import (
@@ -38,6 +37,7 @@ from tollkeeper.core.paygates.model import (
     updated,
 )
 from tollkeeper.core.paygates.target_signing import KEY_ID_SIZE_BYTES, SECRET_SIZE_BYTES, HmacSecret, new_secret
+from tollkeeper.core.usdc import format_usdc
 from tollkeeper.describing import route
 from tollkeeper.gateway.management import operations
 from tollkeeper.gateway.management.bodies import Deleted, SecretBody

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.families import FAMILIES
-from tollkeeper.core.networks import NETWORKS, format_usdc
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.purchases import SETTLEMENT_FAILED, Claim, PurchaseState, Terms, credit_token
+from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.gateway.evidence.nodes import payments_of
 from tollkeeper.gateway.evidence.token_accounts import AccountChain

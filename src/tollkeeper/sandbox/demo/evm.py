@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import aiohttp
 
 from tollkeeper.core.configuration import LogFormat, LogLevel
-from tollkeeper.core.networks import format_usdc
+from tollkeeper.core.usdc import format_usdc
 from tollkeeper.logs import configure_logs
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.demo.official_client import (

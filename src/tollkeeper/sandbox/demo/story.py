@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from tollkeeper.core.networks import format_usdc
+from tollkeeper.core.usdc import format_usdc
 from tollkeeper.sandbox.buyer import Answer
 from tollkeeper.sandbox.target import forecast
 

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from tollkeeper.core.evm.encoding import checksum_address
 from tollkeeper.core.families import FAMILIES
-from tollkeeper.core.networks import format_usdc
 from tollkeeper.core.settlement.states import Depths
+from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.serving.config.exposure import exposures
 from tollkeeper.serving.config.file_stores import judge_file_store, shown_place, unusable
