@@ -10,14 +10,12 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli import processes
-from tests.cli.processes import configured
+from tests.cli.processes import configured, finished, running
 from tests.gateway.composed import composed, settings_for
 from tests.node_thread import run_in_thread
 from tests.storage.test_invariants import Books
@@ -29,10 +27,6 @@ from tollkeeper.settings.model import Role, Settings
 from tollkeeper.storage.books import invariants
 from tollkeeper.storage.engine.database import Snapshot, Statement
 from tollkeeper.storage.urls import open_database
-
-# An interpreter is started for each: it is about starting.
-finished = partial(processes.finished, is_forked=False)
-running = partial(processes.running, is_forked=False)
 
 
 @pytest.fixture(scope="module")
@@ -104,11 +98,11 @@ def test_it_works_beside_a_running_server(config: Path) -> None:
 
 def test_what_was_not_compared_with_the_chain_is_not_said_to_agree(config: Path, books: Books, rpc_url: str) -> None:
     check = ("db", "check", "--chain", "--config", config)
-    late = processes.finished(*check, "--since-block", "4000000000")
+    late = finished(*check, "--since-block", "4000000000")
     assert (late.returncode, "newer than the newest" in late.stderr, late.stdout) == (1, True, "")
-    compared = processes.finished(*check, "--network", "base-sepolia", "--since-block", "0")
+    compared = finished(*check, "--network", "base-sepolia", "--since-block", "0")
     assert (compared.returncode, compared.stdout) == (0, "books and chain agree\n")
-    no_such = processes.finished(*check, "--network", "base")
+    no_such = finished(*check, "--network", "base")
     assert (no_such.returncode, "is no network" in no_such.stderr) == (2, True)
 
     usual = f"UPDATE settlements SET asset = '{USDC_ADDRESS}'"  # noqa: S608 - own text
@@ -116,14 +110,14 @@ def test_what_was_not_compared_with_the_chain_is_not_said_to_agree(config: Path,
     assert not_compared(settings_for(rpc_url, books.path)) == {}
     assert not_compared(settings_for(rpc_url, books.path, role=Role.GATEWAY)).keys() == {"base-sepolia, 0xformer"}
     books.break_with("UPDATE settlements SET asset = '0xformer' WHERE id = 's-6'")
-    told = processes.finished(*check)
+    told = finished(*check)
     assert "not compared with the chain: base-sepolia, 0xformer, 1 payments" in told.stdout
 
     config.write_text(config.read_text().replace("rpc_url", "# rpc_url"))
     environ = {"TOLLKEEPER_HUB_URL": "http://127.0.0.1:1", "TOLLKEEPER_DATABASE_URL": f"sqlite:///{books.path}"}
-    unseen = processes.finished(*check, "--for", "gateway", environ=environ)
+    unseen = finished(*check, "--for", "gateway", environ=environ)
     assert (unseen.returncode, "no node" in unseen.stderr, unseen.stdout) == (1, True, "")
-    alone = processes.finished("db", "check", "--config", config, "--for", "gateway", environ=environ)
+    alone = finished("db", "check", "--config", config, "--for", "gateway", environ=environ)
     assert "cannot be compared" not in alone.stderr
 
 

@@ -7,14 +7,13 @@ import re
 import stat
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 from solders.keypair import Keypair
 
 import tollkeeper
-from tests.cli import processes
+from tests.cli.processes import finished
 from tollkeeper.chains.solana.config import RENT_EXEMPT_LAMPORTS, SolanaConfig
 from tollkeeper.core.evm.encoding import address_of_key, checksum_address
 from tollkeeper.core.families import FAMILIES
@@ -25,9 +24,6 @@ from tollkeeper.core.solana.ed25519 import public_key
 from tollkeeper.serving.config.init import data_place
 from tollkeeper.settings.loading import DEFAULT_PORT, load_settings
 from tollkeeper.settings.model import GasCaps, Role
-
-# An interpreter is started for each: it is about starting.
-finished = partial(processes.finished, is_forked=False)
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide-operator.md"
 RPC = "https://node.example.org/v2/c0ffee5ec2e7"
