@@ -48,7 +48,7 @@ _IMPORTED: Final = (
     "tests.gateway.gateway_process",
     "tests.hub.hub_process",
 )
-_READ_WHEN_USED: Final = frozenset({"XDG_STATE_HOME", _OF_PYTEST})  # variables, beside our own settings
+_READ_WHEN_USED: Final = frozenset({"XDG_STATE_HOME", _OF_PYTEST})  # variables, beside our own and those of S3
 _FIRST_OF_ALL: Final = frozenset({"tests.faults.clocked"})  # what changes something before anything else is imported
 _DRAWN: Final = "PROCESS_MARK"  # the one thing that our modules draw as they are imported
 
@@ -62,7 +62,7 @@ def start(command: Sequence[str], *, is_forked: bool = True, **options: Any) -> 
 
 def _changes_settings_alone(environ: Mapping[str, str]) -> bool:
     names = {name for name in environ.keys() | _ENVIRONMENT.keys() if environ.get(name) != _ENVIRONMENT.get(name)}
-    return all(name.startswith("TOLLKEEPER_") or name in _READ_WHEN_USED for name in names)
+    return all(name.startswith(("TOLLKEEPER_", "AWS_")) or name in _READ_WHEN_USED for name in names)
 
 
 class _Forking:

@@ -14,23 +14,17 @@ import threading
 import time
 import urllib.error
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.cli import processes
-from tests.cli.processes import Answer, Running, ask
+from tests.cli.processes import Answer, Running, ask, finished, running
 from tests.node_thread import run_in_thread
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.evm.node import EvmNode
 from tollkeeper.sandbox.wallets import derive_wallets
-
-# An interpreter is started for each: it is about starting.
-finished = partial(processes.finished, is_forked=False)
-running = partial(processes.running, is_forked=False)
 
 SLOW_SECONDS = 2
 
