@@ -17,6 +17,7 @@ from tollkeeper.api import error_envelope
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.http.forwarding import Header
 from tollkeeper.core.http.timeouts import Patience
+from tollkeeper.edge.server.call import CallHandler
 from tollkeeper.edge.server.protocol import StrictProtocol
 from tollkeeper.edge.server.protocol_class import strict_protocol
 
@@ -91,10 +92,11 @@ async def listener(
     keep_alive_seconds: int = 5,
     tls: ssl.SSLContext | None = None,
     descriptors_max: int | None = None,
+    calls: CallHandler | None = None,
 ) -> AsyncIterator[Listening]:
     """A strict listener on a port of its own."""
     listening = Listening()
-    protocol: type[StrictProtocol] = strict_protocol(render, patience, descriptors_max=descriptors_max)
+    protocol: type[StrictProtocol] = strict_protocol(render, patience, calls, descriptors_max=descriptors_max)
     config = Config(
         listening,
         http=protocol,
