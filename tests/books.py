@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.engines import databases_below
 from tollkeeper.api import clock_ms
-from tollkeeper.core.limits import DEFAULT_EXPOSURE
 from tollkeeper.core.settlement.reconciliation import Difference
+from tollkeeper.core.trust import DEFAULT_EXPOSURE
 from tollkeeper.storage.books.invariants import Bounds, inspect
 from tollkeeper.storage.engine.database import Statement, StorageError
 from tollkeeper.storage.urls import open_snapshot

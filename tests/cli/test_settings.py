@@ -10,10 +10,10 @@ import pytest
 
 from tollkeeper.core.configuration import AnonymousPaygates, LogLevel
 from tollkeeper.core.http.timeouts import Patience
-from tollkeeper.core.limits import Exposure, TrustCaps
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygates.challenge import Profile
 from tollkeeper.core.settlement.states import Depths
+from tollkeeper.core.trust import Exposure, TrustCaps
 from tollkeeper.serving.nodes import config_of, solana_config
 from tollkeeper.settings.loading import inspect_settings, load_settings
 from tollkeeper.settings.model import NetworkSettings, Role, Settings, SettingsError

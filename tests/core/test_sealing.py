@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tollkeeper.core.api.errors import Code
-from tollkeeper.core.keys.sealing import KeyRing, SealError, place, seal, unseal
+from tollkeeper.core.keys.sealing import KeyRing, SealError, Sealing, place, seal, unseal
 
 OLD, NEW = b"o" * 32, b"n" * 32
 RING = KeyRing("2026", {"2026": NEW, "2025": OLD})
@@ -78,3 +78,12 @@ def test_a_ring_that_could_not_work_is_refused(current: str, keys: dict[str, byt
 
 def test_a_ring_does_not_show_its_keys() -> None:
     assert "nnnn" not in repr(RING)
+
+
+def test_each_value_of_a_store_is_sealed_with_a_nonce_of_its_own() -> None:
+    nonces = iter([NONCE, bytes(12)])
+    store = Sealing(RING, lambda size: next(nonces)[:size])
+    first, second = store.seal(b"x", WHERE), store.seal(b"x", WHERE)
+    assert first != second
+    assert first == seal(RING, b"x", WHERE, NONCE)
+    assert store.unseal(first, WHERE) == store.unseal(second, WHERE) == b"x"

@@ -14,7 +14,7 @@ from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.shop import Shop
 from tollkeeper.api import clock_ms
 from tollkeeper.core.keys.sealing import KeyRing, Sealing
-from tollkeeper.core.limits import DEFAULT_EXPOSURE
+from tollkeeper.core.trust import DEFAULT_EXPOSURE
 from tollkeeper.gateway.evidence.nodes import EvidenceNodes
 from tollkeeper.gateway.facilitator.client import HubClient
 from tollkeeper.gateway.facilitator.transports import HttpTransport

@@ -11,7 +11,7 @@ from tests.gateway.recording_target import RecordingTarget
 from tests.gateway.solana_market import SolanaMarket
 from tests.gateway.test_used_solana_payments import Place, place_of
 from tollkeeper.chains.solana.blockhashes import LAG_BLOCKS
-from tollkeeper.core.limits import DEFAULT_EXPOSURE, Exposure
+from tollkeeper.core.trust import DEFAULT_EXPOSURE, Exposure
 from tollkeeper.sandbox.buyer import Answer
 from tollkeeper.sandbox.solana.chain import FINAL_SLOTS, RECENT_SLOTS
 

@@ -18,7 +18,7 @@ from tests.engines import IS_POSTGRESQL
 from tests.storage.plans import plan_of
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.keys.sealing import KeyRing, SealError, Sealing
-from tollkeeper.core.limits import TRUST_LOST_SECONDS, Exposure, TrustCaps
+from tollkeeper.core.limits import TRUST_LOST_SECONDS
 from tollkeeper.core.paygates.model import CreateDefaults, PayGate, parse_create, updated
 from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
@@ -31,6 +31,7 @@ from tollkeeper.core.purchases import (
     header_hash,
     may_move,
 )
+from tollkeeper.core.trust import Exposure, TrustCaps
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.gateway.purchase.monitor import key_of
 from tollkeeper.storage.engine.database import Database, Statement, Steps, load_queries, unit_of_work

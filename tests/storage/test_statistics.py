@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tests.engines import rows_of
 from tollkeeper.core.keys.sealing import KeyRing, Sealing
-from tollkeeper.core.limits import WITHOUT_LIMIT, Exposure, TrustCaps
 from tollkeeper.core.paygates.model import CreateDefaults, Trust, parse_create
 from tollkeeper.core.paygates.statistics import HOUR_MS, RequestOutcome, Span
 from tollkeeper.core.purchases import Terms
+from tollkeeper.core.trust import WITHOUT_LIMIT, Exposure, TrustCaps
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.storage.books.invariants import Bounds, inspect
 from tollkeeper.storage.gateway.paygates import PayGates

@@ -13,6 +13,6 @@ differs from one family of networks to another stands in a row of `families`; th
 
 - a payment: `payment_offers` (as it was shown, and what it pays), `purchases`;
 - what a payment names: `networks`, `wallets`, `usdc`;
-- what is bounded: `limits`, and `shares` between tenants;
+- what is bounded: `limits`, `trust`, and `shares` between tenants;
 - what goes in and out: `http` (heads), `api` (errors and JSON), `keys` (seals, logins, tokens).
 """

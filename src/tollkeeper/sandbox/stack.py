@@ -16,9 +16,9 @@ from tollkeeper.core.configuration import AnonymousPaygates, LogFormat, LogLevel
 from tollkeeper.core.evm.encoding import checksum_address, keccak256
 from tollkeeper.core.keys.keyring import Secret
 from tollkeeper.core.keys.sealing import KeyRing
-from tollkeeper.core.limits import DEFAULT_EXPOSURE
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygates.challenge import Profile
+from tollkeeper.core.trust import DEFAULT_EXPOSURE
 from tollkeeper.sandbox.evm.node import EvmNode
 from tollkeeper.sandbox.play import TestWalletPlay
 from tollkeeper.sandbox.solana.node import SolanaNode

@@ -15,19 +15,12 @@ from tollkeeper.core.evm.encoding import parse_address
 from tollkeeper.core.http.rate_limits import RequestLimits
 from tollkeeper.core.http.timeouts import Patience
 from tollkeeper.core.keys.keyring import Secret, parse_key_ring, parse_private_keys
-from tollkeeper.core.limits import (
-    CALL_BODY_SIZE_BYTES,
-    DEFAULT_EXPOSURE,
-    JOURNAL_DAYS,
-    REQUEST_LOG_DAYS,
-    STATISTICS_DAYS,
-    Exposure,
-    TrustCaps,
-)
+from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, JOURNAL_DAYS, REQUEST_LOG_DAYS, STATISTICS_DAYS
 from tollkeeper.core.networks import NETWORKS, Asset, Family, Network
 from tollkeeper.core.paygates.challenge import Profile
 from tollkeeper.core.paygates.statistics import Kept
 from tollkeeper.core.solana.base58 import parse_key
+from tollkeeper.core.trust import DEFAULT_EXPOSURE, Exposure, TrustCaps
 from tollkeeper.core.wallets import parse_wallet
 from tollkeeper.settings.model import (
     DepthSettings,

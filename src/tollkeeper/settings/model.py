@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tollkeeper.core.http.rate_limits import RequestLimits
 from tollkeeper.core.http.timeouts import Patience
-from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, DOWNLOAD_LIFETIME_SECONDS, TrustCaps
+from tollkeeper.core.limits import CALL_BODY_SIZE_BYTES, DOWNLOAD_LIFETIME_SECONDS
 from tollkeeper.core.paygates.statistics import Kept
 from tollkeeper.core.settlement.states import Depths
+from tollkeeper.core.trust import TrustCaps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,8 +19,8 @@ import structlog
 
 from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code
-from tollkeeper.core.limits import WITHOUT_LIMIT, TrustCaps
 from tollkeeper.core.purchases import FIRST_LOOK_MS, NOT_ATTEMPTED, SETTLEMENT_FAILED, PurchaseState
+from tollkeeper.core.trust import WITHOUT_LIMIT, TrustCaps
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.gateway.facilitator.client import HubUnreachableError, SettleMeaning, unavailable, unheard
 from tollkeeper.gateway.purchase.monitor import failure_looked_at_ms, key_of

@@ -30,7 +30,7 @@ from tollkeeper.storage.ledger.purchase_rows import Look
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tollkeeper.core.limits import TrustCaps
+    from tollkeeper.core.trust import TrustCaps
     from tollkeeper.gateway.evidence.nodes import EvidenceNodes
     from tollkeeper.gateway.facilitator.client import HubClient, SettleAnswer, Supported
     from tollkeeper.storage.ledger.purchase_rows import Purchase

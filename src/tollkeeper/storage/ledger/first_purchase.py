@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from tollkeeper.core.json_types import JsonObject
-from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX, TRUST_LOST_SECONDS, WITHOUT_LIMIT, Exposure, TrustCaps
+from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX, TRUST_LOST_SECONDS
 from tollkeeper.core.purchases import Claim, PurchaseState, Spend, next_look_ms
+from tollkeeper.core.trust import WITHOUT_LIMIT, Exposure, TrustCaps
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.storage.engine.database import (
     counted_together,

@@ -15,7 +15,6 @@ import msgspec
 
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.keys.sealing import SealError, place
-from tollkeeper.core.limits import TrustCaps
 from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
     FOLLOWED_MS,
@@ -25,6 +24,7 @@ from tollkeeper.core.purchases import (
     Spend,
     Terms,
 )
+from tollkeeper.core.trust import TrustCaps
 from tollkeeper.storage.engine.database import (
     gates_as_they_are,
     load_queries,
