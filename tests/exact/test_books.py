@@ -14,6 +14,7 @@ import pytest
 from tests.engines import change, url_of
 from tests.exact.conftest import PROGRAMS
 from tests.exact.unit_player import KINDS
+from tests.exact.unlocked import unlock
 from tests.storage.test_purchases import NOW_MS, Shop
 from tollkeeper.storage.books.invariants import Bounds, inspect
 from tollkeeper.storage.urls import open_database, open_snapshot
@@ -43,7 +44,7 @@ class Played:
     differences: Counter[str]
 
 
-async def played(path: Path, units: int) -> Played:
+async def played(path: Path, units: int, *how: str) -> Played:
     url = url_of(path)
     shop = Shop(open_database(url))
     for number in range(1, 4):
@@ -53,7 +54,7 @@ async def played(path: Path, units: int) -> Played:
         await shop.purchases.grant(sale, "0x1", confirmed=is_sure, spend_request=None, now_ms=NOW_MS)
     await shop.database.close()
     words = ["-m", "tests.exact.unit_player", url]
-    numbers = [[str(place), str(units // PROGRAMS)] for place in range(1, PROGRAMS + 1)]
+    numbers = [[str(place), str(units // PROGRAMS), *how] for place in range(1, PROGRAMS + 1)]
     players = [
         await asyncio.create_subprocess_exec(sys.executable, *words, *its, stdout=asyncio.subprocess.PIPE)
         for its in numbers
@@ -97,3 +98,9 @@ async def test_a_call_that_is_lost_among_them_is_found_in_the_books(tmp_path: Pa
     lost = "CREATE RULE lost AS ON INSERT TO single_calls WHERE NEW.id LIKE '%77' DO INSTEAD NOTHING"
     change(tmp_path / "shared.db", lost)
     assert (await played(tmp_path / "shared.db", 4_000)).differences
+
+
+@pytest.mark.long
+async def test_where_a_statement_does_not_look_again_and_nothing_is_locked_the_books_differ(tmp_path: Path) -> None:
+    unlock(tmp_path / "shared.db")
+    assert (await played(tmp_path / "shared.db", 4_000, "careless")).differences["counters_are_the_sales"]

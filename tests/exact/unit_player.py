@@ -20,7 +20,7 @@ from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.purchases import PurchaseState
 from tollkeeper.gateway.purchase.monitor import key_of
 from tollkeeper.storage.auth import admit
-from tollkeeper.storage.engine.database import Statement, StorageError
+from tollkeeper.storage.engine.database import Statement, StorageError, load_queries
 from tollkeeper.storage.ledger.ledger import Ledger
 from tollkeeper.storage.ledger.quarantine import hold, release
 from tollkeeper.storage.ledger.spends import HeldSpend, KnownSpends, SpendBatch
@@ -59,6 +59,9 @@ KINDS: Final = {
     "delete_gate": 1,
     "log_in": 1,
 }
+# Of a program that voids what it read as live, by a statement that does not look again.
+CARELESS: Final = KINDS | {"void": 20, "revive": 20}
+_LOOKS_AGAIN: Final = " AND ((state = 'VOID' AND failure LIKE 'gate_deleted%') OR state = 'LIVE')"
 
 
 class Anew(logging.Handler):
@@ -76,7 +79,9 @@ class Anew(logging.Handler):
 class Player:
     """Whatever it does may be refused by the state of a purchase; nothing may fail."""
 
-    def __init__(self, url: str, place: int) -> None:
+    def __init__(self, url: str, place: int, *, is_careless: bool) -> None:
+        self.kinds = CARELESS if is_careless else KINDS
+        self.is_careless = is_careless
         self.database = open_database(url)
         self.shop = Shop(self.database)
         self.shop.calls = self.number = place * 1_000_000
@@ -91,7 +96,7 @@ class Player:
     async def play(self, units: int) -> None:
         while self.database.units < units:  # type: ignore[attr-defined] # the engine counts them
             await self._look()
-            for kind in self.random.choices([*KINDS], [*KINDS.values()], k=_LOOK_EVERY):
+            for kind in self.random.choices([*self.kinds], [*self.kinds.values()], k=_LOOK_EVERY):
                 try:
                     await getattr(self, kind)()
                 except StorageError as error:
@@ -181,6 +186,11 @@ class Player:
         await self.shop.purchases.confirm(self.one, NOW_MS)
 
     async def void(self) -> None:
+        if self.is_careless:
+            read = await self.shop.purchases.by_id(self.one.id)
+            if read is not None and read.state is PurchaseState.LIVE:
+                await self.shop.purchases.void(read, NOW_MS)
+            return
         await self.shop.purchases.void(self.one, NOW_MS)
 
     async def revive(self) -> None:
@@ -208,13 +218,23 @@ class Player:
         await self.database.run(admit(f"0x{self.random.randrange(20):040x}", NOW_MS))
 
 
-async def main(url: str, place: int, units: int) -> None:
+def forget_to_look_again() -> None:
+    """Have a sale voided whatever became of it since it was read."""
+    queries = load_queries("gateway.sql")._queries  # noqa: SLF001 - they are the same for the whole program
+    looking = queries["void_unpaid"]
+    queries["void_unpaid"] = replace(looking, sql=looking.sql.replace(_LOOKS_AGAIN, ""))
+    assert queries["void_unpaid"].sql != looking.sql
+
+
+async def main(url: str, place: int, units: int, *, is_careless: bool) -> None:
     """Play, several at once, and tell."""
+    if is_careless:
+        forget_to_look_again()
     anew = Anew()
     logger = logging.getLogger("tollkeeper.storage.postgresql.engine")
     logger.addHandler(anew)
     logger.setLevel(logging.INFO)
-    player = Player(url, place)
+    player = Player(url, place, is_careless=is_careless)
     await asyncio.gather(*(player.play(units) for _ in range(AT_ONCE)))
     await player.database.close()
     told = {"units": player.database.units, "anew": anew.counted}  # type: ignore[attr-defined] # as above
@@ -222,4 +242,4 @@ async def main(url: str, place: int, units: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:])))
+    asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:4]), is_careless=sys.argv[4:] == ["careless"]))
