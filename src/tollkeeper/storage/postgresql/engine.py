@@ -71,7 +71,7 @@ class _Pools:
 
 
 class _Connections:
-    """A pool, and the connection that was used last: returning and lending it anew costs a tenth of a batch of spends."""
+    """A pool, and the connection that was used last: to return and lend it costs a tenth of a batch of spends."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._pool = asyncpg.create_pool(min_size=0, max_size=_CONNECTIONS_MAX, reset=_leave, **options)
