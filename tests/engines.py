@@ -72,6 +72,11 @@ def url_of(path: Path | str) -> str:
     return _server().database_of(str(path)) if IS_POSTGRESQL else str(path)
 
 
+def module_with(database: Path, module: str) -> list[str]:
+    """What `python -m` runs a module by whose one database is that of this path."""
+    return ["tests.on_server", url_of(database), module] if IS_POSTGRESQL else [module]
+
+
 def databases_below(directory: Path) -> list[Path]:
     """The paths below a directory that a server has databases of."""
     if not IS_POSTGRESQL:

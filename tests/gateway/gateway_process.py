@@ -10,11 +10,13 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
+from tests.engines import IS_POSTGRESQL, url_of
 from tests.gateway.composed import settings_for
 from tests.hub.faulty_database import FaultyDatabase
 from tests.hub.hub_process import TestProcess
@@ -64,7 +66,8 @@ class GatewayProcess(TestProcess):
     ) -> None:
         """`under`: a command that runs it."""
         given = {"directory": str(directory), "node_url": node_url, "hub_url": hub_url, "port": port, **changes}
-        options = json.dumps({"orders": str(orders), "settings": given})
+        database = url_of(directory / "gateway.db")
+        options = json.dumps({"orders": str(orders), "settings": given, "server": database if IS_POSTGRESQL else None})
         super().__init__([*under, *program("tests.gateway.gateway_process", options)], on_start)
 
 
@@ -83,6 +86,8 @@ async def main(options: dict[str, Any]) -> None:
         nodes = {"base-sepolia": given["node_url"], "solana-devnet": solana_url}
         given |= {"networks": {name: NetworkSettings(NETWORKS[name], (url,)) for name, url in nodes.items()}}
     settings = gateway_settings(Path(given.pop("directory")), **given)
+    if options["server"] is not None:
+        settings = replace(settings, database_url=options["server"])
 
     def open_faulty(settings: Settings) -> FaultyDatabase:
         return FaultyDatabase(open_own_database(settings), Path(options["orders"]))

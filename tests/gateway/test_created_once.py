@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
+from tests.engines import beside
 from tests.gateway.market import Market
 from tollkeeper.sandbox.buyer import Answer
 
@@ -24,9 +23,8 @@ async def create(market: Market, key: str, bearer: str | None = None, **fields: 
 
 
 def kept_in(home: Path) -> list[Any]:
-    (database,) = home.glob("*.db")
-    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
-        return connection.execute("SELECT * FROM creations").fetchall()
+    with beside(home / "sandbox.db") as books:
+        return list(books.execute("SELECT * FROM creations"))
 
 
 def without_time(answer: Answer) -> dict[str, Any]:

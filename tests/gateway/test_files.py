@@ -24,7 +24,7 @@ from yarl import URL
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.edge.test_calls import until
-from tests.engines import beside, copy_database
+from tests.engines import beside, change, copy_database
 from tests.gateway.composed import composed
 from tests.storage.s3_server import access_to, gated, refusing, s3_server
 from tollkeeper.api import clock_ms
@@ -422,6 +422,7 @@ async def test_another_database_that_was_given_the_same_store_never_deletes_what
         (sold,) = await shop.objects()
     os.utime(root / "objects" / sold, (0, 0))
     await open_database(f"sqlite:///{tmp_path / 'other.db'}").close()
+    change(tmp_path / "other.db", "UPDATE schema_migrations SET applied_ms = applied_ms + 1")  # made at another moment
     with structlog.testing.capture_logs() as logged:
         assert await swept(tmp_path / "other.db", store, 0, DAY_MS + 60_000, 9 * DAY_MS) == [sold]
     assert {(entry["event"], entry["log_level"]) for entry in logged} == {("files_of_another_database", "error")}

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.engines import IS_POSTGRESQL
 from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, Writer, answer_ok
 from tests.interop.stack import ask
@@ -65,7 +66,8 @@ async def test_one_payment_at_two_gates_at_once_buys_at_one(market: Market) -> N
     assert len(market.target.requests) == 1
     assert settlements_of(market, payment) == 1
     for status, body in answers:
-        assert status in {200, 402}
+        # On a busy machine one of a thousand waits too long for a connection to PostgreSQL, and is told to come again.
+        assert status in {200, 402} or (IS_POSTGRESQL and status == 503)
         if status == 402:
             code = body["errorDetail"]["code"] if "errorDetail" in body else body["error"]["code"]
             assert code in {"CREDITS_EXHAUSTED", "NONCE_ALREADY_USED"}

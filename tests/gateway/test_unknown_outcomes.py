@@ -427,6 +427,7 @@ async def test_the_day_that_a_hub_has_to_tell_goes_on_over_a_start_of_the_gatewa
     assert state_in(tmp_path) == "PARKED"
 
 
+@pytest.mark.sqlite_only("no gateway starts on PostgreSQL without the key that it seals by")
 @pytest.mark.parametrize("is_found", [True, False])
 async def test_a_claim_waits_an_hour_for_the_key_that_its_request_is_sealed_under(
     tmp_path: Path,

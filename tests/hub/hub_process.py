@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 import aiohttp
 import structlog
 
+from tests.engines import url_of
 from tests.forked import start
 from tests.hub.faulty_database import FaultyDatabase
 from tests.hub.hub_under_test import hub_config, lanes_of, new_hub, serving
@@ -33,7 +34,7 @@ ROOT: Final = Path(__file__).parents[2]
 
 def hub_command(directory: Path, node_url: str, **options: Any) -> list[str]:
     """What runs it on the `hub.db` of that directory."""
-    given = {"database": str(directory / "hub.db"), "node_url": node_url, **options}
+    given = {"database": url_of(directory / "hub.db"), "node_url": node_url, **options}
     return program("tests.hub.hub_process", json.dumps(given))
 
 

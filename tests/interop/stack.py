@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from tests.described_answers import seen
+from tests.engines import module_with
 from tests.started import light_environment
 from tollkeeper.core.solana.programs import associated_token_account
 
@@ -104,7 +105,8 @@ def _told(request: urllib.request.Request, status: int, headers: Message, conten
 @contextmanager
 def sandbox(log: pathlib.Path, *arguments: str) -> Iterator[Stack]:
     """A sandbox in a process of its own, its log in a file. Raises RuntimeError with the log's end if it fails."""
-    command = [sys.executable, "-m", "tollkeeper.cli", "sandbox", "--port", "0", "--print-json", *arguments]
+    module = module_with(log.with_name("sandbox.db"), "tollkeeper.cli")
+    command = [sys.executable, "-m", *module, "sandbox", "--port", "0", "--print-json", *arguments]
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     environment = light_environment(os.environ)
     with (
