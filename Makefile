@@ -2,7 +2,7 @@
 #   make demo PYTHON=python3.13 VENV=.venv-3.13      the demo under another Python, in an environment of its own
 #   make demo CLIENT=official                        the demo with the official x402 clients as buyers
 #   make test PYTEST="-m long tests/core"            more words for pytest
-#   make test ENGINE=postgresql                      all tests of stores on PostgreSQL; `make test` runs some behind the others
+#   make test ENGINE=postgresql                      stores, gateway and hub on PostgreSQL; `make test` has their races and kills
 #   make bench NAME=start                            one benchmark
 PYTHON ?= python3
 VENV ?= .venv
@@ -18,7 +18,11 @@ pip := $(bin)/python -m pip --disable-pip-version-check --no-input --quiet
 # The interoperability environments are built with this environment's Python.
 interop := PYTHON=$(bin)/python scripts/with-node tests/interop/setup
 
-on_both = $(addprefix tests/storage/test_,nodes.py statements.py purchases.py) tests/exact
+# Tests of stores, races, bindings and kills, which run behind both engines, and all that take the one that is named.
+on_both = $(addprefix tests/storage/test_,nodes.py statements.py purchases.py ledger.py ledger_kills.py) tests/exact \
+  $(addprefix tests/gateway/test_,races.py credit_binding.py two_gateways.py) tests/auth/test_races.py \
+  $(addprefix tests/hub/test_,restart.py solana_processes.py)
+of_engine = $(addprefix tests/,auth exact gateway hub specification storage)
 tests = scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 # Settings of the machine that would change what is installed or imported. (Where it comes from stays the machine's.)
@@ -40,7 +44,7 @@ demo: $(VENV)/.sandbox
 # The core's own tests run beside the others, in a process that sees that they cover every branch of it.
 test: setup
 	@mkdir -p .cache
-	@$(if $(ENGINE),ENGINE=$(ENGINE) )$(tests) $(if $(PYTEST)$(ENGINE),,-p tests.core_beside) $(if $(ENGINE),tests/storage)
+	@$(if $(ENGINE),ENGINE=$(ENGINE) )$(tests) $(if $(PYTEST)$(ENGINE),,-p tests.core_beside) $(if $(ENGINE),$(of_engine))
 	@$(if $(PYTEST)$(ENGINE),,ENGINE=postgresql $(tests) $(on_both))
 
 # The long forms of what kills, cuts, forks, fills and hangs, and how many faults came: hours on two cores. The short

@@ -10,12 +10,12 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, closing
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from sqlite3 import connect
 from typing import Any, Protocol, TypeAlias
 
+from tests.engines import beside, tables_of
 from tests.gateway.recording_target import RecordingTarget
 from tests.specification.client import Answer, Http, Json
 
@@ -182,9 +182,8 @@ class Program(ABC):
 
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every table of the program's database."""
-        with closing(connect(f"file:{self.database}?mode=ro", uri=True)) as database:
-            tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-            return {name: list(database.execute(f'SELECT * FROM "{name}"')) for name in tables}  # noqa: S608 - its own
+        with beside(self.database) as books:
+            return {name: list(books.execute(f'SELECT * FROM "{name}"')) for name in tables_of(books)}  # noqa: S608 - its own
 
 
 # Another program, composed for a test under the settings that it gives.

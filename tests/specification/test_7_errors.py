@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import re
 import time
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_network
 from pathlib import Path
-from sqlite3 import connect
 
 import pytest
 
+from tests.engines import beside
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
 from tests.specification.client import Answer, Http, Wallet, header, payment
 from tests.specification.other_network import base_world
@@ -151,7 +150,7 @@ async def test_a_fault_of_the_programs_own_is_500_and_tells_nothing(of_its_own: 
     """Somebody took a table away: what asks for it fails, and says neither what failed nor why."""
     async with of_its_own() as program:
         gate = await program.gate()
-        with closing(connect(program.database)) as database:
+        with beside(program.database) as database:
             database.execute("ALTER TABLE paygates RENAME TO secret_detail")
         answers = [await program.create(), await program.update(gate, title="x")]
     for answer in answers:
