@@ -20,14 +20,14 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.edge.test_calls import until
-from tests.engines import IS_POSTGRESQL, held
+from tests.engines import IS_POSTGRESQL, beside
 from tests.gateway.composed import composed, opened_databases
 from tests.gateway.recording_target import RecordingTarget
 from tollkeeper.core.configuration import AnonymousPaygates
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallet
 from tollkeeper.storage.auth import end_session
-from tollkeeper.storage.engine.database import Database, Statement, Steps, Unit, unit_of_work
+from tollkeeper.storage.engine.database import Database, Statement, Steps, Unit, gate_to_change, unit_of_work
 
 GATES = "/api/v1/paygates"
 SLOW = "slow.example"
@@ -147,40 +147,36 @@ def session_of(bearer: str) -> str:
 @unit_of_work
 def given_to(wallet: str, gate_id: int) -> Steps[None]:
     """The gate's owner is this wallet from then on."""
+    yield gate_to_change(gate_id)
     yield Statement(
         "UPDATE paygates SET owner_wallet = :wallet, management_hash = NULL, version = version + 1 WHERE id = :id",
         {"wallet": wallet, "id": gate_id},
     )
 
 
-# How many locks are waited for in the database of PostgreSQL that is asked.
-WAITING = (
-    "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
-    " WHERE d.datname = current_database() AND NOT l.granted"
-)
+# How many wait for a lock at PostgreSQL, where nobody else is.
+WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 
 
 async def behind(place: Place, first: Unit[None], asking: Any) -> Answer:
-    """What a request is answered whose commit comes behind another one, which the disk held up."""
-    run, waiting = place.database.run, []
+    """What a request is answered whose commit comes behind that of another program, which has begun to write."""
+    run, begun = place.database.run, []
 
     async def noting(unit: Unit[Any], **named: Any) -> Any:
-        waiting.append(unit.name)  # beside others, which the program writes of its own accord
+        begun.append(unit.name)  # beside others, which the program writes of its own accord
         return await run(unit, **named)
 
-    def waits(name: str, others: int) -> bool:
-        if name not in waiting or not IS_POSTGRESQL:
-            return name in waiting
-        ((locks,),) = holding.execute(WAITING)
-        return int(locks) > others
+    def waits() -> bool:
+        """The unit that judges the authority of a change."""
+        return "PayGates._behind" in begun and (not IS_POSTGRESQL or writing.execute(WAITING).fetchone() != (0,))
 
-    with held(place.path) as holding, pytest.MonkeyPatch.context() as patched:
+    with beside(place.path) as writing, pytest.MonkeyPatch.context() as patched:
+        for statement in first:
+            if IS_POSTGRESQL or statement.instead is None:
+                writing.execute(statement.sql, statement.params)
         patched.setattr(place.database, "run", noting)
-        before = asyncio.create_task(place.database.run(first))
-        await until(lambda: waits(first.name, 0))
         answer = asyncio.create_task(asking)
-        await until(lambda: waits("PayGates._behind", 1))  # the unit that judges the authority of a change
-    await before
+        await until(waits)
     told: Answer = await answer
     return told
 

@@ -106,7 +106,7 @@ async def test_a_claim_that_others_held_up_too_long_was_never_made_and_may_come_
     tmp_path: Path, embedded_chain: ChainUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server undid it: told as unknown, its payment would be parked until it expires."""
-    monkeypatch.setattr("tollkeeper.storage.postgresql.engine.WRITE_SECONDS", 1.0)
+    monkeypatch.setattr("tollkeeper.storage.postgresql.engine.STATEMENT_SECONDS", 1.0)
     payment = new_payment(embedded_chain)
     async with run_hub(tmp_path, embedded_chain) as hub:
         with held(tmp_path / "hub.db"):

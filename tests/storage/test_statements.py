@@ -35,6 +35,7 @@ SHARED = [
 LOCKS = [
     database.gates_as_they_are([1]),
     database.gate_to_change(1),
+    database.login_as_it_is("x"),
     database.counted_together("x"),
     database.purchases_to_change("x"),
     database.purchases_to_spend([1], ["x"], []),

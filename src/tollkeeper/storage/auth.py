@@ -15,7 +15,7 @@ from tollkeeper.core.limits import (
     LOGIN_MESSAGE_LIFETIME_SECONDS,
     REFRESH_TOKEN_LIFETIME_SECONDS,
 )
-from tollkeeper.storage.engine.database import counted_together, load_queries, next_id, unit_of_work
+from tollkeeper.storage.engine.database import counted_together, load_queries, login_as_it_is, next_id, unit_of_work
 
 if TYPE_CHECKING:
     from tollkeeper.core.keys.siwe import LoginMessage
@@ -137,7 +137,8 @@ async def read_session(database: Database, session_id: str) -> Session | None:
 
 @unit_of_work
 def is_in_force(session_id: str) -> Steps[bool]:
-    """Say within a unit whether that login was not ended."""
+    """Say within a unit whether that login was not ended; from then on it is not until the unit ends."""
+    yield login_as_it_is(session_id)
     return bool((yield _QUERIES.read_session(id=session_id)))
 
 

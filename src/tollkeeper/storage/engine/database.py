@@ -224,6 +224,12 @@ def gate_to_change(gate_id: int) -> Statement:
     return Statement("SELECT count(pg_advisory_xact_lock(:id)) AS locked", {"id": gate_id}, nothing)
 
 
+def login_as_it_is(session_id: str) -> Statement:
+    """Nobody ends the login until this unit ends."""
+    sql = "SELECT count(*) AS locked FROM (SELECT id FROM sessions WHERE id = :id FOR SHARE) AS s"
+    return Statement(sql, {"id": session_id}, nothing)
+
+
 def counted_together(*names: str) -> Statement:
     """No other unit that counts one of these does until this one ends, by names as `claims:base`."""
     sql = (
