@@ -85,8 +85,9 @@ async def test_a_response_of_the_limit_passes_and_one_byte_more_does_not(program
 @row_on_both("8-history-limit")
 async def test_history_limit_is_1_to_100_and_required(program: Program) -> None:
     wallet = await program.payee()
-    payments = [program.settle(await program.sale(1, recipient=wallet.address)) for _ in range(101)]
-    assert {answer.body["status"] for answer in await asyncio.gather(*payments)} == {"success"}
+    for count in (20, 20, 20, 20, 21):  # no hub has to take a hundred in one moment
+        payments = [program.settle(await program.sale(1, recipient=wallet.address)) for _ in range(count)]
+        assert {answer.body["status"] for answer in await asyncio.gather(*payments)} == {"success"}
     bearer = bearer_header((await program.login(wallet))["accessToken"])
 
     async def asks(**query: str) -> Answer:
