@@ -42,9 +42,17 @@ _ENVIRONMENT: Final = light_environment(os.environ)  # before the first test cha
 _IMPORTED: Final = (
     "tollkeeper.cli.commands",
     "tollkeeper.serving.config.check",
+    "typer._adapters",
+    "jwt",
+    "tollkeeper.client.balances",
+    "tollkeeper.client.gateway_account",
+    "tollkeeper.gateway.app",
+    "tollkeeper.sandbox.stack",
     "tollkeeper.serving.run",
     "tollkeeper.serving.books.reconciliation",
     "tollkeeper.serving.admin.rotation",
+    "tollkeeper.web.dashboard.pages",
+    "tollkeeper.web.dashboard.routes",
     "tests.gateway.gateway_process",
     "tests.hub.hub_process",
 )
