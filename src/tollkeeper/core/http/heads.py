@@ -102,7 +102,7 @@ class HeaderRules(dict[bytes, HeaderRule]):
 
 
 class HeadShape:
-    """What the names of a head say, in the order in which they came; of its values it knows nothing.
+    """Names of a head in the order in which they came, and what they say; of its values it knows nothing.
 
     `names` are those under which the values are noted; `passed` has the names that are passed on, `places` where they
     stand. `has_proof`: a payment, a token or a login is shown; `is_plain`: no header is about the connection or a body.

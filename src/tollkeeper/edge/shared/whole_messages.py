@@ -32,7 +32,7 @@ _TURNING: Final = frozenset({b"expect", b"proxy-connection", b"upgrade"})
 
 
 class _Told:
-    """What a parser tells: parts of the target, headers by their names as they were sent, and that all is read."""
+    """Record of one message: parts of its target, headers by their names as they were sent, and its end."""
 
     __slots__ = ("headers", "left", "on_header", "on_message_complete", "on_url", "target")
 

@@ -1,4 +1,4 @@
-"""What a process takes of its machine, and what the machine lacks (security A-58; contract 4.8).
+"""Needs of a process, and what its machine lacks (security A-58; contract 4.8).
 
 Connections and files: as many as the system allows. Memory: files pass at a constant size. Where temporary files lie in
 memory, or descriptors are few, a start and `config check` say so.

@@ -82,7 +82,7 @@ class Extent:
     with_journal: bool = True
 
     def has(self, rule: str) -> bool:
-        """Whether the rule is looked at."""
+        """Return True if the rule is looked at."""
         if self.since_ms:
             return rule not in _OF_ALL_ONLY
         return self.with_journal or rule not in _OF_ALL_CALLS
@@ -100,7 +100,7 @@ class Found:
 
 
 def inspect(snapshot: Snapshot, now_ms: int, bounds: Bounds, *, is_shared: bool, extent: Extent = EVERYTHING) -> Found:
-    """What of this extent does not hold.
+    """List what of this extent does not hold.
 
     `is_shared`: gateway and hub write this one database, so that their rows must agree. Raises: StorageError.
     """
