@@ -17,7 +17,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import finished
-from tests.cli.program import Program, Scene, Site
+from tests.cli.program import PAYEE, Program, Scene, Site
 from tests.engines import PostgresqlServer, programs, said_to, wait_for_server
 from tests.gateway.recording_target import recording_target
 from tests.ports import free_port
@@ -25,6 +25,8 @@ from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
 
 DEBIAN: Final = Path("/usr/lib/postgresql")
+CUT_OFF: Final = """CREATE FUNCTION cut_off() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN RAISE EXCEPTION 'cut off' USING ERRCODE = 'TK001'; END $$"""
 
 
 @pytest.fixture
@@ -291,3 +293,27 @@ def lives(pid: int) -> bool:
 def children(pid: int) -> list[int]:
     """The processes that it started and that live."""
     return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+async def test_of_a_payment_that_was_made_nobody_is_told_that_nothing_was_charged(
+    tmp_path: Path, embedded_chain: ChainUnderTest, url: str
+) -> None:
+    """What it buys cannot be written, as where the program was cut off meanwhile."""
+    site = await asyncio.to_thread(Site, tmp_path, embedded_chain)
+    site.environ |= {"TOLLKEEPER_DATABASE_URL": url}
+    async with recording_target() as target, Buyer(derive_wallets().buyer) as buyer:
+        with site.serving() as program:
+            here = Scene(site, program, target, buyer, embedded_chain)
+            gate, before = await here.gate(), embedded_chain.balance(PAYEE)
+            said_to(url, CUT_OFF)
+            said_to(url, "CREATE TRIGGER cut BEFORE INSERT ON credits FOR EACH ROW EXECUTE FUNCTION cut_off()")
+            payment, refused = await here.buy(gate)
+            assert embedded_chain.balance(PAYEE) == before + 10_000
+            assert (refused.status, refused.error_code) == (503, "SETTLEMENT_PENDING"), refused.body
+            assert "nothing was charged" not in refused.json()["error"]["message"]
+            said_to(url, "DROP TRIGGER cut ON credits")
+            async with asyncio.timeout(60):
+                while (bought := await buyer.call(gate["url"], payment)).status == 503:  # noqa: ASYNC110 - over HTTP
+                    await asyncio.sleep(0.1)
+            assert bought.status == 200, bought.body
+            assert embedded_chain.balance(PAYEE) == before + 10_000

@@ -367,6 +367,8 @@ def _tell(callback: _Answer, result: SpendResult | ApiError) -> None:
 
 def _refusal_of(error: BaseException) -> ApiError:
     """Return the caller's refusal: 503 for a database that fails, 500 for a fault of ours."""
+    if isinstance(error, NotTakenError):
+        return NotTakenError(f"{error.message}; nothing was charged, try again")
     if isinstance(error, ApiError):
         return error
     logger.error("a spend failed", exc_info=error)

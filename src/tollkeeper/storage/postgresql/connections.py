@@ -61,7 +61,7 @@ def fault_of(error: Exception, statement: Statement | None) -> Exception:
     if isinstance(error, asyncpg.IntegrityConstraintViolationError):
         return ConstraintError(f"{type(error).__name__} of {error.constraint_name}: {sql}")  # its detail has values
     if getattr(error, "sqlstate", None) == _ENDED_NODE:
-        return NotTakenError("this program was cut off from its database and begins anew: nothing was charged")
+        return NotTakenError("this program was cut off from its database and begins anew")
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
         return StatementError(f"read may not write: {sql}")
     if isinstance(error, asyncpg.QueryCanceledError):

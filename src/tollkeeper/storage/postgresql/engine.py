@@ -104,9 +104,7 @@ class _Connections:
             return await pool.acquire(timeout=_WAITING_SECONDS)
         except _NOT_REACHED as error:
             if isinstance(error, TimeoutError) and pool.get_size() == pool.get_max_size():
-                raise NotTakenError(
-                    "too many requests wait for the database: nothing was charged, try again"
-                ) from error
+                raise NotTakenError("too many requests wait for the database") from error
             logger.warning("the database cannot be reached: %s", type(error).__name__)
             raise NotTakenError("the database cannot be reached at the moment") from error
 
