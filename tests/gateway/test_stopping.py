@@ -20,7 +20,7 @@ import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.edge.test_calls import until
-from tests.engines import beside, held
+from tests.engines import IS_POSTGRESQL, beside, held
 from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import Forward, pass_on, run_hostile_hub
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
@@ -79,7 +79,7 @@ async def test_a_call_whose_commit_outlasts_a_stop_is_charged_nothing(
             writer.close()
         reader, writer = await there.connect()
         await asyncio.sleep(0.7)  # else how calls ended would be written meanwhile
-        keeping = await hold(there.database, 4)
+        keeping = await hold(there.database, 8 if IS_POSTGRESQL else 4)
         writer.write(request)
         await asyncio.sleep(1)  # its commit waits by then, and nothing that can be asked tells of it
     await asyncio.to_thread(keeping.join)
@@ -88,7 +88,8 @@ async def test_a_call_whose_commit_outlasts_a_stop_is_charged_nothing(
     assert head.startswith(b"HTTP/1.1 503 ")
     assert body["error"]["code"] == "UNAVAILABLE"
     assert len(target.requests) == times
-    assert there.calls() == ({("DONE", 200): times, ("RESTORED", 503): 1} if times else {})
+    given_back = {} if IS_POSTGRESQL else {("RESTORED", 503): 1}  # PostgreSQL breaks off what waits for so long
+    assert there.calls() == ({("DONE", 200): times, **given_back} if times else {})
     assert books_of(there) == ([("LIVE", 20 - times)] if times else [])
 
 
