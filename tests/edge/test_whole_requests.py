@@ -94,7 +94,7 @@ def read(said: bytes) -> list[object]:
     while said:
         head, _, rest = said.partition(b"\r\n\r\n")
         if head.startswith(b"HTTP/1.1 100 "):
-            found.append(100)
+            pass  # it is asked for a body, or whether it is there at all
         elif not rest or rest.startswith(b"HTTP/1.1 "):  # to HEAD
             found.append(head.split(b" ")[1])
         else:
