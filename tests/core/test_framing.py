@@ -7,6 +7,7 @@ import pytest
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.forwarding import Header
 from tollkeeper.core.http.heads import (
+    REQUEST_SHAPES,
     BodyEnd,
     FramingError,
     ResponseFraming,
@@ -283,3 +284,12 @@ def test_a_target_s_connection_stays_open_as_its_version_and_its_options_say(
 def test_how_long_a_target_keeps_a_connection_is_read(said: bytes | None, seconds: int | None) -> None:
     headers = [] if said is None else [(b"keep-alive", said)]
     assert promised_seconds(read_response_head("GET", 200, "1.1", headers)) == seconds
+
+
+def test_what_callers_invent_as_names_fills_no_memory() -> None:
+    for number in range(2000):
+        read_head(b"GET", b"/", "1.1", [HOST, (b"x-%d" % number, b"")])
+    assert len(REQUEST_SHAPES) <= 512
+    for sent in ([HOST, (b"x" * 1000, b"")], [HOST, *((b"x-%d" % number, b"") for number in range(100))]):
+        read_head(b"GET", b"/", "1.1", sent)
+        assert tuple(name for name, _ in sent) not in REQUEST_SHAPES

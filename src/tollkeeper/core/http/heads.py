@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 _NAMES_MAX: Final = 4096  # callers invent names
 _STRIPPED: Final = methodcaller("rstrip", b" \t")
-_SHAPES_MAX: Final = 1024  # a few KiB each
-_SHAPE_NAMES_MAX: Final = 48
+_SHAPES_MAX: Final = 512  # of a few KiB
+_SHAPE_NAMES_MAX: Final = 48  # of more, or longer ones, nothing is kept: anybody may invent them
+_SHAPE_NAMES_BYTES: Final = 768
 _ONCE: Final = frozenset({b"content-length", b"content-type", b"expect", b"host", b"transfer-encoding"})
 _NAMES_NOTHING: Final = frozenset({b"", b"close", b"keep-alive"})  # of `Connection`: no other header
 # Of a request: what follows it, or what becomes of its connection.
@@ -181,7 +182,7 @@ class HeadShapes(dict[tuple[bytes, ...], HeadShape]):
 
     def __missing__(self, sent: tuple[bytes, ...]) -> HeadShape:
         shape = HeadShape(sent, self._rules)
-        if len(sent) <= _SHAPE_NAMES_MAX and max(map(len, sent), default=0) <= NAME_REMEMBERED_BYTES:
+        if len(sent) <= _SHAPE_NAMES_MAX and sum(map(len, sent)) <= _SHAPE_NAMES_BYTES:
             if len(self) >= _SHAPES_MAX:
                 self.clear()
             self[sent] = shape

@@ -9,7 +9,8 @@ A connection is idle, reading a head, reading a body, answering, or ending (`cal
 
 Begin with `protocol`, then `call`: one request that is answered without ASGI. Around them:
 
-- what comes in: `request_pieces`, `malformed`, and `crowds` where a tenant has its share;
+- what comes in: `edge.shared.whole_messages` for one plain head, else `request_pieces` and `malformed`; `crowds`
+  where a tenant has its share;
 - who is there still: `client_liveness`, `timeouts`;
 - what goes out: `joined_writes`, `delayed_close`;
 - what connections of one listener share: `listener`, of which `protocol_class` makes their class.
