@@ -318,6 +318,7 @@ async def test_what_was_sold_in_the_usual_way_is_not_honoured(shop: Honour) -> N
     assert "was claimed at another PayGate, by purchase pur_" in elsewhere["error"]
 
 
+@pytest.mark.sqlite_only("the socket for orders lies beside the file")
 async def test_without_a_server_nothing_is_honoured_and_the_command_says_so(
     tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget
 ) -> None:
@@ -339,6 +340,7 @@ async def test_without_a_server_nothing_is_honoured_and_the_command_says_so(
             assert (await buyer.ask("GET", f"{url}/{gate['slug']}", headers=token)).status == 200
 
 
+@pytest.mark.sqlite_only("the socket for orders lies beside the file")
 @pytest.mark.parametrize(
     "text",
     [

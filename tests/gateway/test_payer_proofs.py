@@ -351,6 +351,7 @@ async def payer_payment(payer: Client, bearer: str) -> str:
     return signed(await payer.offer(Authorization=f"Bearer {bearer}"), wallet_of(payer.buyer))
 
 
+@pytest.mark.sqlite_only("it reads the bytes of its file")
 async def test_no_proof_is_settled_logged_stored_or_sent_out(
     shop: Shop, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
