@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from importlib.resources import files
 from pathlib import Path
@@ -119,3 +120,17 @@ def test_both_schemas_have_the_same_tables_and_columns(tmp_path: Path) -> None:
         here.setdefault(row["table_name"], set()).add(row["column_name"])
     own = {"nodes", "gate_changes", "sealing_keys", "schema_migrations"}
     assert {table: names for table, names in here.items() if table not in own} == there
+
+
+@pytest.mark.postgresql_only("SQLite has no connections to let go")
+async def test_a_look_that_ends_behind_the_close_keeps_no_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The close would wait for it as long as for a server that does not answer."""
+    monkeypatch.setattr("tollkeeper.storage.postgresql.engine.CONNECT_SECONDS", 60.0)
+    opened = open_database(url_of(tmp_path / "x.db"))
+    await opened.read(Statement("SELECT 1 AS one"))
+    reading = asyncio.create_task(opened.read(Statement("SELECT pg_sleep(1)")))
+    await asyncio.sleep(0)  # it has begun
+    await asyncio.wait_for(opened.close(), 20)
+    assert len(await reading) == 1

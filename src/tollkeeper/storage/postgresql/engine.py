@@ -76,6 +76,7 @@ class _Connections:
     def __init__(self, options: dict[str, Any]) -> None:
         self._pool = asyncpg.create_pool(min_size=0, max_size=_CONNECTIONS_MAX, reset=_leave, **options)
         self._kept: _Connection | None = None
+        self._is_closing = False  # which waits for whatever is lent
 
     @asynccontextmanager
     async def lent(self) -> AsyncIterator[_Connection]:
@@ -92,7 +93,7 @@ class _Connections:
         finally:
             # Nobody waits where the pool has room.
             has_room = self._pool.get_idle_size() > 0 or self._pool.get_size() < _CONNECTIONS_MAX
-            if is_sound and has_room and self._kept is None:
+            if is_sound and has_room and not self._is_closing and self._kept is None:
                 self._kept = connection
             else:
                 await self._put_back(connection)
@@ -113,8 +114,10 @@ class _Connections:
             await self._pool.release(connection, timeout=CONNECT_SECONDS)
 
     async def close(self) -> None:
-        if self._kept is not None:
-            await self._put_back(self._kept)
+        self._is_closing = True
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            await self._put_back(kept)
         with suppress(TimeoutError, asyncpg.InterfaceError):  # one that was never used has nothing to close
             await asyncio.wait_for(self._pool.close(), CONNECT_SECONDS)
 
