@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from tollkeeper.storage.engine.database import Row, Steps
 
-_ROWS: Final = 64  # of the journal in one unit: some thousand calls, a few milliseconds
+_ROWS: Final = 64  # of the journal in one unit, but not more than some thousand calls: some milliseconds
+_TEXT_SIZE: Final = 45_000  # characters of a thousand calls
 _SINGLE_CALLS: Final = 512
 _SETTLED_MS: Final = 60_000  # after which no row is committed before one that was seen: each unit ends within seconds
 
@@ -39,7 +40,7 @@ def count_calls(now_ms: int) -> Steps[bool]:
     (marks,) = yield _Q.lock_marks()
     if 0 <= now_ms - marks["seen_ms"] < _SETTLED_MS:
         return False
-    rows = yield _Q.calls_of_journal(after=marks["counted"], last=marks["seen"], many=_ROWS)
+    rows = _some((yield _Q.calls_of_journal(after=marks["counted"], last=marks["seen"], many=_ROWS)))
     if not rows:
         yield _Q.mark_seen(now_ms=now_ms)
         return False
@@ -56,7 +57,7 @@ def fold_journal(after: int, before_ms: int) -> Steps[int | None]:
     Returns where to go on; None where none of these rows is old, or there are none.
     """
     (marks,) = yield _Q.lock_marks()
-    found = yield _Q.calls_of_journal(after=after, last=marks["counted"] - 1, many=_ROWS)
+    found = _some((yield _Q.calls_of_journal(after=after, last=marks["counted"] - 1, many=_ROWS)))
     rows = [row for row in found if row["written_ms"] < before_ms]
     if not rows:
         return None
@@ -94,6 +95,16 @@ def _add(calls: Iterable[tuple[int, int, int, int, int]]) -> Steps[None]:
         for place, amount in enumerate(amounts):
             of_day[place] += amount * times
     yield _Q.add_to_days(added=_ENCODE([[*key, *of_day] for key, of_day in sorted(days.items())]).decode())
+
+
+def _some(rows: list[Row]) -> list[Row]:
+    """The first of these rows, at least one if there is any, that are work for some milliseconds."""
+    size = 0
+    for place, row in enumerate(rows):
+        size += len(row["spent"])
+        if size > _TEXT_SIZE and place:
+            return rows[:place]
+    return rows
 
 
 def _calls_of(rows: Iterable[Row]) -> Iterator[tuple[str, int, int]]:

@@ -61,9 +61,13 @@ FROM (SELECT id FROM recent UNION ALL SELECT s.id FROM recent r JOIN single_call
 GROUP BY id HAVING count(*) > 1;
 
 -- name: i3_what_was_served_is_not_given_back
+WITH recent AS MATERIALIZED (
+    SELECT c.value AS id, CAST(s.key AS BIGINT) AS status
+    FROM call_journal j CROSS JOIN json_each(j.ended) s CROSS JOIN json_each(s.value) c
+    WHERE j.number > (SELECT max(number) FROM call_journal) - 2000
+)
 SELECT e.id AS subject, 'given back, and answered with ' || e.status AS found
-FROM credits_given g JOIN journal_ends e ON e.id = g.cause
-WHERE g.reason = 'restore' AND e.number > (SELECT max(number) FROM call_journal) - 2000 AND e.status < 400;
+FROM recent e CROSS JOIN credits_given g WHERE g.cause = e.id AND g.reason = 'restore' AND e.status < 400;
 
 -- name: i3_a_restored_call_has_its_credit_back
 SELECT c.id AS subject, c.state || ', given back ' || coalesce(e.delta, 0) AS found
