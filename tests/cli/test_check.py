@@ -168,6 +168,34 @@ async def test_a_serving_process_counts_and_logs_what_differs(
     assert "books_differ" in capsys.readouterr().out
 
 
+async def test_everything_is_looked_at_once_a_day_and_after_a_difference_and_else_what_changed(
+    rpc_url: str, books: Books
+) -> None:
+    rule = "counters_are_the_sales"
+
+    async def checked(since: str) -> int:
+        """Until one of the last checks began after that; when it did."""
+        while True:
+            with closing(sqlite3.connect(books.path)) as connection:
+                row = connection.execute(f"SELECT changes_ms FROM book_checks WHERE {since}").fetchone()  # noqa: S608
+            if row is not None:
+                return int(row[0])
+            await asyncio.sleep(0.01)
+
+    async with inspected(settings_for(rpc_url, books.path), books):
+        await checked("all_ms > 0")
+        books.break_with("UPDATE paygate_counters SET revenue_micro = revenue_micro + 1")
+        for _ in range(2):
+            await checked(f"changes_ms > {await checked('all_ms > 0')}")
+        await counted(rule, None)
+        while REGISTRY.get_sample_value("tollkeeper_differences", {"rule": rule}) != 2:  # gates
+            books.break_with("UPDATE book_checks SET all_ms = 1")  # a check under way writes what it had read
+            await asyncio.sleep(0.1)
+        books.break_with("UPDATE paygate_counters SET revenue_micro = revenue_micro - 1")
+        await counted(rule, None)
+        await checked("all_ms > 0")
+
+
 async def test_who_ends_waits_for_no_check(rpc_url: str, books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     long = Statement(
         "WITH RECURSIVE n(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM n WHERE v < 300000000) SELECT max(v) FROM n"
