@@ -98,6 +98,7 @@ def error_of(answer: Answer) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("slots", [1, RECENT_SLOTS + 1])
+@pytest.mark.sqlite_only("it puts a copy of the file back")
 async def test_what_gateway_and_hub_forgot_is_served_when_its_payment_is_presented_again(
     tmp_path: Path, target: RecordingTarget, slots: int
 ) -> None:
@@ -111,6 +112,7 @@ async def test_what_gateway_and_hub_forgot_is_served_when_its_payment_is_present
 
 
 @pytest.mark.parametrize("slots", [1, RECENT_SLOTS + 1])
+@pytest.mark.sqlite_only("it puts a copy of the file back")
 async def test_whom_gateway_and_hub_forgot_is_not_told_to_pay_again_while_a_node_does_not_show_his_payment(
     tmp_path: Path, target: RecordingTarget, slots: int
 ) -> None:
