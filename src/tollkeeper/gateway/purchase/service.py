@@ -23,7 +23,7 @@ from tollkeeper.gateway.evidence.port import ExpectedTransfer
 from tollkeeper.gateway.facilitator.client import SettleMeaning
 from tollkeeper.gateway.purchase.monitor import key_of
 from tollkeeper.gateway.purchase.payer_proofs import PayerProofs
-from tollkeeper.storage.engine.database import StorageError
+from tollkeeper.storage.engine.database import NotTakenError
 from tollkeeper.storage.ledger.first_purchase import Paid
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult
 from tollkeeper.storage.ledger.purchases import ClaimResult
@@ -103,7 +103,7 @@ class PurchaseAttempt:
         self.purchase = claim.purchase
         try:
             return await self._settle(claim.purchase, request)
-        except StorageError as failed:  # whatever came of the payment is not in the books, and the recovery finds it
+        except NotTakenError as failed:  # what came of the payment is not in the books, and the recovery finds it
             raise self.decisions.pending.pending(key, claim.purchase) from failed
         except ApiError as failed:
             if refusal is None:
