@@ -9,7 +9,7 @@ VENV ?= .venv
 CLIENT ?=
 NAME ?=
 ENGINE ?=
-JOBS ?= 6
+JOBS ?= 10
 DIST ?= $(CURDIR)/dist
 PYTEST ?=
 

@@ -246,6 +246,15 @@ def test_heads_give_their_headers_as_asgi_has_them_and_are_shown_without_them() 
     assert answer.headers == [(b"etag", b'"a"')]
 
 
+def test_a_head_gives_one_header_s_value_as_it_gives_all_however_often_asked() -> None:
+    request = read_head(b"GET", b"/", "1.1", [HOST, (b"Accept", b"text/html"), (b"accept", b"*/* ")])
+    assert (request.value_of(b"accept"), request.value_of(b"expect")) == (b"*/*", b"")
+    assert [request.header[b"accept"] for _ in "again"] == [b"*/*"] * 5
+    assert request.values == request.values == [HOST[1], b"text/html", b"*/*"]
+    other = read_head(b"GET", b"/", "1.1", [HOST])
+    assert (other.values, other.header) == ([HOST[1]], {b"host": HOST[1]})
+
+
 @pytest.mark.parametrize("twice", [b"content-length", b"transfer-encoding"])
 def test_a_target_s_header_that_may_be_there_once_is_refused_twice(twice: bytes) -> None:
     with pytest.raises(FramingError):

@@ -386,8 +386,8 @@ class RequestHead(msgspec.Struct):
         """All headers, their names in lower case: for ASGI."""
         return _pairs(self.names, self.values)
 
-    def first(self, name: bytes) -> bytes:
-        """Return the value of a header that is no list, empty where it is not there."""
+    def value_of(self, name: bytes) -> bytes:
+        """Return the value of a header that is no list, empty where it is not there; of several the last counts."""
         place = self.shape.place_of(name)
         return b"" if place < 0 else self.sent[place].rstrip(b" \t")
 

@@ -77,7 +77,7 @@ class PayGateHandler:
             or (end > 0 and not (ready.takes_paths and is_plain_subpath(path[end:])))
             or (query and ready.has_own_query)
             or shape.place_of(b"upgrade") >= 0
-            or b"=" in (accept := head.first(b"accept"))  # one form of the 402 (`core.paygates.challenge`)
+            or b"=" in (accept := head.value_of(b"accept"))  # one form of the 402 (`core.paygates.challenge`)
             or b"text/html" in accept  # a page (`gateway.pages`)
         ):
             return None
