@@ -15,6 +15,7 @@ import tollkeeper
 from tests.edge.called import Called, called
 from tollkeeper.core.http.timeouts import Patience
 
+SWEEPS_MAX = 20
 LIMIT_BYTES = 1024
 CONNECTIONS = 100
 OURS = tracemalloc.Filter(inclusive=True, filename_pattern=f"{Path(tollkeeper.__file__).parent}/*")
@@ -51,12 +52,19 @@ async def test_an_idle_connection_takes_less_than_a_kibibyte_of_ours(path: bytes
         try:
             before = ours_bytes()
             writers += await opened(server, path, range(10, 10 + CONNECTIONS))
-            grown_bytes = ours_bytes() - before
+            connections = list(server.server.server_state.connections)
+            own_bytes = max(sys.getsizeof(connection) for connection in connections)
+            for _ in range(
+                SWEEPS_MAX
+            ):  # on a busy machine the sweeps, which forget a connection's last head, come late
+                grown_bytes = ours_bytes() - before
+                if grown_bytes / CONNECTIONS + own_bytes < LIMIT_BYTES:
+                    break
+                await asyncio.sleep(0.5)
+                gc.collect()
         finally:
             tracemalloc.stop()
-        connections = list(server.server.server_state.connections)
         assert len(connections) == len(writers)
-        own_bytes = max(sys.getsizeof(connection) for connection in connections)
         for writer in writers:
             writer.close()
             with contextlib.suppress(ConnectionError):

@@ -57,10 +57,11 @@ _KINDS: Final = tuple(
         ("unix", r"\b1[789]\d{8}\b"),
         ("ms", r'(?<=Ms":)\d+|(?<=Us":)\d+|(?<="p\d\d":)\d+'),
         ("balance", r'(?<="actual":")\d{9,10}(?=")'),
+        ("blocks", r'(?<=more blocks","actual":)1[345]\d'),
         ("number", r'(?<="id":)\d+|(?<="paygateId":)\d+|(?<=/paygates/)\d+|(?<=gateway\.example,)\d+'),
     )
 )
-_ALIKE: Final = frozenset({"time", "second", "date", "unix ms", "unix", "ms"})
+_ALIKE: Final = frozenset({"time", "second", "date", "unix ms", "unix", "ms", "blocks"})
 _DECODED: Final = frozenset({"x-payment-response", "payment-required", "payment-response"})
 
 

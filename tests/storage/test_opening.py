@@ -103,7 +103,11 @@ async def test_one_process_writes_a_database(tmp_path: Path) -> None:
     try:
         await database.run(next_id("things"))
         with untouched(path):
-            other = [sys.executable, "-c", f"from tollkeeper.storage import *; open_database({str(path)!r})"]
+            other = [
+                sys.executable,
+                "-c",
+                f"from tollkeeper.storage.urls import open_database; open_database({str(path)!r})",
+            ]
             refused = await asyncio.create_subprocess_exec(*other, stderr=asyncio.subprocess.PIPE)
             _, complaint = await refused.communicate()
             assert refused.returncode != 0
