@@ -20,6 +20,7 @@ import sqlite3
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import cache
@@ -60,6 +61,11 @@ def use_engine() -> None:
         urls.server_of = lambda url: url if url.startswith("postgresql://") else url_of(url.removeprefix("sqlite:///"))
 
 
+def is_to_come_again(status: int) -> bool:
+    """On a busy machine some wait too long for a connection to PostgreSQL: they are charged nothing, and told so."""
+    return IS_POSTGRESQL and status == 503
+
+
 def leave_out_other_engine(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests that are about the other engine alone."""
     left_out = [item for item in items if item.get_closest_marker(_OTHER) is not None]
@@ -75,6 +81,13 @@ def url_of(path: Path | str) -> str:
 def module_with(database: Path, module: str) -> list[str]:
     """What `python -m` runs a module by whose one database is that of this path."""
     return ["tests.on_server", url_of(database), module] if IS_POSTGRESQL else [module]
+
+
+def wait_for_the_killed(path: Path) -> None:
+    """Wait until PostgreSQL has ended what a killed process had asked of it; SQLite ends with the process."""
+    others = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    while IS_POSTGRESQL and rows_of(path, others):
+        time.sleep(0.02)
 
 
 def databases_below(directory: Path) -> list[Path]:

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.engines import IS_POSTGRESQL
+from tests.engines import is_to_come_again
 from tests.gateway.market import Market
 from tests.gateway.recording_target import Received, Writer, answer_ok
 from tests.interop.stack import ask
@@ -20,11 +20,6 @@ from tollkeeper.core.usdc import format_usdc
 from tollkeeper.sandbox.buyer import Answer
 
 CALLERS = 1000
-
-
-def is_to_come_again(status: int) -> bool:
-    """On a busy machine some wait too long for a connection to PostgreSQL: they are charged nothing, and told so."""
-    return IS_POSTGRESQL and status == 503
 
 
 async def call_at_once(urls: list[str], headers: dict[str, str]) -> list[tuple[int, dict[str, Any]]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.books import purchases_and_calls
-from tests.engines import IS_POSTGRESQL, rows_of, url_of
+from tests.engines import IS_POSTGRESQL, rows_of, url_of, wait_for_the_killed
 from tests.faults.counts import PROPERTY
 from tests.storage.test_purchases import Shop
 from tollkeeper.storage.urls import open_database
@@ -71,6 +71,7 @@ async def kill_once(path: Path, run: int, after_lines: int) -> list[str]:
     process.kill()
     lines += (await process.stdout.read()).splitlines(keepends=True)
     await process.wait()
+    wait_for_the_killed(path)
     return [line.decode().strip() for line in lines if line.endswith(b"\n")]
 
 
