@@ -47,16 +47,14 @@ def ours_bytes() -> int:
 @pytest.mark.parametrize("path", [b"", b"/call/early", b"/api/early"], ids=["silent", "call", "asgi"])
 async def test_an_idle_connection_takes_less_than_a_kibibyte_of_ours(path: bytes) -> None:
     async with called(patience=SWEEP) as server:
-        writers = await opened(server, path, range(10))
         tracemalloc.start()
         try:
+            writers = await opened(server, path, range(10))  # what all connections share is there, and counted, before
             before = ours_bytes()
             writers += await opened(server, path, range(10, 10 + CONNECTIONS))
             connections = list(server.server.server_state.connections)
             own_bytes = max(sys.getsizeof(connection) for connection in connections)
-            for _ in range(
-                SWEEPS_MAX
-            ):  # on a busy machine the sweeps, which forget a connection's last head, come late
+            for _ in range(SWEEPS_MAX):  # they forget a connection's last head; late, on a busy machine
                 grown_bytes = ours_bytes() - before
                 if grown_bytes / CONNECTIONS + own_bytes < LIMIT_BYTES:
                     break

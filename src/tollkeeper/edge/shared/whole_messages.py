@@ -57,8 +57,6 @@ class WholeRequests:
         if not data.endswith(_END) or data[0] < _FIRST or len(data) > REQUEST_HEAD_SIZE_BYTES:
             return None
         parser, target, headers = self._parser, self._told.target, self._told.headers
-        target.clear()
-        headers.clear()
         try:
             parser.feed_data(data)
             method = parser.get_method()
@@ -69,6 +67,8 @@ class WholeRequests:
                 and len(headers) <= HEADERS_MAX
             ):
                 head = judged_head(method, target[0], "1.1", (*headers,), [*headers.values()])
+                target.clear()
+                headers.clear()  # nothing of a caller's is kept
                 if head.shape.is_plain or (head.content_length == 0 and _keeps_connection(head.header)):
                     return head
         except (HttpParserError, HttpParserUpgrade, ApiError):
@@ -91,13 +91,13 @@ class WholeAnswers:
         if not is_answer or not 4 < end <= REQUEST_HEAD_SIZE_BYTES or method == "HEAD":
             return None
         told, parser, headers = self._told, self._parser, self._told.headers
-        headers.clear()
         told.left.add(_MESSAGE)
         try:
             parser.feed_data(data)
             if not told.left and data.count(b"\n", 0, end) == len(headers) + 2 and len(headers) <= HEADERS_MAX:
                 status = parser.get_status_code()
                 head = judged_response_head(method, status, "1.1", (*headers,), headers.values())
+                headers.clear()
                 framing = head.framing
                 is_whole = framing.end is BodyEnd.LENGTH and framing.declared_bytes == len(data) - end
                 if is_whole and _keeps_connection(head.header):
