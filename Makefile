@@ -9,7 +9,7 @@ VENV ?= .venv
 CLIENT ?=
 NAME ?=
 ENGINE ?=
-JOBS ?= 10
+JOBS ?= 8
 DIST ?= $(CURDIR)/dist
 PYTEST ?=
 
@@ -21,7 +21,7 @@ interop := PYTHON=$(bin)/python scripts/with-node tests/interop/setup
 # Tests of stores, races, bindings and kills, which run behind both engines, and all that take the one that is named.
 on_both = $(addprefix tests/storage/test_,nodes.py statements.py purchases.py ledger.py ledger_kills.py) tests/exact \
   $(addprefix tests/gateway/test_,races.py credit_binding.py two_gateways.py) tests/auth/test_races.py \
-  $(addprefix tests/hub/test_,restart.py solana_processes.py)
+  tests/hub/test_restart.py
 of_engine = $(addprefix tests/,auth exact gateway hub specification storage)
 tests = scripts/with-node $(bin)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST)
 
@@ -45,7 +45,7 @@ demo: $(VENV)/.sandbox
 test: setup
 	@mkdir -p .cache
 	@$(if $(ENGINE),ENGINE=$(ENGINE) )$(tests) $(if $(PYTEST)$(ENGINE),,-p tests.core_beside) $(if $(ENGINE),$(of_engine))
-	@$(if $(PYTEST)$(ENGINE),,ENGINE=postgresql $(tests) $(on_both))
+	@$(if $(PYTEST)$(ENGINE),,ENGINE=postgresql $(tests) -n 4 $(on_both))
 
 # The long forms of what kills, cuts, forks, fills and hangs, and how many faults came: hours on two cores. The short
 # ones are in `make test`.
