@@ -88,9 +88,7 @@ class UnpaidLimit:
 
     def unpaid(self, peer: str, head: RequestHead) -> bytes | None:
         """A request that shows nothing is told to pay: return the lines as above; None where it is to be refused."""
-        if self.clients.has_proxies:
-            peer = self.clients.behind(peer, head.header.get(b"x-forwarded-for", b""))
-        key = rate_key(peer)
+        key = rate_key(self._client(peer, head))
         if self.owing and self._owed.is_over(key, time.monotonic_ns()):
             return None
         return self._counted(key)
@@ -128,8 +126,11 @@ class UnpaidLimit:
 
     def client_of(self, call: InboundCall) -> str:
         """Return the address of the call's client."""
-        clients, peer = self.clients, call.peer
-        return clients.behind(peer, call.head.header.get(b"x-forwarded-for", b"")) if clients.has_proxies else peer
+        return self._client(call.peer, call.head)
+
+    def _client(self, peer: str, head: RequestHead) -> str:
+        clients = self.clients
+        return clients.behind(peer, head.header.get(b"x-forwarded-for", b"")) if clients.has_proxies else peer
 
 
 class ApiLimits:

@@ -1,9 +1,8 @@
-"""A PayGate ready to be called: its target taken apart, its 402s made, its header lines encoded (contract 4.1).
+"""PayGates ready to be called (contract 3.3, 4.1): target taken apart, 402s made once, header lines encoded.
 
-PayGates as the data plane uses them: looked up and kept by slug, their 402 made once (contract 3.3, 4.1).
-
-The copy is only a copy: claim and spend check the version again where they commit, and say STALE. An update is answered
-only after the copy was dropped (contract 3.3), so that no 402 is stale either.
+`OpenGate` is one of them, `Gates` keeps those of a process by slug. What is kept is only a copy: claim and spend check
+the version again where they commit, and say STALE. An update is answered only after the copy was dropped, so that no
+402 is stale either.
 """
 
 from __future__ import annotations

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from tollkeeper.core.shares import Shares
+from tollkeeper.edge.shared.turns import TurnEnd
 from tollkeeper.gateway.call import target_signature
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
 
     from tollkeeper.auth import Auth
@@ -24,31 +25,6 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.purchase.service import PurchaseService
     from tollkeeper.gateway.traffic import Traffic
     from tollkeeper.storage.ledger.purchases import Purchases
-
-T = TypeVar("T")
-
-
-class Answers:
-    """Answers of targets that came in one turn of the event loop: they are passed on one after the other, behind it.
-
-    What that takes of the processor's memory is then fetched once for all of them.
-    """
-
-    __slots__ = ("_come",)
-
-    def __init__(self) -> None:
-        self._come: list[tuple[Callable[[Any], None], Any]] = []
-
-    def tell(self, told: Callable[[T], None], answer: T) -> None:
-        """Tell it soon."""
-        if not self._come:
-            asyncio.get_running_loop().call_soon(self._tell_all)
-        self._come.append((told, answer))
-
-    def _tell_all(self) -> None:
-        come, self._come = self._come, []
-        for told, answer in come:
-            told(answer)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,5 +49,5 @@ class GatewayContext:
         default_factory=lambda: Shares(target_signature.AHEAD_SIZE_BYTES)
     )  # bodies that are to be signed
     under_way: dict[asyncio.Task[Any], CallDriver] = field(default_factory=dict)  # tasks that a stop cuts, or waits for
-    answers: Answers = field(default_factory=Answers)
+    answers: TurnEnd = field(default_factory=TurnEnd)  # of targets: those of one turn are passed on together
     is_stopping: bool = False  # what comes from now on is told so

@@ -113,7 +113,7 @@ class Forwarding:
         self._relay = None
         if not isinstance(body, list):
             self._on_disk = body
-        self._call.context.answers.tell(self._answer.tell, ForwardedAnswer(head, body, size_bytes))
+        self._call.context.answers.add(self._answer.tell, ForwardedAnswer(head, body, size_bytes))
 
     def on_stream(self, head: ResponseHead, parts: AsyncIterator[bytes]) -> None:
         """Take the answer as it comes."""
