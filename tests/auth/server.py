@@ -127,7 +127,8 @@ async def serving(auth: Auth, port: int = 0) -> AsyncIterator[Client]:
         paths.append(scope["path"])
         await app(scope, receive, send)
 
-    config = uvicorn.Config(counted, log_level="warning")
+    # A busy machine may sign and import for long between two requests of one connection.
+    config = uvicorn.Config(counted, log_level="warning", timeout_keep_alive=60)
     config.load()
     state = ServerState()  # the protocol alone: `uvicorn.Server` takes 0.2 s to notice that it should stop
     server = await asyncio.get_running_loop().create_server(
