@@ -7,6 +7,7 @@ Begin with `evm.chain` or `solana.chain`: both open a network, simulate, submit,
 them, in both packages, `reader` has the facts of one node. What both families share is here:
 
 - `rpc`, `replies`, `connections`, `quota` and `nodes`: one question to one of several nodes;
+- `chain`: opening a network and handing transactions over, as far as both families do it alike;
 - `quorum`: one wrapper around a reader of one node, and the only place that knows how many nodes must agree;
 - `sightings`, `watcher`: transactions as they are seen, waiting for them, and sending again what nobody shows.
 """

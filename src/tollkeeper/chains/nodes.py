@@ -24,8 +24,6 @@ _REST_FIRST_SECONDS: Final = 2.0
 _REST_MAX_SECONDS: Final = 60.0
 _DOUBTED_SECONDS: Final = 60.0
 LAG_BLOCKS_MAX: Final = 5
-# Why a network is not enabled while its signers are made ready.
-NOT_PREPARED: Final = "its signers' nonces are not known yet"
 # Without an answer for so long, a node is out of reach; until then it may have been one broken connection.
 OUT_OF_REACH_SECONDS: Final = 10.0
 BATCH_SIZE_MAX: Final = 100

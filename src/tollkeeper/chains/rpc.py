@@ -73,7 +73,7 @@ class Rpc:
         self._waiting: list[_Group] = []
         self._scheduled = False
         self._flights: set[asyncio.Task[None]] = set()
-        self._leaving: list[tuple[bytes, asyncio.Future[Answer]]] = []
+        self._leaving: list[_Group] = []
         self._sending: set[asyncio.Task[None]] = set()
         self._next_id = 0
 
@@ -102,11 +102,11 @@ class Rpc:
             budget.cancel()
 
     async def send_raw(self, raw: bytes) -> str:
-        """Hand a signed transaction to the node and return the hash that the node names.
+        """Hand a signed transaction to the node and return the hash that the node names, in lower case.
 
         Raises: RpcError where the node refused; RpcUnavailable where nobody knows whether it took it.
         """
-        return await self.send("eth_sendRawTransaction", ["0x" + raw.hex()])
+        return (await self.send("eth_sendRawTransaction", ["0x" + raw.hex()])).lower()
 
     async def send(self, method: str, params: Sequence[Any]) -> str:
         """Hand a signed transaction to the node by a method of its family's. Returns and raises as `send_raw`."""
@@ -119,11 +119,12 @@ class Rpc:
         For transactions that do not depend on each other; the same one may be sent again where an exchange is unclear.
         """
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Answer] = loop.create_future()
+        group = _Group([(method, params)], loop.create_future())
         if not self._leaving:
             loop.call_soon(self._send_off)
-        self._leaving.append((_request(method, params), answer))
-        return self._named(await answer)
+        self._leaving.append(group)
+        (answer,) = await group.done
+        return self._named(answer)
 
     def _named(self, answer: Answer) -> str:
         if isinstance(answer, RpcError):
@@ -173,25 +174,15 @@ class Rpc:
     def _send_off(self) -> None:
         leaving, self._leaving = self._leaving, []
         for start in range(0, len(leaving), BATCH_SIZE_MAX):
-            some = leaving[start : start + BATCH_SIZE_MAX]
-            sending = asyncio.get_running_loop().create_task(self._send_batch(some))
-            self._sending.add(sending)
-            sending.add_done_callback(self._sending.discard)
-            sending.add_done_callback(partial(_leave_none_waiting, [answer for _, answer in some]))
+            self._begin(leaving[start : start + BATCH_SIZE_MAX], self._sending)
 
-    async def _send_batch(self, leaving: Sequence[tuple[bytes, asyncio.Future[Answer]]]) -> None:
-        reason, answers = "", []
-        try:
-            answers = await self._first_answer(partial(self._exchange, requests=[request for request, _ in leaving]))
-        except RpcUnavailable as error:
-            reason = str(error)
-        for place, (_, waiting) in enumerate(leaving):
-            if waiting.done():  # its caller has gone
-                continue
-            if answers:
-                waiting.set_result(answers[place])
-            else:
-                waiting.set_exception(RpcUnavailable(reason))
+    def _begin(self, groups: list[_Group], under_way: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+        """Begin an exchange for these groups, each of which is told how it ended."""
+        flight = asyncio.get_running_loop().create_task(self._fly(groups))
+        under_way.add(flight)
+        flight.add_done_callback(under_way.discard)
+        flight.add_done_callback(partial(_leave_none_waiting, groups))
+        return flight
 
     def _take_off(self) -> None:
         self._scheduled = False
@@ -206,13 +197,9 @@ class Rpc:
                     boarding.append(group)
                     size += len(group.calls)
             if boarding:
-                flight = asyncio.get_running_loop().create_task(self._fly(boarding))
-                self._flights.add(flight)
-                flight.add_done_callback(self._landed)
-                flight.add_done_callback(partial(_leave_none_waiting, [group.done for group in boarding]))
+                self._begin(boarding, self._flights).add_done_callback(self._landed)
 
-    def _landed(self, flight: asyncio.Task[None]) -> None:
-        self._flights.discard(flight)
+    def _landed(self, _flight: asyncio.Task[None]) -> None:
         if self._waiting:
             self._take_off()
 
@@ -358,11 +345,11 @@ def _give_up(waiting: asyncio.Future[T]) -> None:
         waiting.set_exception(RpcUnavailable("no node answered in the time that a question has"))
 
 
-def _leave_none_waiting(waiting: Sequence[asyncio.Future[T]], _ended: asyncio.Task[None]) -> None:
+def _leave_none_waiting(groups: Sequence[_Group], _ended: asyncio.Task[None]) -> None:
     """Whoever has no answer when an exchange has ended, perhaps before it began, gets none."""
-    for answer in waiting:
-        if not answer.done():
-            answer.set_exception(RpcUnavailable(CLOSED))
+    for group in groups:
+        if not group.done.done():
+            group.done.set_exception(RpcUnavailable(CLOSED))
 
 
 def _request(method: str, params: Sequence[Any]) -> bytes:

@@ -10,9 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.chains.evm.blocks import Block, read_block, word_of
+from tollkeeper.chains.evm.blocks import (
+    Block,
+    counted,
+    hash_of_block,
+    quantity,
+    read_block,
+    require_shown,
+    transactions_of_block,
+    word_of,
+)
 from tollkeeper.chains.evm.logs import RANGE_BLOCKS
-from tollkeeper.chains.evm.receipts import counted, hash_of_block, quantity, require_shown, transactions_of_block
 from tollkeeper.chains.replies import RpcError, RpcUnavailable
 from tollkeeper.core.evm import encoding as evm
 from tollkeeper.core.evm.signed_transactions import SignedTransaction, signed_by
@@ -129,6 +137,7 @@ class AuthorizationReader:
         Raises: RpcUnavailable.
         """
         (count,) = await self._ask([("eth_getTransactionCount", [signer, tag])])
+        require_shown(count)
         return counted(count)
 
     async def find_use(self, payer: str, nonce: str, since_seconds: int | None = None) -> AuthorizationUse | None:

@@ -14,7 +14,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.chains.replies import Answer, RpcUnavailable
+from tollkeeper.chains.evm.blocks import data_of
+from tollkeeper.chains.replies import Answer
 from tollkeeper.chains.rpc import Call
 from tollkeeper.core.evm.batches import MULTICALL_ADDRESS, MULTICALL_CODE_HASH, Via, create2_address
 from tollkeeper.core.evm.encoding import keccak256
@@ -102,13 +103,4 @@ async def find_carrier(
 async def read_codes(ask: Callable[[Sequence[Call]], Awaitable[list[Answer]]], addresses: Sequence[str]) -> list[bytes]:
     """Return the code of each account as of the latest block, `NO_CODE` for a plain one. Raises: RpcUnavailable."""
     answers = await ask([("eth_getCode", [address, "latest"]) for address in addresses])
-    return [_code(answer) for answer in answers]
-
-
-def _code(answer: Answer) -> bytes:
-    if isinstance(answer, str) and answer.startswith("0x"):
-        try:
-            return bytes.fromhex(answer[2:])
-        except ValueError:
-            pass
-    raise RpcUnavailable("the node does not show an account's code")
+    return [data_of(answer) for answer in answers]

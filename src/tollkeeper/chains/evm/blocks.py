@@ -1,15 +1,14 @@
-"""Answers of a node read strictly: bytes, words, blocks (security A-15). What they mean is not decided here."""
+"""Answers of a node read strictly: numbers, bytes, words, blocks (security A-15). Their meaning is not decided here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Final
 
-from tollkeeper.chains.evm.receipts import counted, hash_of_block, quantity
-from tollkeeper.chains.replies import RpcError, RpcUnavailable
+from tollkeeper.chains.replies import Answer, RpcError, RpcUnavailable
 
-if TYPE_CHECKING:
-    from tollkeeper.chains.replies import Answer
+_QUANTITIES_END: Final = 2**256
+_COUNTED_END: Final = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +51,47 @@ def word_of(answer: Answer) -> int:
     if len(data) != 32:
         raise RpcUnavailable("the asset answered with something that is no number")
     return int.from_bytes(data, "big")
+
+
+def quantity(value: object) -> int:
+    """Return a JSON-RPC quantity. Raises: RpcUnavailable for anything else."""
+    if isinstance(value, str) and value.startswith("0x"):
+        try:
+            number = int(value, 16)
+        except ValueError:
+            number = _QUANTITIES_END
+        if number < _QUANTITIES_END:
+            return number
+    raise RpcUnavailable("the node answered with something that is no quantity")
+
+
+def counted(value: object) -> int:
+    """Return a quantity of blocks, seconds or transactions.
+
+    Raises: RpcUnavailable for anything else, and for more than a database can hold.
+    """
+    number = quantity(value)
+    if number >= _COUNTED_END:
+        raise RpcUnavailable("the node answered with a number that counts nothing")
+    return number
+
+
+def require_shown(answer: Answer) -> None:
+    """Refuse an error for an answer: a node that does not show something has not said that it is not there.
+
+    Raises: RpcUnavailable.
+    """
+    if isinstance(answer, RpcError):
+        raise RpcUnavailable(f"the node refused a read: {answer.message}")
+
+
+def hash_of_block(block: object) -> str | None:
+    """Return the hash that a block object names; None where there is no such block."""
+    block_hash = block.get("hash") if isinstance(block, dict) else None
+    return block_hash.lower() if isinstance(block_hash, str) else None
+
+
+def transactions_of_block(block: object) -> frozenset[str]:
+    """Return the hashes that a block object lists, in lower case; none where there is no such block."""
+    listed = block.get("transactions") if isinstance(block, dict) else None
+    return frozenset(one.lower() for one in listed if isinstance(one, str)) if isinstance(listed, list) else frozenset()

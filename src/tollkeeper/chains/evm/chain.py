@@ -11,23 +11,21 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
-from tollkeeper.chains.evm.blocks import Block, data_of, read_block, word_of
+from tollkeeper.chains.chain import NetworkBehindNodes
+from tollkeeper.chains.evm.blocks import Block, counted, data_of, hash_of_block, quantity, read_block, word_of
 from tollkeeper.chains.evm.calls import accepts_once_deployed, accepts_signature, revert_of, text_of
 from tollkeeper.chains.evm.config import EvmConfig
 from tollkeeper.chains.evm.logs import LogRange
 from tollkeeper.chains.evm.market import Market
 from tollkeeper.chains.evm.reader import EvmReader
-from tollkeeper.chains.evm.receipts import counted, hash_of_block, quantity
-from tollkeeper.chains.nodes import NOT_PREPARED
 from tollkeeper.chains.quorum import NodeQuorum, QuorumReader
 from tollkeeper.chains.replies import Answer, RpcError, RpcUnavailable
-from tollkeeper.chains.rpc import Call, Rpc
 from tollkeeper.chains.sightings import Expected, Sighting, Submission, Verdict
-from tollkeeper.chains.watcher import Rebroadcast, SightingWatcher
+from tollkeeper.chains.watcher import SightingWatcher
 from tollkeeper.core.evm import encoding as evm
 from tollkeeper.core.evm.batches import MULTICALL_ADDRESS
 from tollkeeper.core.evm.counterfactual import (
@@ -38,9 +36,10 @@ from tollkeeper.core.evm.counterfactual import (
 from tollkeeper.core.x402.verification import ChainFacts, EvmAsset
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     from tollkeeper.chains.nodes import Node
+    from tollkeeper.chains.rpc import Call
     from tollkeeper.core.x402.version1 import EvmPayload
 
 _LOG = structlog.get_logger("tollkeeper.chains.evm.chain")
@@ -70,16 +69,12 @@ class GasTooDear(RpcUnavailable):
     """The next block asks for more than the configured cap: nothing can be sent now."""
 
 
-class EvmChain:
-    """One network. `asset` is None until `open` succeeded; then `problem` says why not."""
+class EvmChain(NetworkBehindNodes[EvmAsset]):
+    """One network."""
 
-    def __init__(self, config: EvmConfig, rpc: Rpc | None = None) -> None:
+    def __init__(self, config: EvmConfig) -> None:
+        super().__init__(config.network, config.rpc_urls, config.timeout_seconds)
         self.config = config
-        self.network = config.network
-        self.asset: EvmAsset | None = None
-        self.problem = "the node was not asked yet"
-        self.is_refused = False  # the node answers, but this network must not be used with it
-        self.rpc = rpc or Rpc(config.rpc_urls, timeout_seconds=config.timeout_seconds)
         self._address = config.asset.lower() or config.network.usdc.address
         self.logs = LogRange(config.network.name)
         any_node = EvmReader(self.rpc.ask, self._address, self.logs)
@@ -88,7 +83,6 @@ class EvmChain:
         self._reader: QuorumReader[Expected] = QuorumReader(self.quorum)
         self._watcher: SightingWatcher[Expected] = SightingWatcher(self._reader)
         self._market = Market(self.rpc.ask)
-        self._rebroadcast = Rebroadcast(config.network.name, self._shows, self._submit_to_all)
 
     def _reader_of(self, node: Node) -> EvmReader:
         return EvmReader(partial(self.rpc.ask_of, node), self._address, self.logs)
@@ -96,65 +90,30 @@ class EvmChain:
     @property
     def limits(self) -> list[str]:
         """Limits of the nodes that were learned."""
-        return [*self.rpc.nodes.limits, *([self.logs.limit] if self.logs.limit else [])]
+        return [*super().limits, *([self.logs.limit] if self.logs.limit else [])]
 
     @property
     def obstacles(self) -> list[str]:
         """Obstacles that the nodes put in the way of outcomes, for the operator."""
         return [*self.quorum.shortage, *self.limits]
 
-    async def open(self, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Ask every node who it is; enable the network, or disable it and say why in `problem`.
+    def _identity(self) -> list[Call]:
+        return [
+            ("eth_chainId", []),
+            ("eth_getCode", [self._address, "latest"]),
+            self._read_call(evm.SELECTOR_DOMAIN_SEPARATOR),
+            self._read_call(evm.SELECTOR_NAME),
+            self._read_call(evm.SELECTOR_VERSION),
+            ("eth_blockNumber", []),
+        ]
 
-        To be done again from time to time: nodes come, go and fall behind, and a token may be replaced. One of another
-        chain or token is not asked again until it is right. `prepare` is awaited before a network is enabled that was
-        not. Raises: RpcUnavailable where nothing could be learned; the network stays as it was; what `prepare` raises.
-        """
-        probes = await self.rpc.probe(
-            [
-                ("eth_chainId", []),
-                ("eth_getCode", [self._address, "latest"]),
-                self._read_call(evm.SELECTOR_DOMAIN_SEPARATOR),
-                self._read_call(evm.SELECTOR_NAME),
-                self._read_call(evm.SELECTOR_VERSION),
-                ("eth_blockNumber", []),
-            ]
-        )
-        found: EvmAsset | None = None
-        silent: RpcUnavailable | None = None
-        for node, answers in probes:
-            try:
-                judged = self._judge(answers)
-            except RpcUnavailable as error:
-                silent = error
-                continue
-            if isinstance(judged, str):
-                node.judged(self.network.name, judged)
-            else:
-                found = found or judged
-                node.judged(self.network.name, "")
-            node.height = _height(answers)
-        self.rpc.nodes.compare_heights()
-        if found is not None:
-            if self.asset is None and prepare is not None:
-                self.problem, self.is_refused = NOT_PREPARED, False
-                await prepare()
-            self.asset = self.asset if self.asset == found else found
-            self.problem, self.is_refused = "", False
-        elif silent is not None:
-            raise silent
-        else:
-            self._refuse(self.rpc.nodes.all[0].barred)
+    def _height(self, answer: Answer) -> int | None:
+        try:
+            return counted(answer)
+        except RpcUnavailable:
+            return None
 
-    def _refuse(self, problem: str) -> None:
-        if not self.is_refused or problem != self.problem:
-            _LOG.error("network_disabled", network=self.network.name, reason=problem)
-        self.asset, self.problem, self.is_refused = None, problem, True
-
-    def _judge(self, answers: list[Answer] | RpcUnavailable) -> EvmAsset | str:
-        """Return the asset as a node's answers show it; the reason where they do not fit. Raises: RpcUnavailable."""
-        if isinstance(answers, RpcUnavailable):
-            raise answers
+    def _judge(self, answers: Sequence[Answer]) -> EvmAsset | str:
         chain_id, code, separator, name, version, _ = answers
         if isinstance(chain_id, RpcError) or isinstance(code, RpcError):
             raise RpcUnavailable("the node does not answer eth_chainId and eth_getCode")
@@ -301,14 +260,6 @@ class EvmChain:
         """
         return await self._market.balances(addresses)
 
-    async def pending_nonce(self, signer: str) -> int:
-        """Return the first nonce that the node has not seen from this account. Raises: RpcUnavailable."""
-        return counted(await self._result("eth_getTransactionCount", signer, "pending"))
-
-    async def mined_nonce(self, signer: str) -> int:
-        """Return how many transactions of this account are mined. Raises: RpcUnavailable."""
-        return counted(await self._result("eth_getTransactionCount", signer, "latest"))
-
     async def agreed_nonce(self, signer: str, tag: str = "latest") -> int | None:
         """Return the nonce that enough nodes show alike, None where they do not: what a lane never comes back from.
 
@@ -319,27 +270,13 @@ class EvmChain:
         )
 
     async def submit(self, raw: bytes, transaction_hash: str) -> Submission:
-        """Hand a signed transaction to the node.
-
-        What sounds like a refusal ("already known", "nonce too low") is looked up by the hash; it is never a failure.
-        One that no node shows soon is sent again.
-        """
+        """Hand a signed transaction to the node. One that no node shows soon is sent again."""
         self._rebroadcast.begin(raw, transaction_hash)
-        try:
-            named = await self.rpc.send_raw(raw)
-            if named.lower() == transaction_hash:
-                return Submission.TAKEN
-            _LOG.error("node_named_another_hash", network=self.network.name, transaction=transaction_hash)
-        except RpcUnavailable as error:
-            _LOG.warning("send_unclear", network=self.network.name, transaction=transaction_hash, reason=str(error))
-            return Submission.UNCLEAR
-        except RpcError as error:
-            _LOG.warning("send_refused", network=self.network.name, transaction=transaction_hash, reason=error.message)
-        try:
-            known = await self._result("eth_getTransactionByHash", transaction_hash)
-        except RpcUnavailable:
-            return Submission.UNCLEAR
-        return Submission.TAKEN if isinstance(known, dict) else Submission.UNCLEAR
+        told = await self._taken(self.rpc.send_raw(raw), transaction_hash)
+        if told is None:
+            with suppress(RpcUnavailable):
+                told = Submission.TAKEN if await self.known_to_node([transaction_hash]) else None
+        return told or Submission.UNCLEAR
 
     async def known_to_node(self, hashes: Sequence[str]) -> set[str]:
         """Return those of these transactions that the node has, mined or waiting. Raises: RpcUnavailable."""
@@ -377,18 +314,21 @@ class EvmChain:
 
         await asyncio.gather(*map(hand_to, others))
 
-    async def _shows(self, transaction_hash: str) -> bool:
+    async def _shows(self, name: str) -> bool:
         """Ask for a transaction: of several nodes the second one, because the first may have passed it on to nobody."""
         others = self.rpc.nodes.well(asyncio.get_running_loop().time())[1:]
         if not others:
-            return transaction_hash in await self.known_to_node([transaction_hash])
-        (answer,) = await self.rpc.ask_of(others[0], [("eth_getTransactionByHash", [transaction_hash])])
+            return name in await self.known_to_node([name])
+        (answer,) = await self.rpc.ask_of(others[0], [("eth_getTransactionByHash", [name])])
         return isinstance(answer, dict)
 
-    async def _submit_to_all(self, raw: bytes, transaction_hash: str) -> None:
+    async def submit_to_all(self, raw: bytes, name: str) -> Submission:
+        """Hand a signed transaction to the node that is asked, and to all others that do not rest."""
+        taken = set[str]()
         with suppress(RpcUnavailable):
-            await self.submit_all([(raw, transaction_hash)])
+            taken = await self.submit_all([(raw, name)])
         await self.spread([raw])
+        return Submission.TAKEN if taken else Submission.UNCLEAR
 
     async def block_hashes(self, numbers: Sequence[int]) -> dict[int, str]:
         """Return the canonical hashes of those of these blocks that the node has. Raises: RpcUnavailable."""
@@ -409,21 +349,5 @@ class EvmChain:
 
     async def close(self) -> None:
         """End what waits, the watcher and the connections."""
-        await self._rebroadcast.close()
         await self._watcher.close()
-        await self.rpc.close()
-
-    async def _result(self, method: str, *params: Any) -> Any:  # noqa: ANN401 - JSON
-        try:
-            return await self.rpc.call(method, *params)
-        except RpcError as error:
-            raise RpcUnavailable(f"the node refused {method}: {error.message}") from error
-
-
-def _height(answers: list[Answer] | RpcUnavailable) -> int | None:
-    """Return the latest block in a probe's answers; None where the node does not name it."""
-    latest = None if isinstance(answers, RpcUnavailable) else answers[-1]
-    try:
-        return counted(latest)
-    except RpcUnavailable:
-        return None
+        await super().close()

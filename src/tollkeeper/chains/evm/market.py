@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.chains.evm.receipts import quantity
+from tollkeeper.chains.evm.blocks import quantity
 from tollkeeper.chains.replies import RpcError, RpcUnavailable
 from tollkeeper.core.evm.signed_transactions import USUAL_TIP_WEI, bounded_tip
 

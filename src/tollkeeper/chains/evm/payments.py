@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from tollkeeper.chains.evm.receipts import counted
+from tollkeeper.chains.evm.blocks import counted
+from tollkeeper.chains.evm.logs import read_log
 from tollkeeper.chains.replies import RefusedByStatus, RpcUnavailable, is_limit
 from tollkeeper.chains.sightings import Expected, Verdict, require_agreement
 from tollkeeper.core.evm.encoding import AUTHORIZATION_USED_TOPIC, TRANSFER_TOPIC
@@ -76,13 +77,6 @@ async def read_payments(chain: EvmChain, recipients: Sequence[str], blocks: rang
     return sorted(found, key=lambda payment: payment.block_number)
 
 
-def asset_of(chain: EvmChain) -> str:
-    """Return the token's address. Raises: RpcUnavailable where the node has not said who it is, or is the wrong one."""
-    if chain.asset is None:
-        raise RpcUnavailable(chain.problem)
-    return chain.asset.address
-
-
 async def _transfers(chain: EvmChain, recipients: list[str], blocks: range) -> list[object]:
     """Return the transfers to these addresses, asked for in ranges as large as the nodes show at once."""
     found: list[object] = []
@@ -91,7 +85,7 @@ async def _transfers(chain: EvmChain, recipients: list[str], blocks: range) -> l
     async def ask(count: int) -> Answer:
         last = first + count - 1
         wanted = {
-            "address": asset_of(chain),
+            "address": chain.require_asset().address,
             "topics": [TRANSFER_TOPIC, None, recipients],
             "fromBlock": hex(first),
             "toBlock": hex(last),
@@ -143,10 +137,7 @@ async def _receipts(chain: EvmChain, hashes: Sequence[str]) -> list[Answer]:
 def _payments_in(chain: EvmChain, receipt: Any) -> list[ChainPayment]:  # noqa: ANN401 - JSON
     """Return the payments that one transaction carried out. Raises: RpcUnavailable where the receipt cannot be read."""
     try:
-        logs = [
-            Log(log["address"].lower(), tuple(topic.lower() for topic in log["topics"]), log["data"])
-            for log in receipt["logs"]
-        ]
+        logs = [read_log(log) for log in receipt["logs"]]
         sender, transaction_hash = receipt["from"].lower(), receipt["transactionHash"].lower()
         number = counted(receipt["blockNumber"])
         return [
@@ -158,7 +149,7 @@ def _payments_in(chain: EvmChain, receipt: Any) -> list[ChainPayment]:  # noqa: 
                 sender,
                 number,
             )
-            for one in _candidates(asset_of(chain), logs)
+            for one in _candidates(chain.require_asset().address, logs)
             if shows_transfer(logs, one)
         ]
     except (KeyError, TypeError, AttributeError, ValueError) as error:

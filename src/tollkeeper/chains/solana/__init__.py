@@ -6,6 +6,5 @@ signature of one is shown to no node before the node has named it.
 Begin with `chain`, as `chains.evm.chain`: `open` enables a network or says in `problem` why not. `reader` has the facts
 of one node. `expiry_proof` proves that a transaction can be executed no longer, with `history` (whether a node lacks
 blocks). `payment_lookup` says which transaction carried a payment out, `payments` which payments a range
-of slots holds, `blockhashes` how long one is taken still, `sender` hands transactions over, `answers` reads what nodes
-say.
+of slots holds, `blockhashes` how long one is taken still, `answers` reads what nodes say.
 """

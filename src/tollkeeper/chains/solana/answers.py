@@ -1,4 +1,4 @@
-"""Strict readers of a Solana node's answers (specification 2.3; security A-15).
+"""Questions that several files ask a Solana node, and strict readers of its answers (specification 2.3; security A-15).
 
 An answer that cannot be read counts as no answer: nothing is concluded from it.
 """
@@ -16,13 +16,22 @@ from tollkeeper.core.solana.base58 import decode_key, encode_key
 from tollkeeper.core.solana.programs import TokenAccount, read_token_account
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from tollkeeper.chains.replies import Answer
+    from tollkeeper.chains.rpc import Call
 
 # Slots, heights, times and lamports all lie far below.
 _NUMBERS_END: Final = 2**63
 FINAL: Final = "finalized"
+CONFIRMED: Final = {"commitment": "confirmed"}
+FINALIZED: Final = {"commitment": FINAL}
+BASE64: Final = {"encoding": "base64", **CONFIRMED}
+
+
+def statuses_of(signatures: Sequence[str]) -> Call:
+    """Ask what became of these transactions, at most 256."""
+    return "getSignatureStatuses", [list(signatures), {"searchTransactionHistory": True}]
 
 
 def read_blockhash(value: object) -> str:

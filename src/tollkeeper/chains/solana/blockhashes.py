@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.chains.replies import RpcUnavailable
-from tollkeeper.chains.solana.answers import read_account, read_height, read_slot, read_value
+from tollkeeper.chains.solana.answers import BASE64, CONFIRMED, read_account, read_height, read_slot, read_value
 from tollkeeper.core.solana.base58 import encode_key
 from tollkeeper.core.solana.programs import RECENT_BLOCKHASHES_SYSVAR, read_recent_blockhashes
 from tollkeeper.core.solana.rules import BLOCKS_LEFT_MIN
@@ -44,9 +44,8 @@ class Lifetime:
 
 
 _LOG = structlog.get_logger("tollkeeper.chains.solana")
-_CONFIRMED: Final = {"commitment": "confirmed"}
-LIST: Final[Call] = ("getAccountInfo", [RECENT_BLOCKHASHES_SYSVAR, {"encoding": "base64", **_CONFIRMED}])
-_LISTING: Final[list[Call]] = [LIST, ("getEpochInfo", [_CONFIRMED])]
+LIST: Final[Call] = ("getAccountInfo", [RECENT_BLOCKHASHES_SYSVAR, BASE64])
+_LISTING: Final[list[Call]] = [LIST, ("getEpochInfo", [CONFIRMED])]
 _SLOT_SECONDS: Final = 0.4
 # Providers spread calls over nodes of which one lags: so often a list is asked for that is as new as it must be.
 _READS_MAX: Final = 3
@@ -233,7 +232,7 @@ class Newcomers:
     async def _ask_of(self, node: Node, names: Sequence[str]) -> None:
         named = names[:_NAMED_MAX]
         try:
-            answers = await self._rpc.ask_of(node, [("isBlockhashValid", [name, _CONFIRMED]) for name in named])
+            answers = await self._rpc.ask_of(node, [("isBlockhashValid", [name, CONFIRMED]) for name in named])
             for name, answer in zip(named, answers, strict=True):
                 if _is_taken(answer):
                     self._tell(name, node)

@@ -7,15 +7,17 @@ Whether a payment is good is decided in `core.solana`, what a settlement becomes
 
 from __future__ import annotations
 
+import asyncio
+import base64
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
-from tollkeeper.chains.nodes import NOT_PREPARED
+from tollkeeper.chains.chain import NetworkBehindNodes
 from tollkeeper.chains.quorum import NodeQuorum, QuorumReader
 from tollkeeper.chains.replies import Answer, RpcUnavailable
-from tollkeeper.chains.rpc import Call, Rpc
+from tollkeeper.chains.sightings import Submission, Verdict
 from tollkeeper.chains.solana.answers import (
+    BASE64,
+    CONFIRMED,
     number_or_none,
     read_account,
     read_blockhash,
@@ -26,10 +28,9 @@ from tollkeeper.chains.solana.answers import (
 )
 from tollkeeper.chains.solana.blockhashes import BlockhashAges, Newcomers
 from tollkeeper.chains.solana.missing_blocks import MissingBlocks
-from tollkeeper.chains.solana.reader import BASE64, CONFIRMED, SharedReads, Sought
+from tollkeeper.chains.solana.reader import SharedReads, Sought
 from tollkeeper.chains.solana.searches import Searches
-from tollkeeper.chains.solana.sender import TransactionSender
-from tollkeeper.chains.watcher import Rebroadcast, SightingWatcher
+from tollkeeper.chains.watcher import SightingWatcher
 from tollkeeper.core.solana.programs import (
     HARMLESS_EXTENSIONS,
     MULTISIG_SIZE_BYTES,
@@ -41,33 +42,30 @@ from tollkeeper.core.solana.programs import (
 from tollkeeper.core.solana.rules import SolanaAsset
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
-    from tollkeeper.chains.sightings import Expected, Sighting, Submission
+    from tollkeeper.chains.nodes import Node
+    from tollkeeper.chains.rpc import Call
+    from tollkeeper.chains.sightings import Expected, Sighting
     from tollkeeper.chains.solana.config import SolanaConfig
     from tollkeeper.chains.solana.reader import Simulation
     from tollkeeper.core.solana.programs import Holder, NoWallet
     from tollkeeper.core.solana.rules import SolanaFacts, SolanaTransfer
 
-_LOG = structlog.get_logger("tollkeeper.chains.solana")
+_HOW: Final = {"encoding": "base64", "skipPreflight": True, "preflightCommitment": "confirmed"}
 _HEAD: Final[list[Call]] = [("getSlot", [CONFIRMED]), ("getEpochInfo", [CONFIRMED])]
 
 
-class SolanaChain:
-    """One network. `asset` is None until `open` succeeded; then `problem` says why not."""
+class SolanaChain(NetworkBehindNodes[SolanaAsset]):
+    """One network. Nothing that a node says of a signed transaction is a failure."""
 
-    def __init__(self, config: SolanaConfig, rpc: Rpc | None = None) -> None:
+    def __init__(self, config: SolanaConfig) -> None:
+        super().__init__(config.network, config.rpc_urls, config.timeout_seconds)
         self.config = config
-        self.network = config.network
-        self.asset: SolanaAsset | None = None
-        self.problem = "the node was not asked yet"
-        self.is_refused = False  # the node answers, but this network must not be used with it
-        self.rpc = rpc or Rpc(config.rpc_urls, timeout_seconds=config.timeout_seconds)
         self._mint = config.asset or config.network.usdc.address
         self._newcomers = Newcomers(self.rpc)
         shared = SharedReads(
             self.rpc,
-            config,
             self.configured_asset,
             BlockhashAges(self.rpc),
             self._newcomers,
@@ -78,8 +76,6 @@ class SolanaChain:
         self.quorum = NodeQuorum(self.rpc, config.confirm_nodes, self.reader, shared.at)
         self._statuses: QuorumReader[Sought] = QuorumReader(self.quorum)
         self._watcher: SightingWatcher[Sought] = SightingWatcher(self._statuses)
-        self._sender = TransactionSender(self.rpc, config.network.name, self.see)
-        self._rebroadcast = Rebroadcast(config.network.name, self._shows, self.submit_to_all)
 
     @property
     def configured_asset(self) -> SolanaAsset:
@@ -87,56 +83,17 @@ class SolanaChain:
         return SolanaAsset(self.network, self._mint, self.config.token_program)
 
     @property
-    def limits(self) -> list[str]:
-        """Limits of the nodes that were learned."""
-        return self.rpc.nodes.limits
-
-    @property
     def obstacles(self) -> list[str]:
         """Obstacles that the nodes put in the way of outcomes, for the operator."""
         return [*self.quorum.shortage, *self.limits]
 
-    async def open(self, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Ask every node who it is; enable the network, or disable it and say why in `problem`.
+    def _identity(self) -> list[Call]:
+        return [("getGenesisHash", []), ("getAccountInfo", [self._mint, BASE64]), ("getSlot", [CONFIRMED])]
 
-        To be done again from time to time. `prepare` is awaited before a network is enabled that was not. Raises:
-        RpcUnavailable where nothing could be learned; the network stays as it was; what `prepare` raises.
-        """
-        probes = await self.rpc.probe(
-            [("getGenesisHash", []), ("getAccountInfo", [self._mint, BASE64]), ("getSlot", [CONFIRMED])]
-        )
-        problems: list[str] = []
-        silent: RpcUnavailable | None = None
-        for node, answers in probes:
-            try:
-                problem = self._judge(answers)
-            except RpcUnavailable as error:
-                silent = error
-                continue
-            node.judged(self.network.name, problem)
-            problems.append(problem)
-            node.height = None if isinstance(answers, RpcUnavailable) else number_or_none(answers[2])
-        self.rpc.nodes.compare_heights()
-        if "" in problems:
-            if self.asset is None and prepare is not None:
-                self.problem, self.is_refused = NOT_PREPARED, False
-                await prepare()
-            self.asset = self.asset or self.configured_asset
-            self.problem, self.is_refused = "", False
-        elif silent is not None:
-            raise silent
-        else:
-            self._refuse(problems[0])
+    def _height(self, answer: Answer) -> int | None:
+        return number_or_none(answer)
 
-    def _refuse(self, problem: str) -> None:
-        if not self.is_refused or problem != self.problem:
-            _LOG.error("network_disabled", network=self.network.name, reason=problem)
-        self.asset, self.problem, self.is_refused = None, problem, True
-
-    def _judge(self, answers: list[Answer] | RpcUnavailable) -> str:
-        """Say why a node must not be asked; empty where it may. Raises: RpcUnavailable."""
-        if isinstance(answers, RpcUnavailable):
-            raise answers
+    def _judge(self, answers: Sequence[Answer]) -> SolanaAsset | str:
         genesis, mint = answers[0], read_value(answers[1])
         if not isinstance(genesis, str):
             raise RpcUnavailable("the node does not answer getGenesisHash")
@@ -152,7 +109,7 @@ class SolanaChain:
             return f"the account at {self._mint} is no mint of {name} with {decimals} decimals"
         if not found.extensions <= HARMLESS_EXTENSIONS:
             return f"the mint {self._mint} has extensions by which a payment may arrive smaller, or not at all"
-        return ""
+        return self.configured_asset
 
     async def holder_of(self, account: str) -> Holder:
         """Return the holder of what is paid to the asset's token account at this address. Raises: RpcUnavailable."""
@@ -195,11 +152,34 @@ class SolanaChain:
     async def submit(self, raw: bytes, signature: str) -> Submission:
         """Hand a signed transaction to a node, and to all where that one does not show it."""
         self._rebroadcast.begin(raw, signature)
-        return await self._sender.submit(raw, signature)
+        return await self._submit(raw, signature)
 
-    async def submit_to_all(self, raw: bytes, signature: str) -> Submission:
-        """Hand it to every node."""
-        return await self._sender.submit_to_all(raw, signature)
+    async def submit_to_all(self, raw: bytes, name: str) -> Submission:
+        """Hand it to every node that does not rest: one that takes a transaction may pass it on to nobody."""
+        nodes = self.rpc.nodes.well(asyncio.get_running_loop().time())
+        if len(nodes) <= 1:
+            return await self._submit(raw, name)
+        told = await asyncio.gather(*(self._handed_to(node, raw) for node in nodes))
+        return Submission.TAKEN if name in told else await self._shown_as_taken(name)
+
+    async def _submit(self, raw: bytes, signature: str) -> Submission:
+        told = await self._taken(self.rpc.send_together(*_sending(raw)), signature)
+        return await self._shown_as_taken(signature) if told is None else told
+
+    async def _handed_to(self, node: Node, raw: bytes) -> str:
+        """Return the signature that the node names; "" if it refuses or does not answer."""
+        try:
+            (answer,) = await self.rpc.ask_of(node, [_sending(raw)])
+        except RpcUnavailable:
+            return ""
+        return answer if isinstance(answer, str) else ""
+
+    async def _shown_as_taken(self, signature: str) -> Submission:
+        try:
+            (sighting,) = await self.see([signature])
+        except RpcUnavailable:
+            return Submission.UNCLEAR
+        return Submission.UNCLEAR if sighting.verdict in {Verdict.ABSENT, Verdict.DOUBTED} else Submission.TAKEN
 
     async def wait(self, expected: Expected, deadline: float) -> Sighting:
         """Return the first sighting that stands, or at `deadline` (event loop time) what was seen last."""
@@ -235,16 +215,19 @@ class SolanaChain:
         heads = [(read_number(slot), read_height(height)) for slot, height in told]
         return min(slot for slot, _ in heads), max(height for _, height in heads), max(slot for slot, _ in heads)
 
-    async def _shows(self, signature: str) -> bool:
-        return not await self.reader.shows_nothing(signature, 0)
+    async def _shows(self, name: str) -> bool:
+        return not await self.reader.shows_nothing(name, 0)
 
     async def close(self) -> None:
         """End what waits, the watcher and the connections."""
         await self._newcomers.close()
-        await self._rebroadcast.close()
         await self._watcher.close()
-        await self.rpc.close()
+        await super().close()
 
     def _held(self, account: Any) -> TokenAccount | None:  # noqa: ANN401 - JSON
         """Return the token account; None where there is none of the asset's program. Raises: RpcUnavailable."""
         return read_token(account, self.config.token_program)
+
+
+def _sending(raw: bytes) -> Call:
+    return "sendTransaction", [base64.b64encode(raw).decode(), _HOW]

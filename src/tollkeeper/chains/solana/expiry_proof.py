@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from tollkeeper.chains.solana.answers import read_height, read_number, read_slot, read_value
+from tollkeeper.chains.solana.answers import CONFIRMED, FINALIZED, read_height, read_number, read_slot, read_value
 from tollkeeper.chains.solana.blockhashes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
 from tollkeeper.chains.solana.history import FinalizedBlock, Unseen, has_every_block, no_status_of
 from tollkeeper.core.purchases import AuthorizationStanding
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 SLOTS_PER_SECOND_MAX: Final = 5
 # So long, two slots, a node may be behind another one.
 _ASKED_AGAIN_SECONDS: Final = (0.4, 0.4, 0.0)
-_CONFIRMED: Final = {"commitment": "confirmed"}
-_FINALIZED: Final = {"commitment": "finalized"}
-_ENDS: Final[list[Call]] = [("getEpochInfo", [_FINALIZED]), ("getFirstAvailableBlock", [])]
+_ENDS: Final[list[Call]] = [("getEpochInfo", [FINALIZED]), ("getFirstAvailableBlock", [])]
 
 
 async def standing_of(reader: SolanaReader, blockhash: str) -> AuthorizationStanding:
@@ -44,9 +42,9 @@ async def standing_of(reader: SolanaReader, blockhash: str) -> AuthorizationStan
     for seconds in _ASKED_AGAIN_SECONDS:
         recent, height, final = await reader.ask(
             [
-                ("isBlockhashValid", [blockhash, _CONFIRMED]),
-                ("getEpochInfo", [_CONFIRMED]),
-                ("getEpochInfo", [_FINALIZED]),
+                ("isBlockhashValid", [blockhash, CONFIRMED]),
+                ("getEpochInfo", [CONFIRMED]),
+                ("getEpochInfo", [FINALIZED]),
             ]
         )
         last = read_height(height) + BLOCKHASH_LIFETIME_BLOCKS + LAG_BLOCKS
@@ -73,7 +71,7 @@ async def has_expired(
 
     async def judge(reader: SolanaReader) -> bool:
         final_slot, recent, *ends = await reader.ask(
-            [("getSlot", [_FINALIZED]), ("isBlockhashValid", [blockhash, _CONFIRMED]), *_ENDS]
+            [("getSlot", [FINALIZED]), ("isBlockhashValid", [blockhash, CONFIRMED]), *_ENDS]
         )
         if read_value(recent) is not False:
             return False

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tollkeeper.chains.replies import RpcError, RpcUnavailable
-from tollkeeper.chains.solana.answers import FINAL, number_or_none, read_list, read_number
+from tollkeeper.chains.solana.answers import FINALIZED, number_or_none, read_list, read_number, statuses_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,8 +27,7 @@ _SLOTS_AT_ONCE_MAX: Final = 100_000  # a megabyte
 _SLOTS_MAX: Final = 2_000_000  # some nine days; only a node that lies makes us want more
 _RECENT_SLOTS: Final = 9_000  # some hour
 _UNLISTED_SLOTS: Final = 64  # who lags so much lacks nothing for that
-_FINALIZED: Final = {"commitment": FINAL}
-_HEAD_ALONE: Final = {"transactionDetails": "none", "rewards": False, "maxSupportedTransactionVersion": 0, **_FINALIZED}
+_HEAD_ALONE: Final = {"transactionDetails": "none", "rewards": False, "maxSupportedTransactionVersion": 0, **FINALIZED}
 
 
 class Unseen(NamedTuple):
@@ -102,9 +101,8 @@ async def has_every_block(
 
 def no_status_of(signatures: Sequence[str]) -> Unseen:
     """Ask that nothing became of any of these transactions. At most 256."""
-    statuses: Call = ("getSignatureStatuses", [list(signatures), {"searchTransactionHistory": True}])
     nothing = [None] * len(signatures)
-    return Unseen([statuses], lambda answers: read_list(answers[0], len(signatures)) == nothing)
+    return Unseen([statuses_of(signatures)], lambda answers: read_list(answers[0], len(signatures)) == nothing)
 
 
 async def _lists_all_and_shows_nothing(reader: SolanaReader, slots: range, count: int, unseen: Unseen) -> bool:
@@ -115,7 +113,7 @@ async def _lists_all_and_shows_nothing(reader: SolanaReader, slots: range, count
     """
     if len(slots) > _SLOTS_AT_ONCE_MAX:
         return True
-    blocks: Call = ("getBlocks", [slots.start, slots.stop - 1, _FINALIZED])
+    blocks: Call = ("getBlocks", [slots.start, slots.stop - 1, FINALIZED])
     *shown, listed = await reader.ask([*unseen.calls, blocks])
     if not unseen.is_so(shown):
         return False
@@ -127,7 +125,7 @@ async def _lists_all_and_shows_nothing(reader: SolanaReader, slots: range, count
 
 async def _listed(reader: SolanaReader, slots: range) -> list[int]:
     """Return those of them that have a block, in order. Raises: RpcUnavailable."""
-    (answer,) = await reader.ask([("getBlocks", [slots.start, slots.stop - 1, _FINALIZED])])
+    (answer,) = await reader.ask([("getBlocks", [slots.start, slots.stop - 1, FINALIZED])])
     if isinstance(answer, list):
         listed = [read_number(slot) for slot in answer]
         if all(slot in slots for slot in listed) and all(one < other for one, other in pairwise(listed)):

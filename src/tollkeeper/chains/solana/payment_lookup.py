@@ -14,10 +14,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import Verdict
-from tollkeeper.chains.solana.answers import FINAL, read_height, read_list, read_sighting, read_token, read_value
+from tollkeeper.chains.solana.answers import (
+    BASE64,
+    CONFIRMED,
+    FINAL,
+    read_height,
+    read_list,
+    read_sighting,
+    read_token,
+    read_value,
+    statuses_of,
+)
 from tollkeeper.chains.solana.history import require_recent
 from tollkeeper.chains.solana.payments import (
-    asset_of,
     payments_in,
     signatures_of,
 )
@@ -26,19 +35,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tollkeeper.chains.quorum import NodeQuorum
-    from tollkeeper.chains.rpc import Call
     from tollkeeper.chains.sightings import Sighting
     from tollkeeper.chains.solana.chain import SolanaChain
     from tollkeeper.chains.solana.reader import SolanaReader
     from tollkeeper.core.settlement.reconciliation import ChainPayment
 
-_READ_AT_ONCE: Final = 50
-_MESSAGES_MAX: Final = 20_000
 _LISTED_MAX: Final = 10_000  # of one account, the newest: some ten questions
 # Most accounts have no more since long ago. As many such lists as go into one batch fit into one answer.
 _LISTED_FIRST: Final = 100
-_CONFIRMED: Final = {"commitment": "confirmed"}
-_WHOLE: Final = {"encoding": "base64", "maxSupportedTransactionVersion": 0, **_CONFIRMED}
+_WHOLE: Final = {"maxSupportedTransactionVersion": 0, **BASE64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +108,11 @@ async def holding(reader: SolanaReader, account: str, payer: str, signatures: Se
 
     The balance is read first: a transaction executed in between counts as one that has left the balance already.
     """
-    statuses: Call = ("getSignatureStatuses", [list(signatures), {"searchTransactionHistory": True}])
     height, info, shown = await reader.ask(
         [
-            ("getEpochInfo", [_CONFIRMED]),
-            ("getAccountInfo", [account, {"encoding": "base64", **_CONFIRMED}]),
-            statuses,
+            ("getEpochInfo", [CONFIRMED]),
+            ("getAccountInfo", [account, BASE64]),
+            statuses_of(signatures),
         ]
     )
     held = read_token(read_value(info), reader.token_program)
@@ -126,5 +130,5 @@ async def read_use(chain: SolanaChain, signature: str, *, is_final_needed: bool 
     (answer,), (sighting,) = await asyncio.gather(chain.rpc.ask([("getTransaction", [signature, _WHOLE])]), seeing)
     if answer is None or sighting.verdict is Verdict.ABSENT:
         return None
-    payments = payments_in(asset_of(chain), signature, answer, {})
+    payments = payments_in(chain.require_asset(), signature, answer, {})
     return PaymentUse(payments[0], sighting) if payments else None

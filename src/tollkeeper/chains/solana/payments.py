@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tollkeeper.chains.replies import RpcError, RpcUnavailable
 from tollkeeper.chains.sightings import Verdict, require_agreement
-from tollkeeper.chains.solana.answers import read_number
+from tollkeeper.chains.solana.answers import FINALIZED, read_number
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.settlement.reconciliation import ChainPayment
 from tollkeeper.core.solana import ed25519
@@ -33,18 +33,10 @@ if TYPE_CHECKING:
 _PAGE: Final = 1_000  # signatures that one question is answered with at most
 _PAGES_MAX: Final = 8  # two megabytes
 _TRANSACTIONS_AT_ONCE: Final = 50
-_FINALIZED: Final = {"commitment": "finalized"}
-_WHOLE: Final = {"encoding": "base64", "maxSupportedTransactionVersion": 0, **_FINALIZED}
+_WHOLE: Final = {"encoding": "base64", "maxSupportedTransactionVersion": 0, **FINALIZED}
 _SLOT_SECONDS: Final = 0.4
 _LISTED_TRIES: Final = 4  # a slot apart, before the last one
 _LATER_VERSION: Final = -32015  # a node's answer where the transaction is of a version above that
-
-
-def asset_of(chain: SolanaChain) -> SolanaAsset:
-    """Return the token. Raises: RpcUnavailable where the node has not said who it is, or is the wrong one."""
-    if chain.asset is None:
-        raise RpcUnavailable(chain.problem)
-    return chain.asset
 
 
 async def read_payments(
@@ -56,7 +48,7 @@ async def read_payments(
     that its wallet had signed away. Raises: RpcUnavailable, also where a node has not come to the last of these slots:
     behind one address there may be several.
     """
-    asset = asset_of(chain)
+    asset = chain.require_asset()
     accounts = {asset.account_of(wallet): wallet for wallet in {*known, *sold_to}}
     looked_at = [*senders, *(asset.account_of(wallet) for wallet in sold_to)]
     wanted: dict[str, None] = {}
@@ -93,7 +85,7 @@ async def payments_of(chain: SolanaChain, signature: str) -> list[ChainPayment]:
 
     Raises: RpcUnavailable.
     """
-    asset = asset_of(chain)
+    asset = chain.require_asset()
     (answer,) = await chain.rpc.ask([("getTransaction", [signature, _WHOLE])])
     if answer is None:
         return []

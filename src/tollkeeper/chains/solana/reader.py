@@ -15,7 +15,10 @@ from tollkeeper.chains.nodes import Node
 from tollkeeper.chains.replies import Answer, RpcError, RpcUnavailable
 from tollkeeper.chains.rpc import Call
 from tollkeeper.chains.solana.answers import (
+    BASE64,
+    CONFIRMED,
     FINAL,
+    FINALIZED,
     read_error,
     read_flag,
     read_height,
@@ -25,6 +28,7 @@ from tollkeeper.chains.solana.answers import (
     read_slot,
     read_token,
     read_value,
+    statuses_of,
 )
 from tollkeeper.chains.solana.blockhashes import (
     BLOCKHASH_LIFETIME_BLOCKS,
@@ -42,16 +46,12 @@ if TYPE_CHECKING:
 
     from tollkeeper.chains.rpc import Rpc
     from tollkeeper.chains.sightings import Sighting
-    from tollkeeper.chains.solana.config import SolanaConfig
     from tollkeeper.chains.solana.missing_blocks import MissingBlocks
     from tollkeeper.chains.solana.searches import Searches
     from tollkeeper.core.solana.programs import TokenAccount
     from tollkeeper.core.solana.rules import SolanaAsset, SolanaTransfer
 
 STATUSES_MAX: Final = 256  # that one question may be about
-CONFIRMED: Final = {"commitment": "confirmed"}
-FINALIZED: Final = {"commitment": FINAL}
-BASE64: Final = {"encoding": "base64", **CONFIRMED}
 _SIMULATION: Final = {"sigVerify": False, "replaceRecentBlockhash": False, **BASE64}
 _HEIGHT: Final[Call] = ("getEpochInfo", [CONFIRMED])
 BLOCKHASH_UNKNOWN: Final = "BlockhashNotFound"  # of a simulation: too old, or not seen yet
@@ -94,7 +94,6 @@ class SharedReads:
     """Parts that all readers of one network share: its asset, what is remembered, and whose turn it is."""
 
     rpc: Rpc
-    config: SolanaConfig
     asset: SolanaAsset
     ages: BlockhashAges
     newcomers: Newcomers
@@ -118,28 +117,13 @@ class SolanaReader:
     def __init__(
         self, shared: SharedReads, node: Node, ask: Callable[[Sequence[Call]], Awaitable[list[Answer]]]
     ) -> None:
+        """`ask` returns the answers to several reads, or raises RpcUnavailable."""
         self._shared = shared
-        self._ask = ask
+        self.ask = ask
         self.node = node
-
-    async def ask(self, calls: Sequence[Call]) -> list[Answer]:
-        """Return the answers to several reads. Raises: RpcUnavailable."""
-        return await self._ask(calls)
-
-    @property
-    def token_program(self) -> str:
-        """Program that the asset belongs to."""
-        return self._shared.config.token_program
-
-    @property
-    def searches(self) -> Searches:
-        """Turns to search an account's transactions."""
-        return self._shared.searches
-
-    @property
-    def missing(self) -> MissingBlocks:
-        """Record of the nodes that lack blocks."""
-        return self._shared.missing
+        self.token_program = shared.asset.token_program
+        self.searches = shared.searches
+        self.missing = shared.missing
 
     async def state(self, transfer: SolanaTransfer, *, waits: bool = True) -> SolanaFacts:
         """Return the chain's facts about a payment, read in one batch. Raises: RpcUnavailable.
@@ -170,7 +154,7 @@ class SolanaReader:
         for nothing.
         """
         blockhash = transfer.transaction.message.recent_blockhash
-        accounts, height = await self._ask([_accounts(transfer), _HEIGHT])
+        accounts, height = await self.ask([_accounts(transfer), _HEIGHT])
         source, _ = self._held(accounts)
         holder = self._shared.asset.holder(transfer.source, source).wallet
         if source is None or source.amount < transfer.value or holder != transfer.payer:
@@ -214,9 +198,9 @@ class SolanaReader:
         Raises: RpcUnavailable.
         """
         if not self._shared.ages.lacks(transfer.transaction.message.recent_blockhash):
-            return await self._ask(calls)
+            return await self.ask(calls)
         try:
-            *answers, height, listed = await self._ask([*calls, LIST])
+            *answers, height, listed = await self.ask([*calls, LIST])
         except RpcUnavailable:
             self._shared.ages.ask_apart()  # if it is the list that is not answered, the next payment gets its answers
             raise
@@ -231,7 +215,7 @@ class SolanaReader:
         """Return the transactions' statuses, in the order asked. Raises: RpcUnavailable."""
         signatures = [one.transaction_hash for one in wanted]
         pages = [signatures[start : start + STATUSES_MAX] for start in range(0, len(wanted), STATUSES_MAX)]
-        answers = await self._ask([_statuses(page) for page in pages])
+        answers = await self.ask([statuses_of(page) for page in pages])
         statuses = [read_list(answer, len(page)) for answer, page in zip(answers, pages, strict=True)]
         shown = (status for page in statuses for status in page)
         return [read_sighting(status, _deep_enough(one)) for one, status in zip(wanted, shown, strict=True)]
@@ -246,25 +230,25 @@ class SolanaReader:
         return await self._whole(("getBlockTime", [slot]))
 
     async def _whole(self, call: Call) -> int:
-        (answer,) = await self._ask([call])
+        (answer,) = await self.ask([call])
         if isinstance(answer, RpcError) or type(answer) is not int:
             raise RpcUnavailable("the node does not say how old its newest block is")
         return answer
 
     async def shows_nothing(self, signature: str, slot: int) -> bool:
         """Say whether a node that knows of this slot shows nothing of the transaction. Raises: RpcUnavailable."""
-        (answer,) = await self._ask([_statuses([signature])])
+        (answer,) = await self.ask([statuses_of([signature])])
         (status,) = read_list(answer, 1)
         return status is None and read_slot(answer) >= slot
 
     async def final_slot(self) -> int:
         """Return the newest finalized slot. Raises: RpcUnavailable."""
-        (slot,) = await self._ask([("getSlot", [FINALIZED])])
+        (slot,) = await self.ask([("getSlot", [FINALIZED])])
         return read_number(slot)
 
     async def first_slot(self) -> int:
         """Return the first slot whose block the node has. Raises: RpcUnavailable."""
-        (slot,) = await self._ask([("getFirstAvailableBlock", [])])
+        (slot,) = await self.ask([("getFirstAvailableBlock", [])])
         return read_number(slot)
 
     async def see_final(self, wanted: Sequence[str]) -> tuple[int, list[Sighting]]:
@@ -273,7 +257,7 @@ class SolanaReader:
         Behind one address there may be several nodes, of which one lags: it is no newer than who shows them knows of.
         At most 256. Raises: RpcUnavailable.
         """
-        slot, statuses = await self._ask([("getSlot", [FINALIZED]), _statuses(wanted)])
+        slot, statuses = await self.ask([("getSlot", [FINALIZED]), statuses_of(wanted)])
         newest = min(read_number(slot), read_slot(statuses))
         return newest, [read_sighting(status, {FINAL}) for status in read_list(statuses, len(wanted))]
 
@@ -296,7 +280,3 @@ def _accounts(transfer: SolanaTransfer) -> Call:
 
 def _simulation(transfer: SolanaTransfer) -> Call:
     return "simulateTransaction", [base64.b64encode(transfer.transaction.encode()).decode(), _SIMULATION]
-
-
-def _statuses(signatures: Sequence[str]) -> Call:
-    return "getSignatureStatuses", [list(signatures), {"searchTransactionHistory": True}]

@@ -225,7 +225,7 @@ class EvmAccount:
 
     async def reach(self) -> None:
         """Ask a node anything. Raises: RpcUnavailable."""
-        await self.chain.mined_nonce(self.caller)
+        await self.chain.authorizations.nonce_of(self.caller, "latest")
 
     async def see_money(self) -> None:
         """Look at the signers' money of an open network, also while nobody settles. Raises: RpcUnavailable."""

@@ -19,8 +19,8 @@ from tollkeeper.chains.evm.batcher import (
     code_hash,
     read_codes,
 )
+from tollkeeper.chains.evm.blocks import quantity
 from tollkeeper.chains.evm.market import TIP_CALLS, read_tips
-from tollkeeper.chains.evm.receipts import quantity
 from tollkeeper.chains.replies import RpcError, RpcUnavailable
 from tollkeeper.chains.rpc import Rpc
 from tollkeeper.core.evm.batches import DEPLOYER_ADDRESS, DEPLOYER_CODE_HASH

@@ -58,7 +58,7 @@ class EvmFamily:
         """Let the signers' nonces start where chain and database agree, and find whom a payment may have called."""
         chain, network = account.chain, account.chain.network.name
         for address in account.signers.addresses:
-            pending = await chain.pending_nonce(address)
+            pending = await chain.authorizations.nonce_of(address, "pending")
             if pending > await next_nonce_of(self._parts.database, network, address):
                 pending = await _agreed_nonce(chain, address)
             next_nonce = await self._parts.database.run(open_lane(network, address, pending))
@@ -79,9 +79,7 @@ class EvmFamily:
             if not check.ok:
                 return check.reason
         if simulated.revert is not None:
-            asset = account.chain.asset
-            if asset is None:  # disabled this moment
-                raise RpcUnavailable(account.chain.problem)
+            asset = account.chain.require_asset()  # it may be disabled this moment
             by_key = signature_check(payload, asset)
             facts, block = await account.chain.state(payload, asset, account.caller, is_signed_by_key=by_key.ok)
             for check in chain_checks(payload, by_key, facts):

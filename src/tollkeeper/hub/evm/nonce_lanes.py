@@ -76,7 +76,7 @@ class LaneKeeper:
         """Look at one signer, and do what it needs. Raises: RpcUnavailable, StorageError."""
         chain, signer = account.chain, relayer.signer.address
         network = chain.network.name
-        mined = await chain.mined_nonce(signer)
+        mined = await chain.authorizations.nonce_of(signer, "latest")
         view, stored = PoolView(), await self._stored(network, signer, mined)
         view.waiting = {one.transaction.hash for one in stored}
         newest = _newest(stored)
@@ -270,7 +270,7 @@ class LaneKeeper:
     ) -> RawTransaction | None:
         """Sign a transaction that uses up a nonce; None where the node or the store has one for it."""
         chain, signer = account.chain, relayer.signer.address
-        if await chain.pending_nonce(signer) > nonce:
+        if await chain.authorizations.nonce_of(signer, "pending") > nonce:
             return None
         nothing = Transaction(
             chain_id=relayer.signer.policy.chain_id,

@@ -69,8 +69,7 @@ class SolanaFamily:
         relayer.balance.see(simulated.fee_money, 1)
         if simulated.error in FEE_PAYER_WITHOUT_MONEY or not relayer.can_pay():
             raise account.without_money()
-        if account.chain.asset is None:  # disabled this moment
-            raise RpcUnavailable(account.chain.problem)
+        account.chain.require_asset()  # it may be disabled this moment
         if simulated.error is not None or simulated.ends_too_soon or not simulated.reaches:
             facts = await account.chain.state(transfer, waits=False)
             for check in chain_checks(transfer, account.asset, facts):

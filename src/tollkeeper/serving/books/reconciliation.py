@@ -55,7 +55,7 @@ class EvmComparison:
     @property
     def asset(self) -> str:
         """The token's address, of an open chain."""
-        return payments.asset_of(self._chain)
+        return self._chain.require_asset().address
 
     async def newest(self) -> int:
         """Read the newest block that may be compared."""
@@ -85,7 +85,7 @@ class SolanaComparison:
     @property
     def asset(self) -> str:
         """The token's address, of an open chain."""
-        return solana_payments.asset_of(self._chain).address
+        return self._chain.require_asset().address
 
     async def newest(self) -> int:
         """Read the newest block that may be compared."""
