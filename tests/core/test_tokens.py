@@ -5,7 +5,6 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import jwt
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.keys.tokens import (

@@ -104,7 +104,7 @@ def _download(method: str) -> Operation:
             in_path("file_id", str),
             query("purchase", str, required=True),
             query("expires", str, required=True),
-            query("call", str),
+            query("call", str, required=True),
             query("signature", str, required=True),
             header("Range", "One part; several are answered with the whole.", str),
             header("If-Range", "A part only of the file with this ETag, else the whole.", str),

@@ -7,7 +7,7 @@ not a refusal, and becomes INTERNAL_ERROR with a request id.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from tollkeeper.core.json_types import JsonObject
 
@@ -21,77 +21,55 @@ class ErrorType(StrEnum):
     SERVER = "server"
 
 
-class Code(StrEnum):
-    """`error.code`: specification 7's codes, then the contract's."""
-
-    AUTH_REQUIRED = "AUTH_REQUIRED"
-    INVALID_TOKEN = "INVALID_TOKEN"  # noqa: S105 - a code, not a secret
-    INVALID_SIGNATURE = "INVALID_SIGNATURE"
-    INVALID_ADDRESS = "INVALID_ADDRESS"
-    INVALID_AMOUNT = "INVALID_AMOUNT"
-    INVALID_NETWORK = "INVALID_NETWORK"
-    MISSING_PARAMETER = "MISSING_PARAMETER"
-    PAYMENT_INVALID = "PAYMENT_INVALID"
-    INSUFFICIENT_FUNDS = "INSUFFICIENT_FUNDS"
-    NONCE_ALREADY_USED = "NONCE_ALREADY_USED"
-    INSUFFICIENT_AMOUNT = "INSUFFICIENT_AMOUNT"
-    PAYMENT_EXPIRED = "PAYMENT_EXPIRED"
-
-    INVALID_PARAMETER = "INVALID_PARAMETER"
-    FORBIDDEN = "FORBIDDEN"
-    NOT_FOUND = "NOT_FOUND"
-    METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED"
-    CONFLICT = "CONFLICT"
-    PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
-    RATE_LIMITED = "RATE_LIMITED"
-    HEADERS_TOO_LARGE = "HEADERS_TOO_LARGE"
-    INTERNAL_ERROR = "INTERNAL_ERROR"
-    UPSTREAM_TIMEOUT = "UPSTREAM_TIMEOUT"
-    UPSTREAM_TOO_LARGE = "UPSTREAM_TOO_LARGE"
-    UPSTREAM_UNREACHABLE = "UPSTREAM_UNREACHABLE"
-    UPSTREAM_INVALID = "UPSTREAM_INVALID"
-    UPSTREAM_BLOCKED = "UPSTREAM_BLOCKED"
-    UNAVAILABLE = "UNAVAILABLE"
-    SETTLEMENT_PENDING = "SETTLEMENT_PENDING"
-    CREDITS_EXHAUSTED = "CREDITS_EXHAUSTED"
-    CREDIT_TOKEN_REQUIRED = "CREDIT_TOKEN_REQUIRED"  # noqa: S105 - a code, not a secret
-
-
 _V, _A, _P, _S = ErrorType.VALIDATION, ErrorType.AUTHENTICATION, ErrorType.PAYMENT, ErrorType.SERVER
 
-# Where a payment code is answered at a gate its status is 402 instead (contract 4.5); `at_gate` does that.
-TABLE: Final[dict[Code, tuple[ErrorType, int]]] = {
-    Code.AUTH_REQUIRED: (_A, 401),
-    Code.INVALID_TOKEN: (_A, 401),
-    Code.INVALID_SIGNATURE: (_A, 401),
-    Code.INVALID_ADDRESS: (_V, 400),
-    Code.INVALID_AMOUNT: (_V, 400),
-    Code.INVALID_NETWORK: (_V, 400),
-    Code.MISSING_PARAMETER: (_V, 400),
-    Code.PAYMENT_INVALID: (_P, 400),
-    Code.INSUFFICIENT_FUNDS: (_P, 400),
-    Code.NONCE_ALREADY_USED: (_P, 400),
-    Code.INSUFFICIENT_AMOUNT: (_P, 400),
-    Code.PAYMENT_EXPIRED: (_P, 400),
-    Code.INVALID_PARAMETER: (_V, 400),
-    Code.FORBIDDEN: (_A, 403),
-    Code.NOT_FOUND: (_V, 404),
-    Code.METHOD_NOT_ALLOWED: (_V, 405),
-    Code.CONFLICT: (_V, 409),
-    Code.PAYLOAD_TOO_LARGE: (_V, 413),
-    Code.RATE_LIMITED: (_V, 429),
-    Code.HEADERS_TOO_LARGE: (_V, 431),
-    Code.INTERNAL_ERROR: (_S, 500),
-    Code.UPSTREAM_TIMEOUT: (_S, 502),
-    Code.UPSTREAM_TOO_LARGE: (_S, 502),
-    Code.UPSTREAM_UNREACHABLE: (_S, 502),
-    Code.UPSTREAM_INVALID: (_S, 502),
-    Code.UPSTREAM_BLOCKED: (_S, 502),
-    Code.UNAVAILABLE: (_S, 503),
-    Code.SETTLEMENT_PENDING: (_P, 503),
-    Code.CREDITS_EXHAUSTED: (_P, 402),
-    Code.CREDIT_TOKEN_REQUIRED: (_A, 403),
-}
+
+class Code(StrEnum):
+    """`error.code` with its type and status: specification 7's codes, then the contract's.
+
+    Where a payment code is answered at a gate its status is 402 instead (contract 4.5); `at_gate` does that.
+    """
+
+    type: ErrorType
+    status: int
+
+    def __new__(cls, word: str, kind: ErrorType, status: int) -> Self:
+        """Make a code that is its word."""
+        code = str.__new__(cls, word)
+        code._value_ = word
+        code.type, code.status = kind, status
+        return code
+
+    AUTH_REQUIRED = "AUTH_REQUIRED", _A, 401
+    INVALID_TOKEN = "INVALID_TOKEN", _A, 401
+    INVALID_SIGNATURE = "INVALID_SIGNATURE", _A, 401
+    INVALID_ADDRESS = "INVALID_ADDRESS", _V, 400
+    INVALID_AMOUNT = "INVALID_AMOUNT", _V, 400
+    INVALID_NETWORK = "INVALID_NETWORK", _V, 400
+    MISSING_PARAMETER = "MISSING_PARAMETER", _V, 400
+    PAYMENT_INVALID = "PAYMENT_INVALID", _P, 400
+    INSUFFICIENT_FUNDS = "INSUFFICIENT_FUNDS", _P, 400
+    NONCE_ALREADY_USED = "NONCE_ALREADY_USED", _P, 400
+    INSUFFICIENT_AMOUNT = "INSUFFICIENT_AMOUNT", _P, 400
+    PAYMENT_EXPIRED = "PAYMENT_EXPIRED", _P, 400
+    INVALID_PARAMETER = "INVALID_PARAMETER", _V, 400
+    FORBIDDEN = "FORBIDDEN", _A, 403
+    NOT_FOUND = "NOT_FOUND", _V, 404
+    METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED", _V, 405
+    CONFLICT = "CONFLICT", _V, 409
+    PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE", _V, 413
+    RATE_LIMITED = "RATE_LIMITED", _V, 429
+    HEADERS_TOO_LARGE = "HEADERS_TOO_LARGE", _V, 431
+    INTERNAL_ERROR = "INTERNAL_ERROR", _S, 500
+    UPSTREAM_TIMEOUT = "UPSTREAM_TIMEOUT", _S, 502
+    UPSTREAM_TOO_LARGE = "UPSTREAM_TOO_LARGE", _S, 502
+    UPSTREAM_UNREACHABLE = "UPSTREAM_UNREACHABLE", _S, 502
+    UPSTREAM_INVALID = "UPSTREAM_INVALID", _S, 502
+    UPSTREAM_BLOCKED = "UPSTREAM_BLOCKED", _S, 502
+    UNAVAILABLE = "UNAVAILABLE", _S, 503
+    SETTLEMENT_PENDING = "SETTLEMENT_PENDING", _P, 503
+    CREDITS_EXHAUSTED = "CREDITS_EXHAUSTED", _P, 402
+    CREDIT_TOKEN_REQUIRED = "CREDIT_TOKEN_REQUIRED", _A, 403
 
 
 RETRY_AFTER_SECONDS: Final = 2
@@ -104,7 +82,7 @@ class ApiError(Exception):
     """An expected refusal: what the caller is told, and nothing that they must not know.
 
     `details` becomes `error.details`; `headers` are added to the answer (`Allow`, `Retry-After`). `type` and `status`
-    come from `TABLE`; `payment_error` and `at_gate` make the two exceptions that the specification knows.
+    come from the code; `payment_error` and `at_gate` make the two exceptions that the specification knows.
     """
 
     def __init__(
@@ -120,7 +98,7 @@ class ApiError(Exception):
         self.message = message
         self.details = details
         self.headers = headers or {}
-        self.type, self.status = TABLE[code]
+        self.type, self.status = code.type, code.status
         if self.status in {429, 503}:
             self.headers = {"Retry-After": str(RETRY_AFTER_SECONDS), **self.headers}
         elif self.status == 401:

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from msgspec.json import schema_components
 
 from tollkeeper.core.api.bodies import Error, HeaderText, NumberText, Schema
-from tollkeeper.core.api.errors import TABLE, Code
+from tollkeeper.core.api.errors import Code
 from tollkeeper.core.limits import HISTORY_LIMIT_MAX, LIST_LIMIT_DEFAULT, OFFSET_MAX
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class Operation:
         """Every code that it may answer, by status."""
         found: dict[int, dict[Code, None]] = {}
         for code in (*self.codes, *_ANYWHERE):
-            found.setdefault(TABLE[code][1], {})[code] = None
+            found.setdefault(code.status, {})[code] = None
         for status, codes in self.also.items():
             found.setdefault(status, {}).update(dict.fromkeys(codes))
         return {status: tuple(found[status]) for status in sorted(found)}

@@ -13,9 +13,9 @@ import binascii
 import hashlib
 import hmac
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from tollkeeper.core.api.errors import ApiError, Code
@@ -33,20 +33,21 @@ REFRESH_SIZE_BYTES: Final = 32
 _HEADER_TYPE: Final = "at+jwt"  # RFC 9068: no other JWT of anybody's can pass for an access token
 _TOKEN_LENGTH_MAX: Final = 2048
 _LEEWAY_SECONDS: Final = 5  # for clocks of gateway and hub that differ; never extends a token's life
-_CLAIMS: Final = frozenset({"iss", "aud", "sub", "sid", "jti", "iat", "exp"})
 _REFRESH: Final = re.compile(r"tkr_[A-Za-z0-9_-]{43}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class AccessClaims:
+_Claim = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class AccessClaims(msgspec.Struct, frozen=True):
     """Claims of an access token. `subject` is the wallet in EIP-55 spelling; times are Unix seconds."""
 
-    issuer: str
-    subject: str
-    session_id: str
-    token_id: str
-    issued_at: int
-    expires_at: int
+    issuer: _Claim = msgspec.field(name="iss")
+    subject: _Claim = msgspec.field(name="sub")
+    session_id: _Claim = msgspec.field(name="sid")
+    token_id: _Claim = msgspec.field(name="jti")
+    issued_at: int = msgspec.field(name="iat")
+    expires_at: int = msgspec.field(name="exp")
 
 
 class SigningKeys:
@@ -93,15 +94,7 @@ def sign_access_token(keys: SigningKeys, claims: AccessClaims) -> str:
     """The JWT that says `claims`, signed by the current key."""
     import jwt
 
-    payload = {
-        "iss": claims.issuer,
-        "aud": AUDIENCE,
-        "sub": claims.subject,
-        "sid": claims.session_id,
-        "jti": claims.token_id,
-        "iat": claims.issued_at,
-        "exp": claims.expires_at,
-    }
+    payload = {**msgspec.to_builtins(claims), "aud": AUDIENCE}
     return jwt.encode(payload, keys.private_key, ALGORITHM, headers={"kid": keys.kid, "typ": _HEADER_TYPE})
 
 
@@ -111,12 +104,12 @@ def read_access_token(token: str, keys: Mapping[str, Ed25519PublicKey], *, issue
     Raises: INVALID_TOKEN.
     """
     payload = _verified_payload(token, keys)
-    if not payload.keys() >= _CLAIMS or payload["iss"] != issuer or payload["aud"] != AUDIENCE:
+    try:
+        claims = msgspec.convert(payload, AccessClaims)
+    except msgspec.ValidationError:
+        raise invalid_token() from None
+    if claims.issuer != issuer or payload.get("aud") != AUDIENCE:
         raise invalid_token()
-    names, times = [payload[name] for name in ("sub", "sid", "jti")], [payload["iat"], payload["exp"]]
-    if not all(type(name) is str and name for name in names) or not all(type(time) is int for time in times):
-        raise invalid_token()
-    claims = AccessClaims(issuer, *names, *times)
     now = now_ms // 1000
     lifetime = claims.expires_at - claims.issued_at
     if not claims.issued_at - _LEEWAY_SECONDS <= now < claims.expires_at or lifetime > ACCESS_TOKEN_LIFETIME_SECONDS:

@@ -51,8 +51,7 @@ class StoredFile:
 class Link:
     """Content of a presigned link: one file, for one purchase, until `expires` (Unix seconds).
 
-    `call_id` names the request that the link was given to, so that each call has another link. It is "" in links that
-    were made before links had it.
+    `call_id` names the request that the link was given to, so that each call has another link.
     """
 
     file_id: str
@@ -62,14 +61,12 @@ class Link:
 
     def tag(self, key: bytes) -> str:
         """The signature that only holders of the key can make."""
-        call = self.call_id and f":{self.call_id}"
-        text = f"download:{self.file_id}:{self.purchase_id}:{self.expires}{call}"
+        text = f"download:{self.file_id}:{self.purchase_id}:{self.expires}:{self.call_id}"
         return base64.urlsafe_b64encode(hmac.new(key, text.encode(), hashlib.sha256).digest()).rstrip(b"=").decode()
 
     def path(self, key: bytes) -> str:
         """Path and query of the link."""
-        call = self.call_id and f"&call={self.call_id}"
-        query = f"purchase={self.purchase_id}&expires={self.expires}{call}&signature={self.tag(key)}"
+        query = f"purchase={self.purchase_id}&expires={self.expires}&call={self.call_id}&signature={self.tag(key)}"
         return f"/files/{self.file_id}?{query}"
 
 
@@ -85,13 +82,12 @@ def read_link(file_id: str, query: bytes, keys: Sequence[bytes], now_seconds: in
         given = parse_qs(query.decode("ascii"), keep_blank_values=True, strict_parsing=True, max_num_fields=4)
     except ValueError:
         raise forbidden from None
-    if {*given, "call"} != {"purchase", "expires", "call", "signature"} or any(len(one) != 1 for one in given.values()):
+    if given.keys() != {"purchase", "expires", "call", "signature"} or any(len(one) != 1 for one in given.values()):
         raise forbidden
-    purchase_id, expires, signature = given["purchase"][0], given["expires"][0], given["signature"][0]
-    if _PURCHASE_ID.fullmatch(purchase_id) is None or _SECONDS.fullmatch(expires) is None or not signature.isascii():
+    purchase_id, expires, call_id, signature = (given[name][0] for name in ("purchase", "expires", "call", "signature"))
+    if _PURCHASE_ID.fullmatch(purchase_id) is None or _CALL_ID.fullmatch(call_id) is None:
         raise forbidden
-    call_id = given.get("call", [""])[0]
-    if "call" in given and _CALL_ID.fullmatch(call_id) is None:
+    if _SECONDS.fullmatch(expires) is None or not signature.isascii():
         raise forbidden
     link = Link(file_id, purchase_id, int(expires), call_id)
     matches = [hmac.compare_digest(link.tag(key), signature) for key in keys]  # each is compared, so that time is equal

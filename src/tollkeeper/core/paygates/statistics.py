@@ -7,6 +7,7 @@ within that, whatever the number of calls. Money and credits are summed from the
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,7 @@ CLIENT_GONE_STATUS: Final = 499  # recorded for a paid call whose client went aw
 BUCKETS_MAX: Final = 1000  # of an answer
 _PERCENTILES: Final = (("p50", 500), ("p95", 950), ("p99", 990))
 _DEFAULT_DAYS: Final = 7
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _STEPS: Final = 4  # buckets from one power of two to the next
 
 
@@ -100,7 +102,27 @@ class Span:
         return when_ms // self.size_ms * self.size_ms
 
 
-def parse_span(query: Mapping[str, str], now_ms: int, parse_time: Callable[[str], int | None]) -> Span:
+def parse_time(query: Mapping[str, str], name: str, default_ms: int) -> int:
+    """Milliseconds since the epoch of an ISO 8601 time or day, UTC unless it says otherwise.
+
+    Raises: INVALID_PARAMETER.
+    """
+    text = query.get(name)
+    if text is None:
+        return default_ms
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        milliseconds = -1
+    else:
+        aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        milliseconds = (aware - _EPOCH) // timedelta(milliseconds=1)
+    if not 0 <= milliseconds < 2**47:
+        raise invalid(name, f"{name} must be a time such as 2026-01-31T12:00:00Z, or a day")
+    return milliseconds
+
+
+def parse_span(query: Mapping[str, str], now_ms: int) -> Span:
     """`from`, `to` (ISO 8601 times or days; default: the last seven days up to now) and `bucket` (hour or day).
 
     Widened to whole buckets of UTC. Raises: INVALID_PARAMETER.
@@ -108,14 +130,9 @@ def parse_span(query: Mapping[str, str], now_ms: int, parse_time: Callable[[str]
     size_ms = {"hour": HOUR_MS, "day": DAY_MS}.get(query.get("bucket", "day"))
     if size_ms is None:
         raise invalid("bucket", "bucket must be hour or day")
-    given: dict[str, int | None] = {}
-    for name in ("from", "to"):
-        text = query.get(name)
-        given[name] = None if text is None else parse_time(text)
-        if text is not None and given[name] is None:
-            raise invalid(name, f"{name} must be a time such as 2026-01-31T12:00:00Z, or a day")
-    to_ms = now_ms if given["to"] is None else given["to"]
-    from_ms = to_ms - _DEFAULT_DAYS * DAY_MS if given["from"] is None else given["from"]
+    from_ms = parse_time(query, "from", -1)
+    to_ms = parse_time(query, "to", now_ms)
+    from_ms = to_ms - _DEFAULT_DAYS * DAY_MS if from_ms < 0 else from_ms
     if from_ms >= to_ms:
         raise invalid("from", "from must be before to")
     span = Span(from_ms // size_ms * size_ms, -(-to_ms // size_ms) * size_ms, size_ms)

@@ -190,7 +190,8 @@ def is_text(value: object) -> TypeGuard[str]:
     return True
 
 
-def _object(body: JsonObject, name: str, path: str = "") -> JsonObject:
+def member_object(body: JsonObject, name: str, path: str = "") -> JsonObject:
+    """Take the object of that name. Raises: MISSING_PARAMETER, INVALID_PARAMETER."""
     value = _member(body, name, path)
     if not isinstance(value, dict):
         raise invalid(f"{path}{name}", f"{path}{name} must be an object")
@@ -199,22 +200,24 @@ def _object(body: JsonObject, name: str, path: str = "") -> JsonObject:
 
 def parse_uint256(value: object, name: str, *, number_too: bool = False) -> int:
     """A decimal uint256 given as a string, or as a JSON integer too. Raises: INVALID_AMOUNT."""
-    if number_too and type(value) is int and value >= 0:  # a bool is no number here
-        value = str(value)
-    if isinstance(value, str) and _UINT.fullmatch(value):
-        number = int(value)
-        if number <= UINT256_MAX:
-            return number
-    raise ApiError(Code.INVALID_AMOUNT, f"{name} must be a decimal integer string", details={"field": name})
+    number = _uint256(value, number_too=number_too)
+    if number is None:
+        raise ApiError(Code.INVALID_AMOUNT, f"{name} must be a decimal integer string", details={"field": name})
+    return number
 
 
 def _time(body: JsonObject, name: str, path: str, *, number_too: bool = False) -> int:
-    value = _member(body, name, path)
+    number = _uint256(_member(body, name, path), number_too=number_too)
+    if number is None:
+        raise invalid(f"{path}{name}", f"{path}{name} must be a Unix timestamp in seconds, as a decimal string")
+    return number
+
+
+def _uint256(value: object, *, number_too: bool) -> int | None:
     if number_too and type(value) is int and value >= 0:  # a bool is no number here
         value = str(value)
-    if isinstance(value, str) and _UINT.fullmatch(value) and int(value) <= UINT256_MAX:
-        return int(value)
-    raise invalid(f"{path}{name}", f"{path}{name} must be a Unix timestamp in seconds, as a decimal string")
+    number = int(value) if isinstance(value, str) and _UINT.fullmatch(value) else UINT256_MAX + 1
+    return number if number <= UINT256_MAX else None
 
 
 def _evm_address(body: JsonObject, name: str, path: str) -> str:
@@ -251,7 +254,7 @@ def parse_payload(body: JsonObject, path: str = "payload.") -> EvmPayload | Sola
     signature = _member(body, "signature", path)
     if not isinstance(signature, str) or _HEX.fullmatch(signature) is None:
         raise invalid(f"{path}signature", f"{path}signature must be bytes in hex")
-    authorization = parse_authorization(_object(body, "authorization", path), f"{path}authorization.")
+    authorization = parse_authorization(member_object(body, "authorization", path), f"{path}authorization.")
     return EvmPayload(authorization, bytes.fromhex(signature[2:]))
 
 
@@ -262,7 +265,7 @@ def parse_payment(body: JsonObject, path: str = "") -> Payment:
     network is not an error here.
     """
     version, scheme, network = parse_payment_kind(body, path)
-    return Payment(version, scheme, network, parse_payload(_object(body, "payload", path), f"{path}payload."))
+    return Payment(version, scheme, network, parse_payload(member_object(body, "payload", path), f"{path}payload."))
 
 
 def parse_payment_kind(body: JsonObject, path: str = "") -> tuple[int, str, str]:

@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tollkeeper.core.api.errors import ApiError, Code, failed_check, invalid, missing, payment_error
+from tollkeeper.core.api.errors import ApiError, Code, failed_check, invalid, payment_error
 from tollkeeper.core.api.strict_json import parse_json, parse_json_around
 from tollkeeper.core.json_types import JsonMapping, JsonObject
 from tollkeeper.core.limits import CHALLENGE_TIMEOUT_SECONDS
@@ -195,8 +195,8 @@ def parse_payment(body: JsonObject, path: str = "") -> Payment:
     if name is None:
         supported = {"field": f"{path}accepted.network", "supported": sorted(CAIP2_NAMES)}
         raise ApiError(Code.INVALID_NETWORK, "network is not supported", details=supported)
-    payload = version1.parse_payload(_object(body, "payload", path), f"{path}payload.")
-    return Payment(VERSION, scheme, name, payload, _object(body, "accepted", path))
+    payload = version1.parse_payload(version1.member_object(body, "payload", path), f"{path}payload.")
+    return Payment(VERSION, scheme, name, payload, version1.member_object(body, "accepted", path))
 
 
 def parse_payment_kind(body: JsonObject, path: str = "") -> tuple[str, str]:
@@ -204,7 +204,7 @@ def parse_payment_kind(body: JsonObject, path: str = "") -> tuple[str, str]:
 
     Raises: MISSING_PARAMETER, INVALID_PARAMETER.
     """
-    accepted = {**_object(body, "accepted", path), "x402Version": VERSION}
+    accepted = {**version1.member_object(body, "accepted", path), "x402Version": VERSION}
     _, scheme, network = version1.parse_payment_kind(accepted, f"{path}accepted.")
     return scheme, network
 
@@ -250,12 +250,3 @@ def spoken_version(payment: Payment) -> int:
 def shown_network(payment: Payment) -> str:
     """Spell a payment's network as its sender did."""
     return payment.network if payment.x402_version == X402_VERSION else normalise(payment.network).caip2
-
-
-def _object(body: JsonObject, name: str, path: str) -> JsonObject:
-    value = body.get(name)
-    if value is None:
-        raise missing(f"{path}{name}")
-    if not isinstance(value, dict):
-        raise invalid(f"{path}{name}", f"{path}{name} must be an object")
-    return value

@@ -32,13 +32,12 @@ from tollkeeper.api import (
 )
 from tollkeeper.core.api.csv_table import csv_table, prefers_csv
 from tollkeeper.core.api.errors import ApiError, Code, invalid
-from tollkeeper.core.paygates.statistics import DAY_MS, RequestOutcome, Span
+from tollkeeper.core.paygates.statistics import DAY_MS, RequestOutcome, Span, parse_time
 from tollkeeper.core.purchases import PurchaseState
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import parse_wallet, shown_address
 from tollkeeper.describing import route
 from tollkeeper.gateway.management import operations
-from tollkeeper.gateway.management.statistics import parse_time
 from tollkeeper.storage.gateway.owner_lists import RowFilter
 from tollkeeper.storage.ledger.purchase_rows import in_whole
 
@@ -172,8 +171,8 @@ class OwnerLists:
         now_ms = clock_ms()
         return RowFilter(
             wallet,
-            _moment(query, "from", now_ms - _DEFAULT_DAYS * DAY_MS),
-            _moment(query, "to", _FOREVER_MS),
+            parse_time(query, "from", now_ms - _DEFAULT_DAYS * DAY_MS),
+            parse_time(query, "to", _FOREVER_MS),
             gate_id,
             "" if payer is None else parse_wallet(payer, field="payer"),
         )
@@ -190,16 +189,6 @@ def _word(query: Mapping[str, str], name: str, words: Iterable[str]) -> str:
     if word is not None and word not in set(words):
         raise invalid(name, f"{name} must be one of {', '.join(words)}")
     return word or ""
-
-
-def _moment(query: Mapping[str, str], name: str, default_ms: int) -> int:
-    text = query.get(name)
-    if text is None:
-        return default_ms
-    when_ms = parse_time(text)
-    if when_ms is None:
-        raise invalid(name, f"{name} must be a time such as 2026-01-31T12:00:00Z, or a day")
-    return when_ms
 
 
 def _request(row: Row) -> JsonObject:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from litestar import Request, Response
+from litestar import Response
 
-from tollkeeper.api import bearer_token, clock_ms, iso, page_parameters, pagination, query_of, unless_known
+from tollkeeper.api import HttpRequest, bearer_token, clock_ms, iso, page_parameters, pagination, query_of, unless_known
 from tollkeeper.core.api.errors import ApiError, Code, invalid
 from tollkeeper.core.paygates.statistics import DAY_MS, HOUR_MS, RequestOutcome, parse_span, statistics_body
 from tollkeeper.describing import route
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from tollkeeper.core.paygates.statistics import Kept
     from tollkeeper.gateway.management.paygates import Management
     from tollkeeper.storage.gateway.statistics import LoggedRequest, Statistics
-
-HttpRequest = Request[Any, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +50,7 @@ class Reports:
 
     async def _report(self, whose: Whose, query: Mapping[str, str]) -> JsonObject:
         now_ms = clock_ms()
-        span = parse_span(query, now_ms, parse_time)
+        span = parse_span(query, now_ms)
         buckets = await self.statistics.read(whose, span)
         return statistics_body(span, buckets, await self.statistics.outstanding(whose, now_ms), iso)
 
@@ -76,18 +73,6 @@ def _row(row: LoggedRequest) -> RequestRow:
     return RequestRow(
         row.id, iso(row.at_ms), row.method, row.status, row.outcome, row.code, row.duration_us, row.purchase_id
     )
-
-
-def parse_time(text: str) -> int | None:
-    """Milliseconds since the epoch of an ISO 8601 time or day, UTC unless it says otherwise; None for anything else."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    milliseconds = int(moment.timestamp() * 1000)
-    return milliseconds if 0 <= milliseconds < 2**47 else None
 
 
 def stats_routes(reports: Reports) -> list[HTTPRouteHandler]:

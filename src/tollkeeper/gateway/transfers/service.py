@@ -350,7 +350,7 @@ def _refusal_of(status: int, body: JsonObject) -> ApiError | None:
     error = body.get("error")
     if not isinstance(error, dict) or error.get("code") not in set(Code):
         return None
-    code, message = Code(error["code"]), str(error.get("message", ""))
+    code, message = Code[error["code"]], str(error.get("message", ""))
     details = error.get("details") if isinstance(error.get("details"), dict) else None
     if status == 400:
         make = payment_error if error.get("type") == "payment" else ApiError

@@ -25,6 +25,7 @@ from tollkeeper.core.x402.fast_json import read_plain_request
 from tollkeeper.core.x402.version1 import (
     X402_VERSION,
     Requirements,
+    member_object,
     parse_payment,
     parse_payment_kind,
     parse_requirements,
@@ -43,20 +44,11 @@ _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 Headers = dict[bytes, bytes]
 
 
-def _member_object(body: dict[str, object], name: str) -> dict[str, object]:
-    value = body.get(name)
-    if value is None:
-        raise missing(name)
-    if not isinstance(value, dict):
-        raise invalid(name, f"{name} must be an object")
-    return value
-
-
 def parse_versions(body: dict[str, object]) -> tuple[int, int]:
     """Return the request's version and its payment's. Raises: MISSING_PARAMETER, INVALID_PARAMETER."""
     version = _integer(body, "x402Version", "")
-    payment = _member_object(body, "paymentPayload")
-    _member_object(body, "paymentRequirements")
+    payment = member_object(body, "paymentPayload")
+    member_object(body, "paymentRequirements")
     return version, _integer(payment, "x402Version", "paymentPayload.")
 
 
@@ -68,10 +60,10 @@ def parse_asked(body: dict[str, object]) -> RequestedPayment:
     version = _integer(body, "x402Version", "")
     if version == version2.VERSION:
         _, _, required = parse_kind_of_version_2(body)
-        paid = version2.parse_payment(_member_object(body, "paymentPayload"), "paymentPayload.")
+        paid = version2.parse_payment(member_object(body, "paymentPayload"), "paymentPayload.")
         return RequestedPayment(version, paid, replace(required, network=paid.network))
-    payment = parse_payment(_member_object(body, "paymentPayload"), "paymentPayload.")
-    return RequestedPayment(version, payment, parse_requirements(_member_object(body, "paymentRequirements")))
+    payment = parse_payment(member_object(body, "paymentPayload"), "paymentPayload.")
+    return RequestedPayment(version, payment, parse_requirements(member_object(body, "paymentRequirements")))
 
 
 def parse_kind(body: dict[str, object]) -> tuple[str, str, Requirements]:
@@ -80,15 +72,15 @@ def parse_kind(body: dict[str, object]) -> tuple[str, str, Requirements]:
     Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_AMOUNT.
     """
     _integer(body, "x402Version", "")
-    _, scheme, network = parse_payment_kind(_member_object(body, "paymentPayload"), "paymentPayload.")
-    return scheme, network, parse_requirements(_member_object(body, "paymentRequirements"))
+    _, scheme, network = parse_payment_kind(member_object(body, "paymentPayload"), "paymentPayload.")
+    return scheme, network, parse_requirements(member_object(body, "paymentRequirements"))
 
 
 def parse_kind_of_version_2(body: dict[str, object]) -> tuple[str, str, Requirements]:
     """Read the same of a request in version 2; networks as they were spelled. Raises: as `parse_kind`."""
-    payment = _member_object(body, "paymentPayload")
+    payment = member_object(body, "paymentPayload")
     scheme, network = version2.parse_payment_kind(payment, "paymentPayload.")
-    required = version2.parse_requirements(_member_object(body, "paymentRequirements"), payment.get("resource"))
+    required = version2.parse_requirements(member_object(body, "paymentRequirements"), payment.get("resource"))
     return scheme, network, required
 
 

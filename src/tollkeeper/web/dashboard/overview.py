@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.api import clock_ms
 from tollkeeper.core.paygates.statistics import DAY_MS, HOUR_MS, parse_span
 from tollkeeper.gateway.management.owner_lists import LATE_MS, MEDIA_TYPE
-from tollkeeper.gateway.management.statistics import parse_time
 from tollkeeper.web.dashboard.visit import PageAnswer
 from tollkeeper.web.explanations import CODES
 from tollkeeper.web.figures import calls_chart, columns_of, headline, revenue_by_gate_chart, span_of
@@ -37,7 +36,7 @@ class Overview:
         (days, query), (_, earlier) = span_of(visit.query), span_of(visit.query, before=1)
         stats = await self.reports.of_all(visit.bearer, query)
         before = await self.reports.of_all(visit.bearer, earlier)
-        span = parse_span(query, clock_ms(), parse_time)
+        span = parse_span(query, clock_ms())
         columns = columns_of(stats)
         starts = list(range(span.from_ms, span.to_ms, HOUR_MS if days == 1 else DAY_MS))
         revenue = await self.lists.revenue(visit.bearer, span)
