@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -22,7 +24,14 @@ SENTENCE_WORDS_MAX: Final = 30
 PAPER_LINES_MAX: Final = 250
 DOCS_WORDS_MAX: Final = 45_000
 # Names in docstrings that are another program's, or an example's.
-OF_OTHERS: Final = {"personal_sign", "my.plan", "rpc_url_base_sepolia", "is_global", "tcpi_bytes_acked"}
+OF_OTHERS: Final = {
+    "personal_sign",
+    "my.plan",
+    "rpc_url_base_sepolia",
+    "is_global",
+    "tcpi_bytes_acked",
+    "configuration.template",
+}
 
 
 def decisions() -> dict[str, str]:
@@ -133,6 +142,43 @@ def test_every_name_in_a_docstring_is_there() -> None:
     }
     assert len(named) > 100
     gone = {(path, name) for path, name in named if name not in OF_OTHERS and not set(name.split(".")) <= words}
+    assert gone == set()
+
+
+def prose(path: Path) -> str:
+    """The docstrings and the comments of a module."""
+    source = path.read_text()
+    said = [ast.get_docstring(node) or "" for node in documented(ast.parse(source))]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return "\n".join([*said, *(token.string for token in tokens if token.type == tokenize.COMMENT)])
+
+
+def names_by_module() -> dict[tuple[str, ...], set[str]]:
+    """What stands in each module, under each way to name it: `a.b.c`, `b.c` and `c`."""
+    there: dict[tuple[str, ...], set[str]] = {}
+    for path in (ROOT / "src/tollkeeper").rglob("*.py"):
+        parts = path.relative_to(ROOT / "src/tollkeeper").with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        names = {node.name for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)}
+        names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        names |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+        for start in range(len(parts)):
+            there.setdefault(parts[start:], set()).update(names)
+            there.setdefault(parts[start:-1], set()).add(parts[-1])
+    return there
+
+
+def test_what_docstrings_and_comments_name_in_a_module_stands_there() -> None:
+    there, gone, seen = names_by_module(), set(), 0
+    for path in (ROOT / "src").rglob("*.py"):
+        for name in set(re.findall(r"`([a-z_]\w*(?:\.\w+)+)`", prose(path))) - OF_OTHERS:
+            parts = tuple(name.split("."))
+            ends = [end for end in range(len(parts), 0, -1) if parts[:end] in there]
+            seen += bool(ends)
+            if ends and not set(parts[ends[0] :]) <= there[parts[: ends[0]]]:
+                gone.add((str(path.relative_to(ROOT / "src/tollkeeper")), name))
+    assert seen > 100
     assert gone == set()
 
 

@@ -1,20 +1,6 @@
 """Waiting for transactions to be seen: one task per network asks for all of them at once (contract 5.2).
 
 Soon after they were sent, then ever more rarely, and whenever a block is due.
-
-When a chain's next block is worth looking for, by when those before it were found. Times are seconds of one clock.
-
-Chains add their blocks in a steady beat, and who looks every half second learns of one a quarter of a second late in
-the mean. What is known of a block is that it came behind a look that did not show it and before one that did. From two
-such blocks the beat follows, from the latest the moment of the next: it is looked for in the middle of where it may
-come, at the end, and then ever more rarely. So what is known gets narrower with each block, until it is as wide as the
-chain is unsteady, and a beat that moves is followed.
-
-Sending again what a node took and nobody shows (contract 5.2; security F4, F9).
-
-A node may take a transaction and lose it, or pass it on to nobody. A signed transaction can be carried out once at
-most, so it may be sent as often as one likes, and to whom one likes. What is not shown two seconds after it was sent
-goes to every node, whether there is one or several: an authorization lasts a minute, and a buyer waits.
 """
 
 from __future__ import annotations
@@ -158,6 +144,13 @@ def _set(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
+# When a chain's next block is worth looking for, by when those before it were found. Times are seconds of one clock.
+# Chains add their blocks in a steady beat, and who looks every half second learns of one a quarter of a second late in
+# the mean. What is known of a block is that it came behind a look that did not show it and before one that did. From
+# two such blocks the beat follows, from the latest the moment of the next: it is looked for in the middle of where it
+# may come, at the end, and then ever more rarely. So what is known gets narrower with each block, until it is as wide
+# as the chain is unsteady, and a beat that moves is followed.
+
 # Faster ones are not foretold: to look as often as their blocks come is more than nodes like to be asked (Solana), and
 # a chain that adds a block for each transaction has no beat.
 _SHORTEST_SECONDS: Final = 0.8
@@ -222,6 +215,11 @@ class BlockBeat:
         else:
             self._period += (measured - self._period) * blocks / (blocks + _REMEMBERED_BLOCKS)
 
+
+# Sending again what a node took and nobody shows (contract 5.2; security F4, F9). A node may take a transaction and
+# lose it, or pass it on to nobody. A signed transaction can be carried out once at most, so it may be sent as often as
+# one likes, and to whom one likes. What is not shown two seconds after it was sent goes to every node, whether there is
+# one or several: an authorization lasts a minute, and a buyer waits.
 
 _PAUSES_SECONDS: Final = (2.0, 4.0, 8.0)
 _LOOK_SECONDS: Final = 0.75

@@ -2,10 +2,6 @@
 
 The bearer is, in this order: a fresh login by the given key; the management token that this machine keeps of a gate
 without an owner; the login that this machine keeps; none.
-
-A file on its way to a gateway: a form whose progress is shown on a terminal.
-
-A gate as a buyer and its owner see it, for `doctor`.
 """
 
 from __future__ import annotations
@@ -146,6 +142,8 @@ def _path_of(url: str, slug: str) -> Path:
     return open_folder(_FOLDER) / f"{hashlib.sha256(f'{url}/{slug}'.encode()).hexdigest()[:32]}.json"
 
 
+# A file on its way to a gateway: a form whose progress is shown on a terminal.
+
 _CHUNK_SIZE_BYTES: Final = 1024 * 1024
 
 
@@ -191,6 +189,9 @@ async def _content(path: Path, progress: Callable[[int], None]) -> AsyncIterator
             yield data
             sent_bytes += len(data)
             progress(sent_bytes)
+
+
+# A gate as a buyer and its owner see it, for `doctor`.
 
 
 async def offered_price(link: str) -> str:

@@ -5,10 +5,6 @@
   takes it over.
 - Once a payment is known to have bought credits, its file keeps their token; once nothing is left, the file goes.
 - A payment belongs to a gate (an URL without query) and to a wallet. It is good below the gate's path as well.
-
-The most that a wallet pays by `pay` within 24 hours on one network.
-
-A payment is counted before it is signed. It is taken back once it is known that it was not charged.
 """
 
 from __future__ import annotations
@@ -184,6 +180,9 @@ def _purchase_in(path: Path) -> KeptPurchase | None:
     except msgspec.ValidationError:  # of another version
         return None
 
+
+# The most that a wallet pays by `pay` within 24 hours on one network. A payment is counted before it is signed. It is
+# taken back once it is known that it was not charged.
 
 _SPENDING: Final = "spending"
 _PAYMENTS: Final = "payments.json"

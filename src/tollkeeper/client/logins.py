@@ -2,15 +2,6 @@
 
 An access token is good for 15 minutes, a refresh token for seven days and once. So a kept login is refreshed under a
 lock, and the new pair is written before it is used.
-
-A login by the wallet of a browser on this machine, without a key here (contract 11).
-
-1. This program makes a secret, listens on a port of the loopback address, and opens the dashboard's page with the
-   secret's hash, the port, and a short code that it shows as well.
-2. The user compares the codes there and lets the program in. The browser comes to the port with a one-time code.
-3. The program shows the one-time code and the secret to the gateway, and gets a login of its own.
-
-So a stranger's link logs nobody in, and a one-time code alone is worth nothing.
 """
 
 from __future__ import annotations
@@ -155,6 +146,13 @@ class KeptLogins:
     def _path(self, server: str) -> Path:
         return self._folder / f"{hashlib.sha256(server.encode()).hexdigest()[:32]}.json"
 
+
+# A login by the wallet of a browser on this machine, without a key here (contract 11).
+# 1. This program makes a secret, listens on a port of the loopback address, and opens the dashboard's page with the
+#    secret's hash, the port, and a short code that it shows as well.
+# 2. The user compares the codes there and lets the program in. The browser comes to the port with a one-time code.
+# 3. The program shows the one-time code and the secret to the gateway, and gets a login of its own.
+# So a stranger's link logs nobody in, and a one-time code alone is worth nothing.
 
 _HOST: Final = "127.0.0.1"
 _SECONDS: Final = 300

@@ -1,11 +1,6 @@
 """Signing of a 402's requirements by a buyer, on either family (specification 2.3; contract 4.1).
 
 Clocks, nonces and blockhashes are given. The caller decides whether the requirements are acceptable.
-
-Offers of a 402 to a buyer, and how a payment that takes an offer is sent, in both versions (contract 4.1, 10.1).
-
-Version 2's offers come first: they are in the header `PAYMENT-REQUIRED`, version 1's in the body. The signer decides
-whether an offer is acceptable.
 """
 
 from __future__ import annotations
@@ -146,6 +141,10 @@ async def latest_blockhash(session: aiohttp.ClientSession, rpc_url: str) -> str:
         raise RefusedError(f"{rpc_url} is no Solana node: it tells no blockhash") from None
     return str(blockhash)
 
+
+# Offers of a 402 to a buyer, and how a payment that takes an offer is sent, in both versions (contract 4.1, 10.1).
+# Version 2's offers come first: they are in the header `PAYMENT-REQUIRED`, version 1's in the body. The signer decides
+# whether an offer is acceptable.
 
 # How a seller of version 2 may have the payment made and carried out, of what is signed here.
 _FLOWS: Final = (None, "authorization", "upfront")

@@ -3,17 +3,6 @@
 The append-only ledger (`credit_entries`: calls, and what was granted and given back) is the truth; the counter
 `remaining` is a cache written in the same transaction. Storage applies a transition with `WHERE state = :from` and
 reads how many rows it changed.
-
-Rules of credits: which proof counts, whose next try it is, what is given back (contract 4.3, 4.5).
-
-A payer's proof: a payment that is shown to spend a held credit, and is never settled (contract 10.3).
-
-It is a good payment here and now in everything but its balance. Official clients sign one for every call.
-
-- It takes an offer of the gate, to the letter, and its payer signed it (`core.purchases.terms_for`,
-  `core.payment_offers`).
-- It ends soon: one that holds for long is worth more to whoever finds it than the credit.
-- No chain has used it, and nobody showed it before. Its identity is kept until no chain can use it any more.
 """
 
 from __future__ import annotations
@@ -186,6 +175,9 @@ def attempts_exhausted() -> Exception:
     )
 
 
+# Rules of credits: which proof counts, whose next try it is, what is given back (contract 4.3, 4.5).
+
+
 def header_hash(header: bytes) -> bytes:
     """Return the hash to keep of the header that bought: a later call must show the same bytes (contract 4.3)."""
     return hashlib.sha256(header).digest()
@@ -246,6 +238,12 @@ def is_given_back(error: ApiError, on_failure: OnFailure) -> bool:
     """
     return error.code is Code.UNAVAILABLE or (error.status == 502 and on_failure is OnFailure.RESTORE)
 
+
+# A payer's proof: a payment that is shown to spend a held credit, and is never settled (contract 10.3). It is a good
+# payment here and now in everything but its balance. Official clients sign one for every call.
+# - It takes an offer of the gate, to the letter, and its payer signed it (`terms_for`, `payment_offers`).
+# - It ends soon: one that holds for long is worth more to whoever finds it than the credit.
+# - No chain has used it, and nobody showed it before. Its identity is kept until no chain can use it any more.
 
 # Clients let a payment hold for as long as its offer says, by clocks that may be a minute ahead.
 LIFETIME_SECONDS: Final = CHALLENGE_TIMEOUT_SECONDS + 60

@@ -4,15 +4,6 @@ The hub has no rate limit, and gas bounds an hour, not a moment: a crowd of stra
 every sale behind it. So what is under way is bounded. Where the hub has trusted gateways, strangers begin nothing while
 half of it is taken, by whomever; the other half is left for these. The count is in the database
 (`storage.hub.claims`), so all processes that share it share one bound.
-
-Budget of what settling may cost on one network in an hour (contract 5.2; security A-24).
-
-The hub has no rate limit, so its gas is bounded here. Strangers who settle for themselves may use half of the hour's
-budget where the hub has trusted gateways; the other half is left for the sales of these, so that nobody can stop them
-from elsewhere. A transfer is a stranger's, whoever asks for it. Of either half nobody takes more than half of what is
-left to the others (`core.shares`): no gate's owner, and no stranger. Each transaction counts with its gas limit, in the
-commit that signs it, over the last sixty minutes: the counts are in the database, so that all processes that share it
-share one budget.
 """
 
 from __future__ import annotations
@@ -68,6 +59,15 @@ class Admission:
         if self._telling.is_due("settlements_turned_away"):
             _LOG.error("settlements_turned_away", network=self._network, under_way_max=self._settlements_max)
         return unavailable("too many settlements are under way: nothing was signed; send it again later")
+
+
+# Budget of what settling may cost on one network in an hour (contract 5.2; security A-24). The hub has no rate limit,
+# so its gas is bounded here. Strangers who settle for themselves may use half of the hour's budget where the hub has
+# trusted gateways; the other half is left for the sales of these, so that nobody can stop them from elsewhere. A
+# transfer is a stranger's, whoever asks for it. Of either half nobody takes more than half of what is left to the
+# others (`core.shares`): no gate's owner, and no stranger. Each transaction counts with its gas limit, in the commit
+# that signs it, over the last sixty minutes: the counts are in the database, so that all processes that share it share
+# one budget.
 
 
 class FeeBudget:

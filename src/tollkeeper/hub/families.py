@@ -2,8 +2,6 @@
 
 The rest of the hub asks here and knows no family. What differs between them is in `hub.evm` and `hub.solana`, under the
 same names.
-
-The networks that this hub settles on: which of them can be used now, and for whom (contract 5.2, 5.3).
 """
 
 from __future__ import annotations
@@ -174,6 +172,8 @@ class FamilyDispatch:
             found[Family.SOLANA] = SettlementRecovery(self._solana, watch, on_solana, self._parts, interval_seconds)
         return found
 
+
+# The networks that this hub settles on: which of them can be used now, and for whom (contract 5.2, 5.3).
 
 AnyAccount: TypeAlias = "EvmAccount | SolanaAccount"
 

@@ -1,8 +1,6 @@
 """The keys that settle on one network: who signs next, and who is passed over (contract 5.2; security A-25).
 
 The one with the fewest transactions on their way; one whose money does not last for one more is passed over.
-
-The gas money of one signer on one network: for how many settlements does it last (security A-26)?
 """
 
 from __future__ import annotations
@@ -23,6 +21,9 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.hub")
 # For so many settlements at the fees of the moment the signer's money should last, or the operator is told.
 LOW_SETTLEMENTS: Final = 100
+
+
+# The gas money of one signer on one network: for how many settlements does it last (security A-26)?
 
 
 @dataclass(slots=True)

@@ -2,8 +2,6 @@
 
 It does what an official client does and nothing cleverer, so that the demo shows the protocol; by overriding what is
 signed it also makes the wrong payments that a gate must refuse. Not a library for buyers: it trusts what it is asked.
-
-A buyer on the sandbox's Solana chain: signs what a 402 asks, and asks the chain what everybody may ask.
 """
 
 from __future__ import annotations
@@ -147,6 +145,8 @@ class Buyer:
             raise ValueError(msg)  # noqa: TRY004 - the answer is wrong, not a Python type
         return int(answer["result"], 16)
 
+
+# A buyer on the sandbox's Solana chain: signs what a 402 asks, and asks the chain what everybody may ask.
 
 _MEMO_SIZE_BYTES: Final = 16
 

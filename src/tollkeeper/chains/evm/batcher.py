@@ -2,8 +2,6 @@
 
 A contract is used only after the node has shown that its code is the one that this program was written for. Our own
 goes before Multicall3, because it bounds what each payer can burn.
-
-The compiled contracts that come with the package. `contracts/build.js` writes them; a test compiles them again.
 """
 
 from __future__ import annotations
@@ -22,6 +20,9 @@ from tollkeeper.core.evm.encoding import keccak256
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+
+
+# The compiled contracts that come with the package. `contracts/build.js` writes them; a test compiles them again.
 
 
 @dataclass(frozen=True, slots=True)

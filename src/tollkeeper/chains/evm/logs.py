@@ -3,13 +3,6 @@
 Nodes limit `eth_getLogs` to ranges of 10, 100, 1,000 or 10,000 blocks, and say so with any error. A range that is
 refused is asked for in smaller ones: as large as the node says, else by halves. What was learned is kept. A node that
 refuses one block shows nothing, which never means that there is nothing.
-
-Logs of a token's contract in whole blocks: one question in place of one for each transaction (contract 5.2).
-
-Where many transactions of ours lie in a few blocks, as after a restart, their receipts cost a node far more than the
-logs of those blocks: some nodes build a whole block's receipts to show one of them. Only a transaction with status 1
-keeps logs in its receipt, so a transaction seen here was carried out. A transaction not seen here proves nothing; its
-receipt is then asked for. Whether a block is canonical is not decided here: blocks are named by their hash.
 """
 
 from __future__ import annotations
@@ -81,6 +74,12 @@ def _smaller(refused: int, words: str) -> int:
     named = [int(re.sub("[,_]", "", text)) for text in _NUMBER.findall(words)] if is_told else []
     return max((one for one in named if 1 < one < refused), default=refused // 2)
 
+
+# Logs of a token's contract in whole blocks: one question in place of one for each transaction (contract 5.2). Where
+# many transactions of ours lie in a few blocks, as after a restart, their receipts cost a node far more than the logs
+# of those blocks: some nodes build a whole block's receipts to show one of them. Only a transaction with status 1 keeps
+# logs in its receipt, so a transaction seen here was carried out. A transaction not seen here proves nothing; its
+# receipt is then asked for. Whether a block is canonical is not decided here: blocks are named by their hash.
 
 # A pass over many transactions asks for the same blocks again and again; nobody else does.
 _REMEMBERED_SECONDS: Final = 20.0

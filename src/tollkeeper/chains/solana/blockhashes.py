@@ -4,8 +4,6 @@ A cluster lists its 150 newest blockhashes in an account, so their ages need no 
 list is read again where it lacks one that a node took later, and before a payment is refused by what is remembered. One
 that a node does not know is too old, or so new that only the buyer's node has it: nothing shows which, so all nodes are
 asked again for a moment. What is too short is decided in `core.solana`.
-
-Lifetime of a transaction: what holds a recent blockhash can be executed for 150 blocks.
 """
 
 from __future__ import annotations
@@ -29,6 +27,8 @@ if TYPE_CHECKING:
     from tollkeeper.chains.nodes import Node
     from tollkeeper.chains.replies import Answer
     from tollkeeper.chains.rpc import Call, Rpc
+
+# Lifetime of a transaction: what holds a recent blockhash can be executed for 150 blocks.
 
 BLOCKHASH_LIFETIME_BLOCKS: Final = 150
 # By so much a node that names the height may lag behind the one that simulated: providers spread calls over several.

@@ -4,11 +4,6 @@ Two forms. `Via.BATCHER` is our own contract (`contracts/SettlementBatcher.sol`)
 which gives each item a share of gas of its own. `Via.MULTICALL` is aggregate3 of Multicall3, which gives each item
 whatever gas is left. Both are read back strictly: bytes that this module would not have written are no batch. Which
 payments are put together, and when, is not decided here; nor what became of them (`receipt_logs`).
-
-Calls that Multicall3's aggregate3 makes one after the other: their bytes, and what it answers (contract 5.2).
-
-Written in Solidity's one canonical form and read back strictly: bytes that this module would not have written are no
-such call. What may be called is not decided here.
 """
 
 from __future__ import annotations
@@ -28,6 +23,10 @@ from tollkeeper.core.evm.encoding import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+# Calls that Multicall3's aggregate3 makes one after the other: their bytes, and what it answers (contract 5.2). Written
+# in Solidity's one canonical form and read back strictly: bytes that this module would not have written are no such
+# call. What may be called is not decided here.
 
 # It stands at the same address with the same code on nearly every network; other code there is not used.
 MULTICALL_ADDRESS: Final = "0xca11bde05977b3631167028862be2a173976ca11"

@@ -2,10 +2,6 @@
 
 A transaction is whose key signed its bytes, whatever a node says of its sender. One with an access list is not read:
 we never make one.
-
-Fees per gas that a transaction may pay, first or as a replacement, under the cap (contract 5.2; security F6).
-
-Amounts are whole wei. The node's suggestion and the choice of the signer are made elsewhere.
 """
 
 from __future__ import annotations
@@ -107,6 +103,9 @@ def _in_batch(transaction: Transaction) -> tuple[str, list[Authorization]]:
 def _number(data: bytes) -> int:
     return int.from_bytes(data, "big")
 
+
+# Fees per gas that a transaction may pay, first or as a replacement, under the cap (contract 5.2; security F6). Amounts
+# are whole wei. The node's suggestion and the choice of the signer are made elsewhere.
 
 _GWEI: Final = 10**9
 # What is paid on a network of ours where nobody wants to be faster.

@@ -1,11 +1,6 @@
 """The fields of a PayGate that an owner sets: how each is read from JSON or a form, and its default (contract 3.1).
 
 `SETTABLE` is the one table of them. What fields mean together, and what a gate is, is `model`.
-
-The fields of a PayGate as a form sends them, which knows only text (contract 3.1, specification 2.1 rule 5).
-
-A form's fields become the JSON values that `fields` reads; what a text cannot be is refused there or here by
-the field's name. The file itself is not among them.
 """
 
 from __future__ import annotations
@@ -225,7 +220,7 @@ def _expire_after(value: object) -> int | None:
 
 
 class FormText(Enum):
-    """Kinds of JSON values that a form's text stands for (`form`)."""
+    """Kinds of JSON values that a form's text stands for (`form_fields`)."""
 
     STRING = auto()
     NUMBER = auto()
@@ -312,6 +307,11 @@ def parse_fields(body: JsonObject, also_known: Iterable[str] = ()) -> JsonObject
         if name not in known:
             raise invalid(name, f"{name} is not a field that can be set")
     return {field.attribute: field.parse(body[name]) for name, field in SETTABLE.items() if name in body}
+
+
+# The fields of a PayGate as a form sends them, which knows only text (contract 3.1, specification 2.1 rule 5). A form's
+# fields become the JSON values that `parse_fields` reads; what a text cannot be is refused by the field's name. The
+# file itself is not among them.
 
 
 def form_fields(pairs: Iterable[tuple[str, str]]) -> JsonObject:

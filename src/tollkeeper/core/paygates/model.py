@@ -2,12 +2,6 @@
 
 Single fields are read by `fields`. What needs a name server or a database (is the target's address public, is
 the slug taken) is decided by the gateway.
-
-The names of a query's parameters, as the most lenient of readers understands them (contract 3.4).
-
-What an owner fixed in a target's own query is not for callers to override, and targets differ: some take the last of
-two parameters with one name, split at ";", decode twice, read `plan[]`, `[plan]`, `my.plan` or ` plan` as another name.
-Pure.
 """
 
 from __future__ import annotations
@@ -339,6 +333,10 @@ class Trust:
     failed: int = 0
     failed_micro: int = 0
 
+
+# The names of a query's parameters, as the most lenient of readers understands them (contract 3.4). What an owner fixed
+# in a target's own query is not for callers to override, and targets differ: some take the last of two parameters with
+# one name, split at ";", decode twice, read `plan[]`, `[plan]`, `my.plan` or ` plan` as another name. Pure.
 
 _SEPARATORS: Final = re.compile(rb"[&;]")
 _DECODED_MAX: Final = 8  # times; nobody honest needs more than two

@@ -2,11 +2,6 @@
 
 Every payment on the chain that our signers sent, or that reached an address of our sales, must be in the books as it is
 on the chain; everything that the books call paid must be on the chain. What this module does not do: read either.
-
-Differences that a check of the books reports: two things that must agree and do not (security 5).
-
-The rules are named after the invariants I1 to I14 of docs/security.md where they are among them. Finding a difference
-is not done here.
 """
 
 from __future__ import annotations
@@ -19,6 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from tollkeeper.core.x402.version1 import PaymentKey
+
+
+# Differences that a check of the books reports: two things that must agree and do not (security 5). The rules are named
+# after the invariants I1 to I14 of docs/security.md where they are among them.
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -2,11 +2,6 @@
 
 One table holds every lawful transition; storage applies one with `WHERE state = :from`. FAILED is entered only by
 proof; an outcome that nobody knows stays where it is.
-
-Proofs about a settlement whose transfer the chain does not show (security 5, A-08, A-09; contract 4.3, 5.2).
-
-A settlement is FAILED only by proof. The facts given here were read at the depth that the settlement's amount needs; a
-fact that could not be read is no evidence. This module neither reads the chain nor writes down the conclusion.
 """
 
 from __future__ import annotations
@@ -78,6 +73,10 @@ class SettlementKind(StrEnum):
     TRANSFER = "transfer"
     PURCHASE = "purchase"
 
+
+# Proofs about a settlement whose transfer the chain does not show (security 5, A-08, A-09; contract 4.3, 5.2). A
+# settlement is FAILED only by proof. The facts given here were read at the depth that the settlement's amount needs; a
+# fact that could not be read is no evidence. This module neither reads the chain nor writes down the conclusion.
 
 # An authorization has expired for good once a block this much younger than its end exists: no reorganisation that deep.
 EXPIRY_MARGIN_SECONDS: Final = 60

@@ -2,13 +2,6 @@
 
 Reading is exact: an instruction with a byte or an account more than its form has is another instruction. Whether a
 payment may hold it is decided in `core.solana`.
-
-Is an address to be paid on a wallet's, and who gets what is paid there? (contract 3.1, security A-32).
-
-A payment goes to the token account that belongs to the address, so a token account named in a wallet's place is never
-paid: what would be paid is a token account of its own, which it has not. Whoever takes such an address for a wallet
-tells its owner to open one. And an account's address stays when its owner signs it away, with all that is paid there
-from then on. How a node is asked is in `chains.solana`, what an owner is told in the gateway.
 """
 
 from __future__ import annotations
@@ -193,6 +186,12 @@ def read_recent_blockhashes(data: bytes) -> list[bytes] | None:
         return None
     return [data[at : at + 32] for at in range(8, 8 + count * _BLOCKHASH_ENTRY_BYTES, _BLOCKHASH_ENTRY_BYTES)]
 
+
+# Is an address to be paid on a wallet's, and who gets what is paid there? (contract 3.1, security A-32). A payment goes
+# to the token account that belongs to the address, so a token account named in a wallet's place is never paid: what
+# would be paid is a token account of its own, which it has not. Whoever takes such an address for a wallet tells its
+# owner to open one. And an account's address stays when its owner signs it away, with all that is paid there from then
+# on. How a node is asked is in `chains.solana`, what an owner is told in the gateway.
 
 # Whose keys sign for it stands in the account itself; of Token-2022 no other account has this size.
 MULTISIG_SIZE_BYTES: Final = 355

@@ -59,7 +59,7 @@ class OwnPlace:
 class Resolver:
     """Resolves hosts under one policy, remembering an answer for a few seconds.
 
-    `allow_private` as in `core.paygates.target_addresses.is_target_address`; without it nothing is resolved that is the
+    `allow_private` as in `core.http.target_addresses.is_target_address`; without it nothing is resolved that is the
     gateway's `own` place, or at an address of this machine: what listens there trusts its neighbours. `lookup` and
     `clock` (seconds, monotonic) are for tests. Lookups of one host at one time for one tenant are one lookup, but that
     a call waits for none of `check_target`.

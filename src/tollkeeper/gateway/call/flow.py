@@ -6,7 +6,7 @@
     4. spend a held credit, by its payment, its token, or as its payer (`credit`); else wait, or refuse (402 used up,
        403 not by this proof, 503 unknown), or, where nothing is held,
     5. buy: a failed payment's next try (403) -> a wallet's payer (401, 403) -> enabled (404), network (402, 503) ->
-       `purchase.attempt`: recipient, price, time -> verify -> claim -> settle -> grant and spend
+       `purchase.service`: recipient, price, time -> verify -> claim -> settle -> grant and spend
     6. forward (`forwarding`), and pass the answer on (`responder`)
 
 `serve` is the whole way, `_end` each other end of it: what is answered. What becomes of the credit is `credit.FATES`.

@@ -3,8 +3,6 @@
 Such a facilitator knows neither keys nor status. Without `confirm` its success counts once the chain shows it, unless
 the gate trusts it; a refusal counts where its reason comes before anything is sent. Whatever else it says is looked
 for on the chain. Nothing is written down here.
-
-The questions that a gateway asks of a chain, by its family (contract 4.3, 4.4).
 """
 
 from __future__ import annotations
@@ -35,6 +33,8 @@ if TYPE_CHECKING:
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.evidence.port import ExpectedTransfer, PaymentEvidence
     from tollkeeper.gateway.facilitator.client import Supported
+
+# The questions that a gateway asks of a chain, by its family (contract 4.3, 4.4).
 
 AnyChain: TypeAlias = EvmChain | SolanaChain
 

@@ -1,10 +1,4 @@
-"""Lists over all gates of an owner: requests, payments, what is new, what needs attention (contract 11).
-
-Routes of an owner's lists, and the feed of an owner's gates as server-sent events (contract 11).
-
-The feed has sales, calls and failures. It is read from the database, so that it is the same whichever node is asked,
-and goes on behind the id of the last event that its reader has.
-"""
+"""Lists over all gates of an owner: requests, payments, what is new, what needs attention (contract 11)."""
 
 from __future__ import annotations
 
@@ -236,6 +230,10 @@ def _payment(row: Row) -> JsonObject:
         "updatedAt": iso(row["updated_ms"]),
     }
 
+
+# Routes of an owner's lists, and the feed of an owner's gates as server-sent events (contract 11). The feed has sales,
+# calls and failures. It is read from the database, so that it is the same whichever node is asked, and goes on behind
+# the id of the last event that its reader has.
 
 MEDIA_TYPE: Final = "text/event-stream"
 # A stream ends by itself and is asked for again, so that no stop of the program waits for a browser.

@@ -1,11 +1,6 @@
 """Rules that judge an attempt to buy, and decisions that an answer of the facilitator brings (contract 4.3, 4.4).
 
 Each decision is a conditional statement of `storage.ledger.purchases`; who waits for it is told (`PendingPurchases`).
-
-Requests that wait for a purchase which somebody else decides: another request, recovery, another process.
-
-Who waits holds nothing; each looks the purchase up when it is told that something was decided, and once a second
-besides. What it is told when that takes too long is here, too (contract 4.3, 4.5). Decides nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +31,10 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.open_gate import OpenGate
     from tollkeeper.gateway.purchase.monitor import PurchaseParts
     from tollkeeper.storage.ledger.purchase_rows import Purchase, SpendRequest, SpendResult
+
+# Requests that wait for a purchase which somebody else decides: another request, recovery, another process. Who waits
+# holds nothing; each looks the purchase up when it is told that something was decided, and once a second besides. What
+# it is told when that takes too long is here, too (contract 4.3, 4.5).
 
 _LOOK_SECONDS: Final = 1.0  # for another process may decide it
 
@@ -118,7 +117,6 @@ class PendingPurchases:
 
 
 _LOG = structlog.get_logger("tollkeeper.gateway.purchase.decisions")
-# What one payer may owe on trust (`assumeValid: true`) unless the settings say otherwise.
 
 
 class PurchaseDecisions:

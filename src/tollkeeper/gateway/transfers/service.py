@@ -9,18 +9,6 @@ The same payment sent again is told its outcome and starts nothing. Our hub keep
 which is made of the whole request with the payment's signature: nobody but the payer knows it before the transaction
 goes out, and every process makes the same one. Of a refusal only the payment's own stays: the hub's /verify is asked
 first, and what that refuses is not kept, so that a payment may be good later.
-
-A direct transfer at a facilitator that has none of its own: a settlement of the transfer's requirements.
-
-Such a facilitator knows no keys: asked again, it refuses what it made before. So where the gateway has a node, the
-chain is asked first what became of the transfer (contract 4.3, 4.4, 8). A refusal proves nothing of an earlier request,
-and says so. On Solana the chain shows a transaction only to who was told its name: there the same payment sent again is
-refused as used.
-
-The transfer that a request's body describes, its 402, and the payment shown for it (specification 4.1; contract 8).
-
-On Solana a transaction is what an authorization is on EVM networks. It pays a token account, so the body's `recipient`
-or a node names the wallet that is paid.
 """
 
 from __future__ import annotations
@@ -79,6 +67,11 @@ if TYPE_CHECKING:
 
 API_VERSION: Final = "v1"
 _OWN_KEY: Final = "Idempotency-Key"
+
+
+# The transfer that a request's body describes, its 402, and the payment shown for it (specification 4.1; contract 8).
+# On Solana a transaction is what an authorization is on EVM networks. It pays a token account, so the body's
+# `recipient` or a node names the wallet that is paid.
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +354,12 @@ def _refusal_of(status: int, body: JsonObject) -> ApiError | None:
         log_refused_signature(body)
     return None
 
+
+# A direct transfer at a facilitator that has none of its own: a settlement of the transfer's requirements. Such a
+# facilitator knows no keys: asked again, it refuses what it made before. So where the gateway has a node, the chain is
+# asked first what became of the transfer (contract 4.3, 4.4, 8). A refusal proves nothing of an earlier request, and
+# says so. On Solana the chain shows a transaction only to who was told its name: there the same payment sent again is
+# refused as used.
 
 _ADVICE: Final = "if you sent this payment before, look at your wallet's transactions first: it may have been made then"
 _LOG = structlog.get_logger("tollkeeper.gateway")

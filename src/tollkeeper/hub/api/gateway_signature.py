@@ -5,11 +5,6 @@ Anybody may settle, so an unsigned request and one of a gateway that is not trus
 A trusted gateway's signature that does not fit refuses the request, and so does one that has expired, whoever made it:
 its sender has given the call up. It covers the hub that was asked: a hub that is not ours cannot hand on to us what a
 gateway asked of it.
-
-Tenants that ask the hub for something: each takes its share of the hub's gas and of its nodes' answers.
-
-A tenant is a gate's owner, as the trusted gateway that signed the request says; a trusted gateway that does not say; or
-the address of anybody else. Their shares are `core.shares`'. What a request may do is not decided here.
 """
 
 from __future__ import annotations
@@ -199,6 +194,10 @@ def local_path(scope: HTTPScope) -> str:
 def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:
     return headers.get(name, b"").decode("latin-1")
 
+
+# Tenants that ask the hub for something: each takes its share of the hub's gas and of its nodes' answers. A tenant is a
+# gate's owner, as the trusted gateway that signed the request says; a trusted gateway that does not say; or the address
+# of anybody else. Their shares are `core.shares`'. What a request may do is not decided here.
 
 _TENANT_LENGTH_MAX: Final = 128
 

@@ -2,13 +2,6 @@
 
 What is missing or unreadable is a 400; an unsupported version, scheme, network or asset is not, because callers expect
 it as a reason. So is a payload of a scheme or network that we do not know: it is not even read.
-
-Does anybody wait for a settlement (contract 5.2; security 5: abandoned, never sent)?
-
-A server that settles serves only what it is told of. So for who has left nothing is begun, nor for who could be told of
-no outcome any more: the buyer would pay, and get nothing. What is signed goes its way, whoever leaves; its success
-is then nobody's yet, and goes to who asks again. Who named its request (`Idempotency-Key`) may leave: it asks again and
-is told the same. A trusted gateway's signature says itself until when its request may be begun.
 """
 
 from __future__ import annotations
@@ -164,6 +157,13 @@ def _wait_seconds(headers: Headers, version: int, *, confirm: bool) -> int:
 
 def _longest_wait_seconds(version: int) -> int:
     return SETTLE_HOLD_SECONDS if version == version2.VERSION else SETTLE_WAIT_SECONDS
+
+
+# Does anybody wait for a settlement (contract 5.2; security 5: abandoned, never sent)? A server that settles serves
+# only what it is told of. So for who has left nothing is begun, nor for who could be told of no outcome any more: the
+# buyer would pay, and get nothing. What is signed goes its way, whoever leaves; its success is then nobody's yet, and
+# goes to who asks again. Who named its request (`Idempotency-Key`) may leave: it asks again and is told the same. A
+# trusted gateway's signature says itself until when its request may be begun.
 
 
 def caller_of(scope: HTTPScope, options: SettleOptions, signature: GatewaySignature, arrived_ms: int) -> CallerPresence:

@@ -43,7 +43,7 @@ class Standings:
         self._askers = askers
 
     async def standing(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
-        """POST: unused on the chain, and not on record here? With the chain's moment (`core.x402.payer_proof`)."""
+        """POST: unused on the chain, and not on record here? With the chain's moment (`AuthorizationStanding`)."""
         data = await read_body(receive_chunks(receive), scope["headers"])
         body = read_object(data)
         name = normalise(_text(body, "network")).name

@@ -6,12 +6,6 @@ opened and again and again after that: a contract is used while its code is the 
 alone, and whether they have code is asked right before signing: to judge their signature the token calls them, and the
 gas that they burn is taken from everybody in the transaction where the contract does not bound it. `BatchWindow`
 decides when settlements go together.
-
-Window in which settlements gather: some go alone, others wait for a batch (contract 5.2).
-
-While few settlements are under way nobody waits: each goes alone and at once. From a queue depth on, those that come
-within a moment of each other go together, as many as a batch holds; the first of them waits at most that moment. The
-caller decides how they are sent, and which must go alone.
 """
 
 from __future__ import annotations
@@ -166,6 +160,11 @@ class BatchPlanner:
 def _signed(payload: EvmPayload) -> SignedTransfer:
     return SignedTransfer(payload.authorization, payload.signature)
 
+
+# Window in which settlements gather: some go alone, others wait for a batch (contract 5.2). While few settlements are
+# under way nobody waits: each goes alone and at once. From a queue depth on, those that come within a moment of each
+# other go together, as many as a batch holds; the first of them waits at most that moment. The caller decides how they
+# are sent, and which must go alone.
 
 T = TypeVar("T")
 R = TypeVar("R")

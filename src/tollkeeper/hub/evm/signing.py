@@ -3,16 +3,6 @@
 Claim, budget, nonce, signature and raw transaction are one commit. Orders that come while many are under way share a
 transaction, where the network has a contract that carries several: one commit claims them all, and what was won is one
 call.
-
-A transfer that failed in a batch, or waits for a key that is gone, gets one more transaction (contract 5.2).
-
-What made it fail may have been another's doing: a payer whose account burned the gas of all, or a batch that reverted
-as a whole. So the proof that none of its transactions can carry it out any more is followed by a simulation: where the
-chain would take the transfer now, it gets a transaction of its own, within the same attempt.
-
-Nobody replaces what a key signed that is configured no more. Where that is too cheap for the chain, one of ours carries
-the same authorization, which moves money once: whichever is mined second reverts, and costs its gas. So there is one
-such transaction at most, and none while the former one may be mined in the next block.
 """
 
 from __future__ import annotations
@@ -276,6 +266,14 @@ class EvmSigning:
         )
         return SettlementRequest(new, known, order.options.idempotency, is_trusted=order.asker.is_trusted, gas=gas)
 
+
+# A transfer that failed in a batch, or waits for a key that is gone, gets one more transaction (contract 5.2). What
+# made it fail may have been another's doing: a payer whose account burned the gas of all, or a batch that reverted as a
+# whole. So the proof that none of its transactions can carry it out any more is followed by a simulation: where the
+# chain would take the transfer now, it gets a transaction of its own, within the same attempt. Nobody replaces what a
+# key signed that is configured no more. Where that is too cheap for the chain, one of ours carries the same
+# authorization, which moves money once: whichever is mined second reverts, and costs its gas. So there is one such
+# transaction at most, and none while the former one may be mined in the next block.
 
 _LOG = structlog.get_logger("tollkeeper.hub")
 

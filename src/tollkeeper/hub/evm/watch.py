@@ -1,11 +1,4 @@
-"""Watch of recovery on an EVM network: the blocks that outcomes rest on, and the signers' nonces.
-
-Watches the blocks that outcomes rest on, after they were told (security F8, 5; contract 5.2).
-
-An outcome is told at the configured depth; a reorganisation may still take its block away. Then the row is pending
-again until its transfer is seen anew, or until something else is proven. A block that is canonical confirms all
-below it, so that mostly one is asked for; from time to time all are.
-"""
+"""Watch of recovery on an EVM network: the blocks that outcomes rest on, and the signers' nonces."""
 
 from __future__ import annotations
 
@@ -73,6 +66,11 @@ class EvmWatch:
         is_over = end_seconds + OVERDUE_SECONDS <= self._parts.clock_ms() // 1000
         return is_over or end_seconds + EXPIRY_MARGIN_SECONDS <= view.chain_seconds
 
+
+# Watches the blocks that outcomes rest on, after they were told (security F8, 5; contract 5.2). An outcome is told at
+# the configured depth; a reorganisation may still take its block away. Then the row is pending again until its transfer
+# is seen anew, or until something else is proven. A block that is canonical confirms all below it, so that mostly one
+# is asked for; from time to time all are.
 
 _PAGE: Final = 500
 _BLOCKS_ASKED: Final = 50

@@ -4,8 +4,6 @@ A simulation that passes shows that the payer holds enough for this payment, and
 asked for the balance itself already. The number is needed only for the payer's other payments under way. If none is
 known, the balance is not asked for. The claim's commit knows them all, and says so if that was wrong: then the balance
 is asked for, and for a while with each simulation of this payer's.
-
-A payer's balance of now, where what is under way seems to take all of it (contract 5.2; security A-24).
 """
 
 from __future__ import annotations
@@ -70,6 +68,8 @@ class ConcurrentPayers:
 def _payer_of(key: PaymentKey) -> _Payer:
     return key.network, key.asset, key.payer
 
+
+# A payer's balance of now, where what is under way seems to take all of it (contract 5.2; security A-24).
 
 # So many of a payer's payments under way are looked up at once, where its money seems not to last for one more.
 _LOOKED_UP_AT_ONCE: Final = 99

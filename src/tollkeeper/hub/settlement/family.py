@@ -3,8 +3,6 @@
 `flow` and `recovery` ask for them and know no chain. `hub.evm.family` and `hub.solana.family` implement them, with the
 same names in the same order. What a verb raises beside RpcUnavailable and StorageError is said at it.
 `SettlementParts` is what everything in a hub process that settles has in common.
-
-Transitions of a settlement that are proven, and how a sighting becomes one (contract 5.2; security 5).
 """
 
 from __future__ import annotations
@@ -40,6 +38,9 @@ if TYPE_CHECKING:
 
 
 _LOG: Final = structlog.get_logger("tollkeeper.hub")
+
+
+# Transitions of a settlement that are proven, and how a sighting becomes one (contract 5.2; security 5).
 
 
 class Contradiction(Exception):  # noqa: N818 - what the chain shows, not a fault of ours

@@ -1,12 +1,4 @@
-"""Watch of recovery on a Solana network: what was told until it is final. There are no nonces to keep moving.
-
-Watches what was confirmed on Solana until it is finalized (security F8, 5; contract 5.2).
-
-An outcome is told once a supermajority has confirmed its slot. Until that slot is finalized its fork may still be left,
-and the transaction with it: then the row is pending again, is sent again while it can be carried out, and fails only by
-proof. Each row is asked about when its slot should be final, as a rule once. Where outcomes are told only when they are
-final there is nothing to watch. What became of a row is concluded once enough nodes show the same of it.
-"""
+"""Watch of recovery on a Solana network: what was told until it is final. There are no nonces to keep moving."""
 
 from __future__ import annotations
 
@@ -58,6 +50,12 @@ class SolanaWatch:
         """Say yes: what is not seen is found out about, or sent again."""
         return True
 
+
+# Watches what was confirmed on Solana until it is finalized (security F8, 5; contract 5.2). An outcome is told once a
+# supermajority has confirmed its slot. Until that slot is finalized its fork may still be left, and the transaction
+# with it: then the row is pending again, is sent again while it can be carried out, and fails only by proof. Each row
+# is asked about when its slot should be final, as a rule once. Where outcomes are told only when they are final there
+# is nothing to watch. What became of a row is concluded once enough nodes show the same of it.
 
 _PAGE: Final = 500
 # A process that comes back looks at what was told in the last hour of its life: a cluster finalizes within seconds.

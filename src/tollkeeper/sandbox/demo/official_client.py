@@ -1,8 +1,6 @@
 """Unmodified official clients of both generations as the demo's buyers, from PyPI and from npm.
 
 They live beside a source checkout only: `tests/interop/setup` builds an environment for each, drivers there speak JSON.
-
-The demo's last steps with official clients: today's buy in version 2, and call again on what they bought.
 """
 
 from __future__ import annotations
@@ -94,6 +92,9 @@ async def _drive(command: tuple[str, ...], directory: Path, order: JsonObject) -
     if not isinstance(answer, dict):
         raise ValueError("the official client's driver failed")  # noqa: TRY004 - the answer is wrong, not a Python type
     return answer
+
+
+# The demo's last steps with official clients: today's buy in version 2, and call again on what they bought.
 
 
 async def buy_today(story: Story, step: str, client: Callable[[str], Awaitable[list[JsonObject]]]) -> None:

@@ -3,11 +3,6 @@
 Every transaction is mined at once in a block of its own (`automine`), or when `mine` is called. The base fee stands
 still until it is set. Only the newest state can be read. Nothing here is asynchronous, and one thread at a time may
 call it.
-
-The sandbox chain's transaction pool: what was sent and is not mined yet, with a real node's rules for nonces.
-
-A transaction whose nonce lies ahead waits until the gap closes. One with the nonce of a waiting transaction replaces it
-for a tenth more in both fees.
 """
 
 from __future__ import annotations
@@ -34,6 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from tollkeeper.sandbox.evm.engine import Engine, ExecutionOutcome, GenesisAccount
+
+# The sandbox chain's transaction pool: what was sent and is not mined yet, with a real node's rules for nonces. A
+# transaction whose nonce lies ahead waits until the gap closes. One with the nonce of a waiting transaction replaces it
+# for a tenth more in both fees.
 
 _REPLACEMENT_PERCENT: Final = 110
 

@@ -1,10 +1,6 @@
 """The embedded chain as a node: chain and JSON-RPC listener.
 
 `tollkeeper sandbox` runs it inside its own event loop.
-
-The sandbox chain's first state: the test token at base-sepolia's canonical USDC address, and funded test wallets.
-
-The engines that there are, and the choice between them.
 """
 
 from __future__ import annotations
@@ -31,6 +27,9 @@ if TYPE_CHECKING:
     from tollkeeper.sandbox.wallets import TestWallets
 
 
+# The engines that there are, and the choice between them.
+
+
 def open_engine(chain_id: int, name: EngineName | None = None) -> Engine:
     """An empty world on the engine of that name; by default the fastest that this platform has.
 
@@ -49,6 +48,8 @@ def open_engine(chain_id: int, name: EngineName | None = None) -> Engine:
     sys.setrecursionlimit(recursion_limit)
     return PyEvmEngine(chain_id)
 
+
+# The sandbox chain's first state: the test token at base-sepolia's canonical USDC address, and funded test wallets.
 
 USDC_ADDRESS: Final = NETWORKS["base-sepolia"].usdc.address
 TOKEN_NAME: Final = "USD Coin"  # noqa: S105 - no password; the specification's, so that a client written from it alone pays here

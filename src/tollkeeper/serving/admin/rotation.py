@@ -1,9 +1,12 @@
 """`tollkeeper keys`: another encryption key takes the place of the one in use, by a restart (contract 3.1).
 
-1. `rotate` writes a new key into the key file, first of all. 2. The restarted server seals by it, opens what the former
-one sealed, and moves that in the background (`encryption_keys`). 3. `retire` takes the former key out of the file: not
-before a server has said in the database that everything is moved, and nothing there is sealed under that key. Whatever
-stops in between, each value is under a key of the file. What this module does not do: rotate keys that sign.
+1. `rotate` writes a new key into the key file, first of all.
+2. The restarted server seals by it, opens what the former one sealed, and moves that in the background
+   (`gateway.encryption_keys`).
+3. `retire` takes the former key out of the file: not before a server has said in the database that everything is moved,
+   and nothing there is sealed under that key.
+
+Whatever stops in between, each value is under a key of the file. What this module does not do: rotate keys that sign.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ block that the books name (a gateway's name none: from a day ago), or from where
 mends nothing. A gateway apart compares its sales, and only by the command: its hub does the rest. A hub apart keeps no
 purchases: whether a stranger's payment to a seller is one, or was honoured by hand, the gateway's own command says; the
 hub tells of it once, when it reads the block.
-
-Chains as the comparison of the books reads them, of either family: newest block, payments in blocks, sightings.
 """
 
 from __future__ import annotations
@@ -40,6 +38,9 @@ if TYPE_CHECKING:
     from tollkeeper.core.settlement.reconciliation import ChainPayment, Entry
     from tollkeeper.settings.model import Settings
     from tollkeeper.storage.engine.database import Database
+
+
+# Chains as the comparison of the books reads them, of either family: newest block, payments in blocks, sightings.
 
 
 class EvmComparison:

@@ -2,11 +2,6 @@
 
 A start goes on where a node is another chain's, silent or limited, and where no account can pay, because all of that
 may change while it runs; an operator who is about to start wants to know before. Nothing is sent to a chain.
-
-Can `default_payment_address` be paid? What saving a gate would say of it, for `config check` (contract 3.1).
-
-What no gate could be saved with is an error; what its owner would be warned of is a warning. Nodes are asked where one
-is set and what a wallet holds lies in accounts of their own; one that does not answer is said so, and nothing else.
 """
 
 from __future__ import annotations
@@ -112,6 +107,10 @@ def _judge_money(report: Findings, balance: SignerBalance) -> None:
     else:
         report.values.append((name, lasts))
 
+
+# Can `default_payment_address` be paid? What saving a gate would say of it, for `config check` (contract 3.1). What no
+# gate could be saved with is an error; what its owner would be warned of is a warning. Nodes are asked where one is set
+# and what a wallet holds lies in accounts of their own; one that does not answer is said so, and nothing else.
 
 _NAME: Final = "default_payment_address"
 _NOBODYS: Final = "it is nobody's who could be paid: a token, a program, or an account of this hub's"

@@ -4,11 +4,6 @@ Requests come on two ways, as ASGI or as calls of PayGates (`edge.server.call`);
 
 A line names method, path, status, duration and request id; never a query, a header or an address. What this module does
 not do: answer anything itself, but for what a stop cuts.
-
-Counts of a process's answers: requests by kind and status, and how long they took (contract 2, metrics).
-
-Counted on the way of every answer, so nothing here does more than add one to two numbers. A status is one of 600 and a
-latency one of 64 powers of two: the labels are bounded, and no gate has one.
 """
 
 from __future__ import annotations
@@ -32,6 +27,10 @@ if TYPE_CHECKING:
 
     from tollkeeper.serving.http.asgi import Application, Message, Receive, Send
     from tollkeeper.serving.http.traces import Spans
+
+# Counts of a process's answers: requests by kind and status, and how long they took (contract 2, metrics). Counted on
+# the way of every answer, so nothing here does more than add one to two numbers. A status is one of 600 and a latency
+# one of 64 powers of two: the labels are bounded, and no gate has one.
 
 BUCKETS: Final = 31  # by the number of bits of the microseconds; the last one holds what took nine minutes and more
 _BITS: Final = 64  # no duration has more

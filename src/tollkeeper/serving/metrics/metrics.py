@@ -3,10 +3,6 @@
 Every label is bounded: kinds, statuses, networks, states, nodes by their place in the configuration, processes by
 name; never a gate, a wallet or an address of a caller. What the database knows (purchases, what is unfinished) is read
 when somebody asks, by the one process that answers for it.
-
-The admin address: `/metrics`, and `/ops` for a person, apart from what the world reaches (contract 2).
-
-An address that is taken is no reason not to sell: it is logged, and the process goes on without metrics.
 """
 
 from __future__ import annotations
@@ -158,6 +154,9 @@ def _of_nodes(hub: Hub) -> Metric:
 def _is_up(node: Node, now: float) -> bool:
     return not node.barred and not node.is_behind and now >= node.rests_until
 
+
+# The admin address: `/metrics`, and `/ops` for a person, apart from what the world reaches (contract 2). An address
+# that is taken is no reason not to sell: it is logged, and the process goes on without metrics.
 
 _LOG = structlog.get_logger("tollkeeper.serving")
 _DRAIN_SECONDS: Final = 1

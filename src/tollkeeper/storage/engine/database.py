@@ -3,23 +3,6 @@
 A unit is a value that begins a generator, as often as an engine has to: it yields statements, is sent their rows and
 returns a result. It never awaits and knows no driver, so an engine drives it in its writing thread, and a test drives
 it with a list. This module speaks to no database.
-
-Locks that a unit takes before it decides by what it reads, where units run side by side.
-
-There is one order, in which every unit takes what it needs: gates, then what is counted together (the settlements of a
-network, what is trusted at a gate and of a payer, a wallet's first login), then purchases with their credits by number.
-An engine with one writer needs none of them and plays nothing in their place: then no rows come back. Else one does,
-and what was read before has to be read again.
-
-Loads named SQL: files of blocks headed `-- name: verb`, one statement each, with `:name` parameters.
-
-The same files serve every engine, so what an engine must rewrite (PostgreSQL counts its parameters) is found here once,
-with string literals, quoted names, comments and `::` casts left alone. It does not check that the SQL is right; the
-tests of the stores prepare every statement.
-
-Public numeric ids: one row per sequence, dense as far as units commit (contract 1: ids are per table).
-
-A number that a unit took is given back when the unit is rolled back, so a refused request leaves no gap.
 """
 
 from __future__ import annotations
@@ -201,6 +184,13 @@ class Snapshot(Protocol):
         """The rows of one query. Raises: StorageError."""
 
 
+# Locks that a unit takes before it decides by what it reads, where units run side by side. There is one order, in which
+# every unit takes what it needs: gates, then what is counted together (the settlements of a network, what is trusted at
+# a gate and of a payer, a wallet's first login), then purchases with their credits by number. An engine with one writer
+# needs none of them and plays nothing in their place: then no rows come back. Else one does, and what was read before
+# has to be read again.
+
+
 @unit_of_work
 def _nothing() -> Steps[list[Row]]:
     yield from ()
@@ -263,6 +253,11 @@ def purchases_to_spend(numbers: Iterable[int], ids: Iterable[str], payments: Seq
     }
     return Statement(sql, {"numbers": [*numbers], "ids": [*ids], **named}, nothing)
 
+
+# Loads named SQL: files of blocks headed `-- name: verb`, one statement each, with `:name` parameters. The same files
+# serve every engine, so what an engine must rewrite (PostgreSQL counts its parameters) is found here once, with string
+# literals, quoted names, comments and `::` casts left alone. It does not check that the SQL is right; the tests of the
+# stores prepare every statement.
 
 _HEAD: Final = re.compile(r"--\s*name\s*:(.*)")
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
@@ -393,6 +388,10 @@ def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
         return f"${names.setdefault(token[0][1:], len(names) + 1)}"
 
     return _TOKEN.sub(replaced, sql), tuple(names)
+
+
+# Public numeric ids: one row per sequence, dense as far as units commit (contract 1: ids are per table). A number that
+# a unit took is given back when the unit is rolled back, so a refused request leaves no gap.
 
 
 @unit_of_work

@@ -5,10 +5,6 @@ copy of a gate counts for a second after the look that confirmed it began, so th
 living program has seen it, or after 1.25 s. What a program left that has said nothing for eight seconds, another one
 ends. If it lives, it commits nothing any more (`Database.write_as`) until it has joined anew, under another name. A
 program that has its database alone (SQLite's) plays none of this.
-
-The database's clock: where many programs share a database, what ends by time ends by one clock.
-
-A database of one program has no clock of its own: there the program's counts.
 """
 
 from __future__ import annotations
@@ -274,6 +270,9 @@ _OTHERS: Final = "SELECT count(*) AS nodes FROM nodes WHERE mark <> :mark AND be
 _DEAD: Final = "SELECT mark FROM nodes WHERE beat_ms < database_ms() - :dead_ms AND mark <> :mark"
 _FORGET: Final = "DELETE FROM nodes WHERE mark = :mark AND beat_ms < database_ms() - :dead_ms RETURNING mark"
 
+
+# The database's clock: where many programs share a database, what ends by time ends by one clock. A database of one
+# program has no clock of its own: there the program's counts.
 
 _OFF_MAX_MS: Final = 5_000
 

@@ -2,11 +2,6 @@
 
 Payment addresses are sealed here on the way in and opened on the way out; a row that does not open is an error, never
 another address. Purchases and credits are in `storage.ledger.purchases`.
-
-Authority to change a PayGate, judged in the commit of the change (contract 3.2, 3.3).
-
-A request may wait for a name, a body or the disk behind its first judgement. By its commit its login may be over, or
-its gate somebody else's.
 """
 
 from __future__ import annotations
@@ -38,6 +33,10 @@ if TYPE_CHECKING:
     from tollkeeper.core.keys.sealing import Sealing
     from tollkeeper.core.paygates.target_signing import HmacSecret
     from tollkeeper.storage.engine.database import Database, Row, Steps, Unit
+
+
+# Authority to change a PayGate, judged in the commit of the change (contract 3.2, 3.3). A request may wait for a name,
+# a body or the disk behind its first judgement. By its commit its login may be over, or its gate somebody else's.
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 A page of rows is read, then each value that another key than the current one sealed is replaced, if it is still what
 was read. So a crash leaves each value under one of the ring's keys, and the work is begun again. What this module does
-not do: say when (`serving.keys.encryption_keys`), or change the ring (`serving.keys.rotation`).
+not do: say when (`gateway.encryption_keys`), or change the ring (`serving.admin.rotation`).
 """
 
 from __future__ import annotations

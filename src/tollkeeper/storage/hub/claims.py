@@ -3,13 +3,6 @@
 Claim, idempotency key, gas of the hour, signer nonce, raw transaction and the slot that ties it to the settlements are
 one unit: on disk before anything is sent. Several settlements may share the transaction. What is signed, and whether it
 may be, is decided in `hub`.
-
-Bounds of claims: settlements under way on a network, and the money that its signer may spend (contract 5.2).
-
-A settlement is under way if it is claimed and not seen mined. The count is made in the commit that claims, so of any
-number of claims in any number of processes each sees those before it; a settlement that is mined, or fails, makes room
-by that alone. `hub` decides who may have how much of the room. Nor may a signer promise more fees than it can pay: a
-simulation judges each transaction by itself (security A-24).
 """
 
 from __future__ import annotations
@@ -51,6 +44,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tollkeeper.storage.engine.database import Steps
+
+# Bounds of claims: settlements under way on a network, and the money that its signer may spend (contract 5.2). A
+# settlement is under way if it is claimed and not seen mined. The count is made in the commit that claims, so of any
+# number of claims in any number of processes each sees those before it; a settlement that is mined, or fails, makes
+# room by that alone. `hub` decides who may have how much of the room. Nor may a signer promise more fees than it can
+# pay: a simulation judges each transaction by itself (security A-24).
 
 _BOUND_QUERIES: Final = load_queries("claim_bounds.sql")
 

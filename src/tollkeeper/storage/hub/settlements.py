@@ -3,13 +3,6 @@
 A transition is one `UPDATE .. WHERE state = :from AND version = :version AND fence = :fence` with its event in the same
 commit: of two who saw the same row one moves it, and whose row was taken over by another process moves nothing. What a
 transition means is decided in `hub`; claiming and signing are `claims`'.
-
-A wallet's settlements, page by page (specification 2.5, 4.3; contract 7).
-
-Gas that was counted for transactions which were never executed, and never will be (security A-24).
-
-It cost nothing, so the budget of the hour has it again, in the same share: else payments that no block ever holds would
-stop the sales of everybody, at no cost to whoever signs them. Whether that is proven is decided in `hub`.
 """
 
 from __future__ import annotations
@@ -411,6 +404,9 @@ async def count_unfinished(database: Database) -> dict[tuple[str, str], int]:
     return {(row["network"], row["state"]): row["settlements"] for row in rows}
 
 
+# A wallet's settlements, page by page (specification 2.5, 4.3; contract 7).
+
+
 @dataclass(frozen=True, slots=True)
 class HistoryQuery:
     """Query for rows whose signer and/or recipient is `wallet`, of one network or ("") of all."""
@@ -435,6 +431,10 @@ async def list_history(
     rows, total = await read_page(database, count, page, query.wallet)
     return [read_row(row) for row in rows], total
 
+
+# Gas that was counted for transactions which were never executed, and never will be (security A-24). It cost nothing,
+# so the budget of the hour has it again, in the same share: else payments that no block ever holds would stop the sales
+# of everybody, at no cost to whoever signs them. Whether that is proven is decided in `hub`.
 
 _GAS_QUERIES: Final = load_queries("transactions.sql")
 _MINUTE_MS: Final = 60_000

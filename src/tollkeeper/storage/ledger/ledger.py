@@ -11,9 +11,9 @@ that are is known to this process alone: where it dies before, they stay charged
 What a purchase is (payer, gate, header, how many credits were granted) never changes while it has credits, so the
 purchases of the last spends are remembered, and their next spends need no look-up. One on trust is, once its payment is
 confirmed: before, its hub may replace the transaction that its receipts name. What a reorganisation renames afterwards
-is known no more (`credits.is_renamed`). How many credits are left, and whether they still count, is for the database
-alone to say. How calls ended is written with the spends that come next: a commit of its own would be one more for
-callers to wait for.
+is known no more (`is_renamed` of `credits`). How many credits are left, and whether they still count, is for the
+database alone to say. How calls ended is written with the spends that come next: a commit of its own would be one more
+for callers to wait for.
 """
 
 from __future__ import annotations

@@ -3,12 +3,7 @@
 A call's end is written with the spends that come next. Calls that spent by `spends.KnownSpends` are in the
 journal, of which every row has many calls: this module is told the row's number. Once in a while it notes in the
 database which calls are open, and from which row on there may be more. If this process dies, no more of the journal
-than that is read. This module does not ask the database.
-
-Calls that a dead process left without an end: found, and marked as interrupted (contract 4.3; security F2).
-
-They stay charged. Most are in the journal, which is read from the first row on that can have one of them: a note says
-which that is, and which older calls were open (`open_calls`). A start does so before it serves.
+than that is read. `OpenCalls` does not ask the database.
 """
 
 from __future__ import annotations
@@ -171,6 +166,10 @@ def _rest_of(ended: dict[int, list[str]]) -> dict[int, list[str]]:
             del calls[ENDED_AT_ONCE:]
     return rest
 
+
+# Calls that a dead process left without an end: found, and marked as interrupted (contract 4.3; security F2). They stay
+# charged. Most are in the journal, which is read from the first row on that can have one of them: a note says which
+# that is, and which older calls were open (`open_calls`). A start does so before it serves.
 
 PIECE_ROWS: Final = 64  # some thousand calls
 

@@ -49,7 +49,7 @@ class Place(msgspec.Struct, frozen=True):
 class ShowPayment(msgspec.Struct, frozen=True, kw_only=True):
     """A payment that is to spend a credit of its payer's. `row` and `pay_to` say what it would have bought.
 
-    `kept_until`, `moment`: as in `core.x402.payer_proof.Standing`.
+    `kept_until`, `moment`: as in `core.purchases.AuthorizationStanding`.
     """
 
     key: PaymentKey

@@ -5,8 +5,6 @@ and `failure` names the invariant. So is one held whose gate was deleted: no cal
 the payment of another is told to send it again later, never to pay again. The first check that finds the sale in order
 opens its credits again.
 What this module does not do: find what is broken (`invariants`), mend anything.
-
-Sales whose payment was taken away after all, and those of them whose payment came back.
 """
 
 from __future__ import annotations
@@ -69,6 +67,9 @@ def _release(mended: Sequence[str], now_ms: int) -> Steps[list[str]]:
             if row["state"] == PurchaseState.LIVE:
                 yield _Q.reopen_credits(number=row["number"])
     return released
+
+
+# Sales whose payment was taken away after all, and those of them whose payment came back.
 
 
 @unit_of_work

@@ -65,7 +65,7 @@ class HeldSpend(msgspec.Struct, frozen=True):
 
 
 class KnownSpends(msgspec.Struct, frozen=True):
-    """Wishes that name their purchases by number, as most do, in columns: that is all that a paid call costs here.
+    """Spends that name their purchases by number, as most do, in columns: that is all that a paid call costs here.
 
     For whoever knows that a purchase's credits were granted at this gate and that its very header was shown again; none
     of this ever changes. `gates` are all of theirs, each with the version that its calls were judged by; `calls` are
@@ -149,7 +149,7 @@ class _Held:
         self.is_voided = self.is_taken_of_void = False
 
     def ask(self, spend_request: SpendRequest, now_ms: int) -> SpendResult:
-        """The answer to this spend_request, after those before it."""
+        """The answer to this request, after those before it."""
         purchase = self.purchase
         if purchase.gate_id != spend_request.gate_id:
             return SpendResult(Spend.FOREIGN, purchase)

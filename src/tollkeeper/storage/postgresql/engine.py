@@ -1,8 +1,9 @@
-"""The engine for many nodes: a pool of connections to one PostgreSQL (READ COMMITTED).
+"""The engine of several programs: a pool of connections to one PostgreSQL (READ COMMITTED).
 
-Units of several nodes run side by side. What one of them decides by what it reads is right because it takes its locks
-first, in one order everywhere (`engine.locks`); a unit that the server broke off all the same (40P01, 40001) is begun
-anew. Any exception that is no statement's is an unknown outcome. Opening and migrating are in `postgresql.schema`.
+Units of several programs run side by side. What one of them decides by what it reads is right because it takes its
+locks first, in one order everywhere (`engine.database`); a unit that the server broke off all the same (40P01, 40001)
+is begun anew. Any exception that is no statement's is an unknown outcome. Opening and migrating are in
+`postgresql.schema`.
 """
 
 from __future__ import annotations

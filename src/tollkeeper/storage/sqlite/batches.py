@@ -3,14 +3,6 @@
 It knows no database: it is given jobs and a function that turns a list of jobs into as many outcomes. Each event loop
 is woken once per batch, not once per job. It never dies of an exception: what the function raises is every job's. While
 it has nothing to do, a loop may take its turn and do a job itself.
-
-Lends Python's interpreter to a thread that a busy event loop would starve (performance 2).
-
-A thread that waits for the interpreter gets it when the holder has kept it for a whole switch interval. A loop that is
-busy with short callbacks lets go of it many times in each interval, each time for less than a thread needs to wake, and
-so may keep a thread waiting for a second (measured: four connections that only fetched challenges held up every commit
-for 0.6 s). So while a loop waits for the thread it blocks for a moment every millisecond: until the thread has done its
-steps, or for as long as `longest_seconds`. An idle loop would have slept anyway.
 """
 
 from __future__ import annotations
@@ -86,7 +78,7 @@ class BatchThread(Generic[J]):
     def post(self, job: J, answer: Callable[[JobOutcome], None]) -> None:
         """Hand `job` over; its outcome is told in this event loop, and never before this returns.
 
-        Until then the loop lends the thread the interpreter, some milliseconds at a time (`sqlite.gil_yield`).
+        Until then the loop lends the thread the interpreter, some milliseconds at a time (`GilYield`).
 
         Raises: StorageError where it is not taken.
         """
@@ -189,6 +181,13 @@ def answer_to(future: asyncio.Future[Any]) -> Callable[[JobOutcome], None]:
 
     return answer
 
+
+# Lends Python's interpreter to a thread that a busy event loop would starve (performance 2). A thread that waits for
+# the interpreter gets it when the holder has kept it for a whole switch interval. A loop that is busy with short
+# callbacks lets go of it many times in each interval, each time for less than a thread needs to wake, and so may keep a
+# thread waiting for a second (measured: four connections that only fetched challenges held up every commit for 0.6 s).
+# So while a loop waits for the thread it blocks for a moment every millisecond: until the thread has done its steps, or
+# for as long as `longest_seconds`. An idle loop would have slept anyway.
 
 _EVERY_SECONDS: Final = 0.001
 _OPENING_SECONDS: Final = 0.00005  # what a sleeping thread needs to wake and take the interpreter

@@ -5,12 +5,6 @@ or a newer version made, is refused before anything could change in it. Whoever 
 SQLite, must not close it while the database is open: that would drop SQLite's own locks, which a check or a copy beside
 a running server rests on. Our own lock, a file beside the database, lets one program have it; the kernel frees it with
 its holder's death.
-
-One consistent state of a database, read by a connection of its own that cannot write (security 5).
-
-It works beside a running server and holds up nobody: readers and the writer of a write-ahead log do not wait for one
-another. Meant for checks that read whole tables, which the server's own reading thread must not do. Blocks; any
-thread may read, one at a time.
 """
 
 from __future__ import annotations
@@ -220,6 +214,12 @@ def _statements(script: str) -> Iterator[str]:
             pending = ""
     if pending.strip():
         yield pending
+
+
+# One consistent state of a database, read by a connection of its own that cannot write (security 5). It works beside a
+# running server and holds up nobody: readers and the writer of a write-ahead log do not wait for one another. Meant for
+# checks that read whole tables, which the server's own reading thread must not do. Blocks; any thread may read, one at
+# a time.
 
 
 class SqliteSnapshot:
