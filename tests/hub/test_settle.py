@@ -297,8 +297,8 @@ async def test_a_payer_who_gets_money_and_signs_more_meanwhile_is_not_called_poo
     simulate, read = EvmFamily.simulate, balance_beside  # what it read is older than it is
     reads = 0
 
-    async def simulate_before(self: EvmFamily, order: EvmOrder, *, is_in_crowd: bool) -> Any:
-        terms = await simulate(self, order, is_in_crowd=is_in_crowd)
+    async def simulate_before(self: EvmFamily, order: EvmOrder, *, with_balance: bool) -> Any:
+        terms = await simulate(self, order, with_balance=with_balance)
         assert isinstance(terms, FeeTerms)
         return replace(terms, balance=10_000) if order.key.nonce == nonce else terms
 

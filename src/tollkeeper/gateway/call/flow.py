@@ -3,8 +3,8 @@
     1. slug (404; a deleted gate is there for whoever shows what was claimed at it)
     2. CORS preflight; method (405) -> rate limit (429) -> size (413) -> can it be forwarded (400, 404) -> bearer (401)
     3. proof of payment (402; 404, 503: nothing sold, or not now; 400: other network) -> decode, signature, payer (403)
-    4. spend a held credit, by its payment, its token, or as its payer (`credit`); else wait, or refuse (402 used up,
-       403 not by this proof, 503 unknown), or, where nothing is held,
+    4. spend a held credit (`credit`), by its payment, its token, its payer's bearer or a payer's proof; else wait, or
+       refuse (402 used up, 403 not by this proof, 503 unknown), or, where nothing is held,
     5. buy: a failed payment's next try (403) -> a wallet's payer (401, 403) -> enabled (404), network (402, 503) ->
        `purchase.service`: recipient, price, time -> verify -> claim -> settle -> grant and spend
     6. forward (`forwarding`), and pass the answer on (`responder`)
@@ -25,8 +25,7 @@ import structlog
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.paygates.fields import CreditBinding
 from tollkeeper.core.paygates.statistics import CLIENT_GONE_STATUS
-from tollkeeper.gateway.call import headers as heads
-from tollkeeper.gateway.call import request_facts
+from tollkeeper.gateway.call import headers, request_facts
 from tollkeeper.gateway.call.credit import Credit, CreditState, Ending, ending_of
 from tollkeeper.gateway.call.credit_refusals import ExhaustedError
 from tollkeeper.gateway.call.driver import Cut, CutShortError
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.open_gate import OpenGate
     from tollkeeper.storage.ledger.purchase_rows import Purchase
 
-GIVEN_UP_STATUS: Final = 503  # recorded for a paid call that had no answer when the process stopped
+GIVEN_UP_STATUS: Final = 503  # recorded for a paid call that had no whole answer when the process stopped
 _ENDINGS_MAX: Final = 3  # a refusal, what is found while it is made, and a fault of that
 _LOG = structlog.get_logger("tollkeeper.gateway.call.flow")
 
@@ -108,7 +107,7 @@ async def _forward(call: PaidCall, credit: Credit, responder: Responder, purchas
     receipt = responder.receipt()
     try:
         answer = await forwarding.answer()
-        lines, has_date = heads.answer_lines(http, call.gate, call.facts, answer.head)
+        lines, has_date = headers.answer_lines(http, call.gate, call.facts, answer.head)
         if isinstance(answer.body, list):
             credit.serve(answer.head.status)
             responder.relay(answer.head, lines + receipt, answer.body, answer.length_bytes or 0, has_date=has_date)

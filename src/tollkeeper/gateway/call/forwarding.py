@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tollkeeper.edge.target.relay import RelayRequest
-from tollkeeper.gateway.call import headers as heads
-from tollkeeper.gateway.call import request_facts
+from tollkeeper.gateway.call import headers, request_facts
 from tollkeeper.gateway.call.driver import Reply
 from tollkeeper.gateway.call.stream import StreamedParts
 from tollkeeper.gateway.call.target_signature import BodyAhead
@@ -70,10 +69,10 @@ class Forwarding:
                 signed = body
             else:
                 signed, body = await self._read_ahead(body, length)
-            signature = heads.signature_of(http, gate, call.facts, self._purchase, signed, context.random_bytes)
+            signature = headers.signature_of(http, gate, call.facts, self._purchase, signed, context.random_bytes)
             length = len(body) if isinstance(body, bytes) else length
         client = context.limit.client_of(http)
-        head = heads.target_head(http, gate, call.facts, self._purchase, client, length, signature=signature)
+        head = headers.target_head(http, gate, call.facts, self._purchase, client, length, signature=signature)
         request = RelayRequest(gate.use, gate.target, http.method, head, body, length)
         if gate.gate.stream:
             streamed = StreamedParts(self)

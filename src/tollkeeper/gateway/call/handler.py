@@ -18,7 +18,7 @@ from tollkeeper.api import clock_ms, iso, new_request_id_at
 from tollkeeper.core.http.forwarding import is_plain_subpath
 from tollkeeper.core.http.heads import RequestHead
 from tollkeeper.edge.server.call import END_OF_HEAD, JSON_LINE, LAST_LINES, http_date
-from tollkeeper.gateway.call import headers as heads
+from tollkeeper.gateway.call import headers
 from tollkeeper.gateway.call.driver import Cut
 from tollkeeper.gateway.call.flow import serve
 from tollkeeper.gateway.call.headers import CORS, PAYMENT_REQUIRED_STATUS
@@ -142,5 +142,5 @@ def _prepare(ready: ReadyChallenge, gate: OpenGate, profile: Profile) -> None:
         ready.takes_paths = gate.gate.allow_subpaths and gate.target is not None
         ready.has_own_query = bool(gate.wire.own_parameters)
         ready.start = STATUS_LINE[PAYMENT_REQUIRED_STATUS] + JSON_LINE + CORS
-        ready.required = heads.required_line(shown.header)
+        ready.required = headers.required_line(shown.header)
         ready.before, ready.after = shown.bodies[profile]

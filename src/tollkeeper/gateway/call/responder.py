@@ -17,8 +17,7 @@ from tollkeeper.core.http.heads import BodyEnd
 from tollkeeper.core.paygates.challenge import exhausted_body
 from tollkeeper.core.purchases import credit_token
 from tollkeeper.edge.server.call import FAULT, JSON_LINE
-from tollkeeper.gateway.call import credit_refusals, request_facts
-from tollkeeper.gateway.call import headers as heads
+from tollkeeper.gateway.call import credit_refusals, headers, request_facts
 from tollkeeper.gateway.call.headers import CORS
 from tollkeeper.gateway.pages import is_for_person, page_of_refusal
 
@@ -50,14 +49,14 @@ class Responder:
 
     def preflight(self, gate: OpenGate) -> None:
         """Tell a browser what it may send."""
-        self._http.answer(204, heads.preflight_lines(gate.gate, self._http), length_bytes=None)
+        self._http.answer(204, headers.preflight_lines(gate.gate, self._http), length_bytes=None)
 
     def challenge(self, gate: OpenGate) -> None:
         """Answer 402. Raises: INVALID_NETWORK, UNAVAILABLE."""
         http, context = self._http, self._context
         shown = request_facts.challenge_on(gate, http)
         context.traffic.challenged(gate.gate.id, http)
-        lines = CORS + context.limit.challenged(http) + heads.required_line(shown.header)
+        lines = CORS + context.limit.challenged(http) + headers.required_line(shown.header)
         if is_for_person(http):
             page = context.pages.at(gate, http)
             http.answer(402, page.lines + lines, page.body)
@@ -74,7 +73,7 @@ class Responder:
         body = exhausted_body(shown, detail, profile, iso(clock_ms()))
         context.traffic.challenged(gate.gate.id, http)
         standing = context.limit.challenged(http)
-        http.answer(402, _UNPAID_LINES + standing + heads.required_line(shown.header), body)
+        http.answer(402, _UNPAID_LINES + standing + headers.required_line(shown.header), body)
 
     def refuse(self, gate: OpenGate | None, error: ApiError, lines: bytes) -> None:
         """Answer a refusal as it is; a person sees a page. Of an unknown slug there is no gate."""
@@ -82,7 +81,7 @@ class Responder:
         if gate is not None:
             context.traffic.refused(gate.gate.id, http, error)
         if error.code is Code.SETTLEMENT_PENDING:
-            lines += heads.pending_line(self._call.presented, (error.details or {}).get("transaction", ""))
+            lines += headers.pending_line(self._call.presented, (error.details or {}).get("transaction", ""))
         if is_for_person(http):
             page = page_of_refusal(context.pages, gate, error, http)
             http.refuse(error, CORS + lines, page.body, page.lines)
@@ -95,7 +94,7 @@ class Responder:
         shown = request_facts.challenge_beside(gate, http)
         body = error_envelope(error, http.request_id, shown.siblings)
         self._context.traffic.refused(gate.gate.id, http, error)
-        http.refuse(error, CORS + lines + heads.required_line(shown.header_beside(error)), body)
+        http.refuse(error, CORS + lines + headers.required_line(shown.header_beside(error)), body)
 
     def token_line(self, purchase_id: str | None) -> bytes:
         """Return the line of a claim's credit token; nothing for no claim."""
@@ -109,8 +108,8 @@ class Responder:
         """Return the lines of the receipt; the call that bought is told its credit token (contract 4.6)."""
         call, purchase = self._call, self._call.purchase
         assert purchase is not None  # noqa: S101 - it is paid for
-        lines = heads.receipt_lines(purchase, purchase.remaining if left is None else left)
-        lines += heads.receipt_line(call.presented, purchase)
+        lines = headers.receipt_lines(purchase, purchase.remaining if left is None else left)
+        lines += headers.receipt_line(call.presented, purchase)
         return lines + self.token_line(purchase.id) if call.has_bought else lines
 
     def link(self, link: JsonMapping) -> None:

@@ -66,13 +66,13 @@ class EvmFamily:
                 _LOG.info("nonces_ahead_of_chain", network=network, next_nonce=next_nonce, chain_nonce=pending)
         await account.look_around()
 
-    async def simulate(self, order: EvmOrder, *, is_in_crowd: bool) -> EvmTerms | Reason:
+    async def simulate(self, order: EvmOrder, *, with_balance: bool) -> EvmTerms | Reason:
         """Simulate the payment as it is carried out now; say by the chain's state why it would revert."""
         account = order.account
         payload = await account.chain.ready(order.payload)
         if payload.authorization.valid_before <= self._parts.clock_ms() // 1000:
             return Reason.VALID_BEFORE
-        simulated = await account.chain.simulate(payload, account.caller, with_balance=is_in_crowd)
+        simulated = await account.chain.simulate(payload, account.caller, with_balance=with_balance)
         block = simulated.block
         now_seconds = max(block.timestamp_seconds, self._parts.clock_ms() // 1000)
         for check in time_checks(payload, now_seconds):

@@ -39,7 +39,7 @@ class ConcurrentPayers:
         self._until: dict[_Payer, float] = {}
 
     @contextmanager
-    def with_one_of(self, key: PaymentKey) -> Iterator[None]:
+    def carrying(self, key: PaymentKey) -> Iterator[None]:
         """Count the payment while a request carries it."""
         payer = _payer_of(key)
         self._carried[payer] += 1
@@ -50,13 +50,13 @@ class ConcurrentPayers:
             if not self._carried[payer]:
                 del self._carried[payer]
 
-    def seen(self, key: PaymentKey) -> None:
-        """Something else of its payer's is under way, whoever carries it."""
+    def note_others(self, key: PaymentKey) -> None:
+        """Note that something else of its payer's is under way, whoever carries it."""
         self._until[_payer_of(key)] = asyncio.get_running_loop().time() + _REMEMBERED_SECONDS
         while len(self._until) > _REMEMBERED:
             del self._until[next(iter(self._until))]
 
-    def may_have(self, key: PaymentKey) -> bool:
+    def has_others(self, key: PaymentKey) -> bool:
         """Say whether something else of this payment's payer is known to be under way, or was a moment ago."""
         payer = _payer_of(key)
         if asyncio.get_running_loop().time() >= self._until.get(payer, 0.0):

@@ -145,10 +145,10 @@ class ChainFamily(Protocol[AccountT, PayloadT, TermsT]):
     async def open(self, account: AccountT) -> None:
         """Make the signers of a network ready to sign, before it is used."""
 
-    async def simulate(self, order: Order[AccountT, PayloadT], *, is_in_crowd: bool) -> TermsT | Reason:
+    async def simulate(self, order: Order[AccountT, PayloadT], *, with_balance: bool) -> TermsT | Reason:
         """Ask whether the chain would take the payment now: on which terms, or why not.
 
-        `is_in_crowd`: other payments of the payer may be under way, so that the claim needs the payer's balance.
+        `with_balance`: the payer's balance is read too, because other payments of the payer may be under way.
         """
 
     async def claim(

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tollkeeper.hub.settlement.outcomes import SettlementRecords
 
 _LOG = structlog.get_logger("tollkeeper.hub")
-# The hash of no requirements: nobody is given a success for them.
+# The hash of no requirements: by it nobody is given a success.
 _NOTHING: Final = ""
 
 
@@ -53,7 +53,7 @@ class _KeyTaken(Exception):  # noqa: N818 - undoes nothing and is no fault
     """The caller's key was bound to another request in the meantime: nothing was written."""
 
 
-# What one request of this process learned, for those that wait for it: None is "look for yourself".
+# What the request that settles a payment learned, for those that wait for it: None is "look for yourself".
 Shared: TypeAlias = "SettleOutcome | ApiError | None"
 
 
@@ -128,7 +128,7 @@ class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
         self._leading[order.key] = done
         shared: Shared = None
         try:
-            with self._payers.with_one_of(order.key):
+            with self._payers.carrying(order.key):
                 shared = outcome = await self._attempt(order, row)
         except GivenUpError:
             raise  # this request alone was given up: those that wait for it look for themselves
@@ -145,7 +145,7 @@ class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
     async def _attempt(self, order: Order[AccountT, PayloadT], known: Settlement | None) -> SettleOutcome:
         """Simulate, then carry the order out. `known`: its failed row, which this attempt tries again."""
         try:
-            terms = await self.family.simulate(order, is_in_crowd=self._payers.may_have(order.key))
+            terms = await self.family.simulate(order, with_balance=self._payers.has_others(order.key))
             if isinstance(terms, Reason):
                 return await self._refused(order, known, terms)
         except RpcUnavailable as error:
@@ -198,7 +198,7 @@ class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
             # What was signed for the payer since the balance was read may be paid by what the payer has got since.
             while isinstance(short := claimed.claim.obstacle, Overdrawn) and not judged.issuperset(short.under_way):
                 judged.update(short.under_way)
-                self._payers.seen(order.key)
+                self._payers.note_others(order.key)
                 terms = await self.family.balance_now(order, terms, short)
                 claimed = await self.family.claim(order, known, row_id, terms)
         except RpcUnavailable as error:
@@ -242,7 +242,7 @@ class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
         is adopted. Raises: RpcUnavailable; as `settle`.
         """
         row = await find_settlement(self._parts.database, order.key)
-        # Another process was faster, or this one just before: what is on its way is refused for no reason.
+        # Another process was faster, or this one just before: the payment's row answers, not the chain's refusal.
         if row is not None and not self._may_be_tried(order, row):
             return await self._known_payment(order, row)
         found = await self.family.forgotten(order, reason)

@@ -61,7 +61,7 @@ class SolanaFamily:
         for address in account.signers.addresses:
             await self._parts.database.run(open_lane(account.chain.network.name, address, 0))
 
-    async def simulate(self, order: SolanaOrder, *, is_in_crowd: bool) -> SolanaTerms | Reason:  # noqa: ARG002 - always read
+    async def simulate(self, order: SolanaOrder, *, with_balance: bool) -> SolanaTerms | Reason:  # noqa: ARG002 - always read
         """Simulate the message, and learn until which block it can be executed."""
         account, transfer = order.account, order.payload
         simulated = await account.chain.simulate(transfer)
