@@ -5,7 +5,8 @@ Promises:
 - What is committed is charged, and the call says so: `credit` waits for the ledger although the client leaves.
 - Every way in which a call ends has one row in a table (`credit.FATES`), also a stop and a client that left.
 
-A call's credit is NONE, UNKNOWN, TAKEN or CLOSED (`credit.CreditState`). A call itself is cut at most once (`driver`).
+A call's credit is NONE, UNKNOWN, TAKEN or CLOSED (`credit.CreditState`). A call itself is cut at most once (`driver`):
+the listener tells that its client left (`InboundCall.on_gone`), `handler` that the process stops.
 
 Begin with `flow`: `serve` is the way, `_end` is every other end. Then `credit`. `state` is what both know of the call.
 

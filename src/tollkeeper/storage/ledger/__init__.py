@@ -8,6 +8,10 @@ Promises:
 The states of a purchase are `core.purchases.PurchaseState`. A call is DISPATCHED, then DONE, RESTORED or
 INTERRUPTED.
 
+The way of a spend and of its answer: `Purchases.spend_soon`, `Ledger.spend`, `Ledger._next` (one batch),
+`SpendBatch.unit`, `Database.post` (the commit, in the loop or by the writing thread), `Ledger._done`, then the callback
+of each spend, which takes its call on (`gateway.call.driver`).
+
 Begin with `ledger` (the data plane's way, in batches), then `spends`. `purchases` has the other verbs: claim, grant,
 fail; `purchase_rows` what they take and give. `call_journal` and `open_calls` keep calls, and end those that a dead
 process left open. `payer_proofs` spends by a proof. `quarantine` has sales whose payment was taken back, and holds one
