@@ -85,7 +85,7 @@ async def looking(*programs: Program) -> AsyncIterator[None]:
 async def test_an_update_is_answered_once_every_living_program_has_forgotten_its_copy(programs: list[Program]) -> None:
     first, second, third = programs
     gate = await first.shop.gate()
-    first.shop.gates.told = first.nodes.told
+    first.shop.gates.until_seen = first.nodes.until_seen
     async with looking(first, second), asyncio.timeout(30):
         changing = asyncio.create_task(first.shop.gates.update(gate.id, lambda known: replace(known, version=2)))
         while not second.forgotten:  # noqa: ASYNC110 - it is told by looking

@@ -288,7 +288,7 @@ class Gateway:
             await self._database.run(cut_all_uploads())
         else:
             self.gates.count_while(self.nodes.counts, self.nodes.catch_up)
-            self.paygates.told = self.nodes.told
+            self.paygates.until_seen = self.nodes.until_seen
         await self.purchases.ledger.open()
         opening = asyncio.create_task(self.evidence.keep_open())
         with suppress(TimeoutError):

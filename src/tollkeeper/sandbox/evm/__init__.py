@@ -7,6 +7,6 @@ Promises:
 
 Two engines execute: revm where it has a wheel (`revm`), py-evm elsewhere (`pyevm`), behind one interface (`engine`).
 
-Begin with `chain` and its pool; `blocks` is what was mined, `rpc` what can be asked, `node` the listener,
-`genesis` the first state.
+Begin with `chain` and its pool; `blocks` is what was mined, `rpc` what can be asked, `node` the listener
+and the first state.
 """

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 BEAT_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 0.25
 COUNTED_SECONDS: Final = 1.0  # that a copy of a gate counts, from when the look began that found it unchanged
-TOLD_SECONDS: Final = 1.25  # that an update waits at most for those who have not looked
-_LOOK_OF_THE_TOLD_SECONDS: Final = 0.05
+SEEN_SECONDS: Final = 1.25  # that an update waits at most for programs that have not looked
+_ASK_SECONDS: Final = 0.05
 _DEAD_SECONDS: Final = 8.0  # of silence: then nobody waits for a program, and others end what it left
 _STEADY_SECONDS: Final = 4.0  # between two beats: after a longer pause a program cannot tell who else was silent
 
@@ -119,17 +119,17 @@ class LivingNodes:
         others = Statement(_OTHERS, {"mark": self._name, "dead_ms": _DEAD_MS})
         return bool((await self._database.read(others))[0]["nodes"])
 
-    async def told(self) -> None:
+    async def until_seen(self) -> None:
         """Wait until no living program shows or serves a gate as it was before what was committed just now."""
         if self.is_alone:
             return
-        until = time.monotonic() + TOLD_SECONDS
+        until = time.monotonic() + SEEN_SECONDS
         self._wake.set()
         try:
             newest = (await self._database.read(Statement(_NEWEST)))[0]["number"]
             behind = Statement(_BEHIND, {"number": newest, "dead_ms": _DEAD_MS})
             while time.monotonic() < until and (await self._database.read(behind))[0]["nodes"]:  # noqa: ASYNC110 - set elsewhere
-                await asyncio.sleep(_LOOK_OF_THE_TOLD_SECONDS)
+                await asyncio.sleep(_ASK_SECONDS)
         except StorageError:  # it is committed, and by then every copy is over
             await asyncio.sleep(max(0.0, until - time.monotonic()))
 

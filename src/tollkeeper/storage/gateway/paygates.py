@@ -96,7 +96,7 @@ class PayGates:
         self._random = random_bytes
         self._secrets = PayGateSecrets(sealing)
         self._creations = Creations(sealing)
-        self.told: Callable[[], Awaitable[None]] = _nobody  # waits until every program knows what was committed
+        self.until_seen: Callable[[], Awaitable[None]] = _nobody  # waits for every other program (`nodes`)
         self._to_void: dict[int, int] = {}  # of gates whose deletion has not ended, the first sale that is not void
 
     async def create(
@@ -279,7 +279,7 @@ class PayGates:
         all changes; None for the program itself. Raises: NOT_FOUND, and what `by` refuses.
         """
         gate = await self._database.run(self._behind(gate_id, by, self._update_and_keep(gate_id, change, spare)))
-        await self.told()
+        await self.until_seen()
         return gate
 
     @unit_of_work
@@ -310,7 +310,7 @@ class PayGates:
     ) -> None:
         """Gives a signing gate a new secret. Raises: NOT_FOUND; CONFLICT for one that does not sign, or too often."""
         await self._database.run(self._behind(gate_id, by, self._replace_secret(gate_id, secret, now_ms)))
-        await self.told()
+        await self.until_seen()
 
     @unit_of_work
     def _replace_secret(self, gate_id: int, secret: HmacSecret, now_ms: int) -> Steps[None]:
@@ -341,7 +341,7 @@ class PayGates:
     async def claim(self, gate_id: int, owner_wallet: str, now_ms: int, *, by: Authority) -> PayGate:
         """Gives an ownerless gate to a wallet. Raises: NOT_FOUND, CONFLICT when it has an owner by now."""
         gate = await self._database.run(self._behind(gate_id, by, self._claim(gate_id, owner_wallet, now_ms)))
-        await self.told()
+        await self.until_seen()
         return gate
 
     @unit_of_work
@@ -370,7 +370,7 @@ class PayGates:
             if deleted is not None:
                 deleted()
             outstanding += await self._void(gate_id, now_ms)
-        await self.told()
+        await self.until_seen()
         return outstanding
 
     @unit_of_work
