@@ -58,7 +58,7 @@ Shared: TypeAlias = "SettleOutcome | ApiError | None"
 
 
 class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
-    """Settles orders of one family. One instance per process; other processes may share the database."""
+    """Settles orders of one family, one instance in a process; other processes may share the database."""
 
     def __init__(
         self,
