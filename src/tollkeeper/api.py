@@ -369,7 +369,7 @@ class Shell:
         self._path_start = int(takes_doubled_root)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request, lifespan or (refused) websocket."""
+        """Serve one request, lifespan or (refused) websocket."""
         if scope["type"] != ScopeType.HTTP:
             await self.app(scope, receive, send)
             return

@@ -22,7 +22,7 @@ EXIT_UNKNOWN: Final = 5  # `pay`: it failed, and whether something was charged i
 
 
 def refuse(*problems: str, code: int = EXIT_CONFIGURATION) -> NoReturn:
-    """Says what is wrong and ends the command."""
+    """Say what is wrong and end the command."""
     for problem in problems:
         say(problem, typer.colors.RED, sys.stderr)
     sys.exit(code)

@@ -346,7 +346,7 @@ class Gateway:
                 _LOG.exception("refresh_failed")
 
     async def _end_deletions(self) -> None:
-        """Voids what gates sold whose deletion broke off."""
+        """Void what gates sold whose deletion broke off."""
         while True:
             try:
                 await self.paygates.void_rest(clock_ms())
@@ -382,7 +382,7 @@ class Gateway:
             return None
 
     async def aclose(self) -> None:
-        """Finishes settlements under way, writes what was counted, lets go of everything but the database."""
+        """Finish settlements under way, write what was counted, let go of everything but the database."""
         for task in self._tasks:
             task.cancel()
         for ended in await asyncio.gather(*self._tasks, return_exceptions=True):

@@ -140,7 +140,7 @@ class Files:
             _tell_unreadable(file.id, error)
 
     async def require(self, file: StoredFile) -> None:
-        """Asks the store before a credit is taken, for 5 s, and keeps the file for the call. Raises: UNAVAILABLE."""
+        """Ask the store before a credit is taken, for 5 s, and keep the file for the call. Raises: UNAVAILABLE."""
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
                 await self.store.require(file.id, file.size_bytes)
@@ -169,7 +169,7 @@ class Files:
         return refusal
 
     async def run(self) -> None:
-        """Looks whether the store can be used, and deletes what nobody needs, until cancelled."""
+        """Look whether the store can be used, and delete what nobody needs, until cancelled."""
         for number in count():
             try:
                 await (self._delete_left() if number % _ROUNDS_OF_SWEEP else self.sweep())
@@ -180,7 +180,7 @@ class Files:
             await asyncio.sleep(_ROUND_SECONDS)
 
     async def sweep(self) -> None:
-        """Deletes what nobody sells or may download any more, and what no row names.
+        """Delete what nobody sells or may download any more, and what no row names.
 
         Raises: FileStoreError, StorageError.
         """
@@ -275,6 +275,6 @@ async def _send_body(first: bytes, content: AsyncIterator[bytes], receive: Recei
 
 
 async def _gone(receive: Receive) -> None:
-    """Returns when the client has left."""
+    """Return when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         continue

@@ -217,7 +217,7 @@ class Traffic:
         return challenges, calls, failures
 
     async def flush(self) -> None:
-        """Writes all that was counted; what the database did not take, or may have taken, is tried again as it was."""
+        """Write all that was counted; what the database did not take, or may have taken, is tried again as it was."""
         await _told(self._write(is_whole=True))
 
     async def _write(self, *, is_whole: bool) -> None:
@@ -246,7 +246,7 @@ class Traffic:
         return not self._tried and len(self._requests) > ROWS_AT_ONCE
 
     async def _write_tried(self, *, is_again: bool = False) -> None:
-        """Writes what is tried. `is_again`: it was before, and nobody knows whether its last part is written."""
+        """Write what is tried. `is_again`: it was before, and nobody knows whether its last part is written."""
         refused, why = 0, ""
         try:
             while self._tried:
@@ -301,7 +301,7 @@ class Traffic:
         return {(gate_id, newest_ms[gate_id]): count for gate_id, count in missing.items() if count}
 
     async def forget(self) -> None:
-        """Deletes what of the log and of the hours' sums is older than its days, once an hour.
+        """Delete what of the log and of the hours' sums is older than its days, once an hour.
 
         A part of it, where that is much: the rest follows soon. Where the database does not, that is told once and
         tried again.
@@ -325,7 +325,7 @@ class Traffic:
         self._is_forgetting_late = False
 
     async def run(self) -> None:
-        """Writes, and deletes what is old, until cancelled; a writing that has begun is finished all the same.
+        """Write, and delete what is old, until cancelled; a writing that has begun is finished all the same.
 
         Beside each other: what is old is looked for among the lists, and an owner's may take long.
         """

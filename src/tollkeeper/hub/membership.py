@@ -49,7 +49,7 @@ class Membership:
             self._task = asyncio.get_running_loop().create_task(self._beat())
 
     async def close(self) -> None:
-        """Leaves: what was held is free at once."""
+        """Leave: what was held is free at once."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -91,7 +91,7 @@ def say(text: str) -> None:
 
 
 async def welcome(sandbox: Sandbox) -> str:
-    """Makes a first gate and a payment for it. Returns what the user reads. Raises: StartError."""
+    """Make a first gate and a payment for it. Return what the user reads. Raises: StartError."""
     body = {
         "slug": SLUG,
         "targetUrl": sandbox.target_url,

@@ -103,7 +103,7 @@ class RateLimiter:
         return (self._window_ns - owed_ns) // self._each_ns, _seconds(owed_ns)
 
     def forgive(self, key: str) -> None:
-        """Takes one counted request back."""
+        """Take one counted request back."""
         if key in self.paid_off_ns:
             self.paid_off_ns[key] -= self._each_ns
 

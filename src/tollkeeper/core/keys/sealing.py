@@ -30,7 +30,7 @@ class KeyRing:
     keys: Mapping[str, bytes] = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Refuses a ring that could not work. Raises: ValueError."""
+        """Refuse a ring that could not work. Raises: ValueError."""
         if self.current not in self.keys:
             raise ValueError(f"the key ring has no key {self.current!r}")
         if any(len(key) != KEY_SIZE_BYTES or not 1 <= len(name) <= 64 for name, key in self.keys.items()):

@@ -292,7 +292,7 @@ CREATE_DEFAULTS: Final[JsonObject] = {
 
 
 def refuse_file_in_json(body: JsonObject) -> None:
-    """Says how a file is sent, before anything is called missing. Raises: INVALID_PARAMETER."""
+    """Say how a file is sent, before anything is called missing. Raises: INVALID_PARAMETER."""
     if "file" in body:
         raise invalid("file", "a file is sent as multipart/form-data, not as JSON")
     if body.get("resourceType", "url") != "url":

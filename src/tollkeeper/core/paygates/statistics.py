@@ -155,7 +155,7 @@ class Sums:
     latencies: dict[int, int] = field(default_factory=dict)
 
     def add(self, other: Sums) -> None:
-        """Adds what another one counted."""
+        """Add what another one counted."""
         for outcome, count in other.outcomes.items():
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
         for bucket, count in other.latencies.items():

@@ -188,7 +188,7 @@ def _instructions(raw: bytes, at: int) -> tuple[tuple[Instruction, ...], int]:
 
 
 def _skip_lookup_tables(raw: bytes, at: int) -> tuple[int, int]:
-    """Reads over the address table lookups: what uses any is refused, so their content does not matter."""
+    """Read over the address table lookups: what uses any is refused, so their content does not matter."""
     tables, at = _compact(raw, at)
     for _ in range(tables):
         writable, at = _compact(raw, at + _KEY_SIZE_BYTES)

@@ -238,7 +238,7 @@ def refusal(check: Check, code: Code | None = None) -> ApiError:
 
 
 def require(checks: Iterable[Check]) -> None:
-    """Runs rules until one fails. Raises: the payment error of that rule."""
+    """Run rules until one fails. Raises: the payment error of that rule."""
     for check in checks:
         if not check.ok:
             raise refusal(check)

@@ -169,7 +169,7 @@ class Secured(asyncio.Protocol):
             self._hand_on(texts, fault, is_over=is_over)
 
     def _whole_records(self, data: bytes) -> Iterator[None]:
-        """Gives OpenSSL what came; once for each record that is whole by that."""
+        """Give OpenSSL what came; once for each record that is whole by that."""
         view, at = memoryview(data), 0
         while at < len(data):
             end = at + self._left_bytes if self._left_bytes else _end_of_record(data, at)

@@ -71,7 +71,7 @@ class PaymentReader:
         return presented
 
     def _remember(self, header: bytes, presented: PresentedPayment) -> None:
-        """Keeps the header; those that were not used for longest give way, by their number or by their bytes."""
+        """Keep the header; those that were not used for longest give way, by their number or by their bytes."""
         self._verified[header] = presented
         self._size_bytes += len(header)
         while len(self._verified) > VERIFIED_HEADERS_MAX or self._size_bytes > VERIFIED_SIZE_BYTES:

@@ -44,7 +44,7 @@ class AccountChain(Protocol):
         """The token that it is to be."""
 
     async def open(self) -> None:
-        """Asks the nodes who they are. Raises: RpcUnavailable."""
+        """Ask the nodes who they are. Raises: RpcUnavailable."""
 
     async def recipient(self, address: str, account: str) -> tuple[NoWallet | None, Holder]:
         """Why the address is no wallet's, and who gets what is paid to its token account. Raises: RpcUnavailable."""
@@ -59,7 +59,7 @@ class AccountChain(Protocol):
         """The same of an account of which it is known whose it was."""
 
     async def close(self) -> None:
-        """Ends the connections."""
+        """End the connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class TokenAccounts:
         return chain
 
     async def aclose(self) -> None:
-        """Ends the connections."""
+        """End the connections."""
         for chain in self.chains.values():
             await chain.close()
 

@@ -307,7 +307,7 @@ class HubClient:
         return replace(plain, headers=plain.headers | self._sign("POST", plain.path, plain.headers, plain.body))
 
     async def settle(self, request: SettleRequest) -> SettleAnswer:
-        """Sends the attempt (again, with the same bytes) and judges the answer, which may take 35 s.
+        """Send the attempt (again, with the same bytes) and judges the answer, which may take 35 s.
 
         A facilitator of version 2 that does not know the outcome yet wants to be asked once more, for as long.
         """
@@ -417,7 +417,7 @@ def unheard() -> ApiError:
 
 
 def log_refused_signature(body: JsonMapping) -> None:
-    """Tells the operator why our hub refused what this gateway signed; mostly one of the two clocks is wrong.
+    """Tell the operator why our hub refused what this gateway signed; mostly one of the two clocks is wrong.
 
     Nothing where they agree on what has expired: it could not be taken up in its time, and that was told.
     """

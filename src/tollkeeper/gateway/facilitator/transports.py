@@ -102,7 +102,7 @@ class HttpTransport:
         return self._way
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         if self._way is not None:
             self._way[0].close()
 

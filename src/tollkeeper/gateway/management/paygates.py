@@ -339,7 +339,7 @@ class Management:
         return SecretBody(secret.secret, secret.key_id)
 
     async def claim(self, bearer: str | None, gate_id: int, token: str | None) -> JsonObject:
-        """Gives an ownerless gate to the caller's wallet."""
+        """Give an ownerless gate to the caller's wallet."""
         gate, token_hash = await self._found(gate_id)
         caller = await self.ownership.caller(bearer)
         wallet = self.ownership.may_claim(caller, gate, token_hash, token)

@@ -84,7 +84,7 @@ class Uploads:
     left: dict[str, Upload | None] = field(default_factory=dict)  # what could not be discarded yet
 
     async def run(self) -> None:
-        """Discards what could not be discarded at once, until cancelled. What a process leaves, its parent cuts."""
+        """Discard what could not be discarded at once, until cancelled. What a process leaves, its parent cuts."""
         while True:
             await asyncio.sleep(AGAIN_SECONDS)
             for file_id, upload in list(self.left.items()):
@@ -213,7 +213,7 @@ class Uploads:
 
     @asynccontextmanager
     async def kept_if_sold(self, file: StoredFile | None) -> AsyncIterator[None]:
-        """Discards the file where the block refuses, and where it sells nothing: the create was carried out before."""
+        """Discard the file where the block refuses, and where it sells nothing: the create was carried out before."""
         try:
             yield
         finally:
@@ -221,7 +221,7 @@ class Uploads:
                 await self._discard(file.id)
 
     async def _discard(self, file_id: str, upload: Upload | None = None) -> None:
-        """Deletes a content that was not sold. What cannot be deleted now is deleted later: nobody can sell it."""
+        """Delete a content that was not sold. What cannot be deleted now is deleted later: nobody can sell it."""
         try:
             if await self.database.run(cut_upload(file_id)):
                 if upload is not None:

@@ -61,7 +61,7 @@ class PendingPurchases:
         return awaited is not None and bool(awaited.spending)
 
     async def until_decided(self, purchase: Purchase, deadline: float, *, may_spend: bool) -> None:
-        """Returns once this attempt is decided. Raises: SETTLEMENT_PENDING where `deadline` (loop time) comes first.
+        """Return once this attempt is decided. Raises: SETTLEMENT_PENDING where `deadline` (loop time) comes first.
 
         `may_spend`: what was shown counts for the credits that it buys, so that it is worth buying them now.
         """
@@ -87,7 +87,7 @@ class PendingPurchases:
                 del self._awaited[purchase.id]
 
     def announce(self, purchase_id: str) -> None:
-        """Wakes who waits for this purchase."""
+        """Wake who waits for this purchase."""
         if (awaited := self._awaited.get(purchase_id)) is not None:
             awaited.decided.set()
             awaited.decided = asyncio.Event()
@@ -181,7 +181,7 @@ class PurchaseDecisions:
         return await self.is_under_way_again(purchase)
 
     async def is_under_way_again(self, purchase: Purchase | None, deadline: float | None = None) -> bool:
-        """Takes its last failure back where our hub does: nobody is to sign another while this one may be made.
+        """Take its last failure back where our hub does: nobody is to sign another while this one may be made.
 
         Raises: SETTLEMENT_PENDING where the hub does not say, by `deadline` (loop time) at the latest.
         """
@@ -245,13 +245,13 @@ class PurchaseDecisions:
     # disk is quick.
 
     async def conclude(self, purchase: Purchase, answer: SettleAnswer, *, is_failed: bool = False) -> None:
-        """Writes what a settle answer decided of a claim that no request carries. Raises: as `not_bought` returns."""
+        """Write what a settle answer decided of a claim that no request carries. Raises: as `not_bought` returns."""
         if answer.outcome is not SettleMeaning.SUCCESS:
             raise await self.not_bought(purchase, answer, is_failed=is_failed)
         await self.grant(purchase, answer, None)
 
     async def grant(self, purchase: Purchase, answer: SettleAnswer, spend_request: SpendRequest | None) -> SpendResult:
-        """Grants what was paid for, once, and spends the first credit for `spend_request`, where there is one."""
+        """Grant what was paid for, once, and spend the first credit for `spend_request`, where there is one."""
         result = await self.parts.purchases.grant(
             purchase,
             answer.transaction,
@@ -264,7 +264,7 @@ class PurchaseDecisions:
         return result
 
     async def not_bought(self, purchase: Purchase, answer: SettleAnswer, *, is_failed: bool = False) -> ApiError:
-        """Writes what another answer than a success decided: the refusal, or SETTLEMENT_PENDING.
+        """Write what another answer than a success decided: the refusal, or SETTLEMENT_PENDING.
 
         `is_failed`: of a failure, that it is the payment's, and not only this attempt's.
         """

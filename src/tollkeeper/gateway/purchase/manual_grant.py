@@ -50,7 +50,7 @@ class ManualGrants:
     random_bytes: Callable[[int], bytes]
 
     async def honour(self, slug: str, transaction_hash: str, nonce: str | None) -> JsonObject:
-        """Grants what the payment in that transaction bought; `nonce` says which, where there are several.
+        """Grant what the payment in that transaction bought; `nonce` says which, where there are several.
 
         `isRepeated` in what is told: this very order granted it before. Raises: INVALID_PARAMETER for what is no hash,
         NOT_FOUND, PAYMENT_INVALID, CONFLICT where it was granted otherwise; RpcUnavailable.

@@ -61,14 +61,14 @@ class PurchaseRecovery:
         self._room = asyncio.Semaphore(AT_ONCE)
 
     async def aclose(self) -> None:
-        """Stops what is under way: every claim stands as it is, and the next start goes on with it."""
+        """Stop what is under way: every claim stands as it is, and the next start goes on with it."""
         tasks = list(self._working.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def run(self) -> None:
-        """Runs until cancelled. A failed pass is logged and tried again."""
+        """Run until cancelled. A failed pass is logged and tried again."""
         while True:
             try:
                 await self.complete_once()
@@ -97,7 +97,7 @@ class PurchaseRecovery:
         self._begin("confirmed sales", self._monitor.look_again)
 
     def _begin(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Runs `work` unless it goes on since an earlier pass; at most AT_ONCE at a time. A purchase's id names its."""
+        """Run `work` unless it goes on since an earlier pass; at most AT_ONCE at a time. A purchase's id names its."""
         if name in self._working:
             return
         task = asyncio.create_task(self._one(work))
@@ -197,7 +197,7 @@ class PurchaseRecovery:
         return None
 
     async def _conclude_here(self, purchase: Purchase, answer: SettleAnswer, before: PaymentStatus | None) -> None:
-        """Writes what our hub said, which showed `before` when it was asked.
+        """Write what our hub said, which showed `before` when it was asked.
 
         A failure is the key's, and perhaps not the payment's, which may be made for another. Where it is shown
         otherwise by now, its failure may have been taken back behind its key's answer: the next pass asks again.

@@ -59,7 +59,7 @@ class Waiter(msgspec.Struct, eq=False):
     claimed: str | None = None
 
     async def until_claimed(self) -> None:
-        """Returns once no claim of its is being written: whatever it is answered must name that one's credit token."""
+        """Return once no claim of its is being written: whatever it is answered must name that one's credit token."""
         if self.claiming is not None:
             await asyncio.shield(self.claiming)
 
@@ -149,7 +149,7 @@ class PurchaseAttempt:
     # process (10 s where it went away). For each round a request to settle is signed (Ed25519) and sealed in the loop.
 
     async def _claim(self, terms: Terms, asked: bytes) -> tuple[ClaimResult, SettleRequest | None]:
-        """Makes the payment ours to settle, by a request that is kept with the claim; None where another has it."""
+        """Make the payment ours to settle, by a request that is kept with the claim; None where another has it."""
         decisions, gate, offered = self.decisions, self.opened.gate, self.presented.offered
         parts = decisions.parts
         made: dict[tuple[int, bool], SettleRequest] = {}
@@ -184,7 +184,7 @@ class PurchaseAttempt:
     # and spend: waits for their commit, as the claim; anything but a success is the thread's.
 
     async def _settle(self, purchase: Purchase, request: SettleRequest) -> SpendResult:
-        """Has the hub settle what was claimed, and grants what it buys. Raises: the refusal, or SETTLEMENT_PENDING."""
+        """Have the hub settle what was claimed, and grant what it buys. Raises: the refusal, or SETTLEMENT_PENDING."""
         parts = self.decisions.parts
         asking, supported = parts.hub.settle(request), parts.supported()
         if supported.is_ours:
@@ -198,7 +198,7 @@ class PurchaseAttempt:
         return await self._grant(purchase, answer)
 
     async def _grant(self, purchase: Purchase, answer: SettleAnswer) -> SpendResult:
-        """Writes that it is paid; the first credit is the buyer's, in the same commit, unless he gave up."""
+        """Write that it is paid; the first credit is the buyer's, in the same commit, unless he gave up."""
         buyer = self.buyer
         buyer.taken = buyer.wants
         result = await self.decisions.grant(purchase, answer, buyer.spend_request if buyer.wants else None)
@@ -300,6 +300,6 @@ class PurchaseService:
         raise await self.decisions.refusals.of_claimed_elsewhere(purchase)  # FOREIGN
 
     async def aclose(self) -> None:
-        """Waits until no settlement is under way, so that an accepted payment is not left to recovery."""
+        """Wait until no settlement is under way, so that an accepted payment is not left to recovery."""
         while self._running:
             await asyncio.wait([running.task for running in self._running.values()])

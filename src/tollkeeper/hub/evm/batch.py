@@ -201,7 +201,7 @@ class BatchWindow(Generic[T, R]):
         self._going: set[asyncio.Task[None]] = set()
 
     async def join(self, member: T) -> R:
-        """Goes, alone or with others, and returns this member's part. Raises: what `go` raises."""
+        """Go, alone or with others, and return this member's part. Raises: what `go` raises."""
         if self._under_way() + self._leaving + len(self._waiting) < self._queue_depth:
             (result,) = await self._go([member])
             if isinstance(result, Exception):

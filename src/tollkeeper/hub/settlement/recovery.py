@@ -77,11 +77,11 @@ class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
         self.set_aside: dict[str, int] = {}  # by network, as counted last
 
     def start(self) -> None:
-        """Begins, with a first pass at once."""
+        """Begin, with a first pass at once."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Ends; a transition in flight is committed or not, as after a crash."""
+        """End; a transition in flight is committed or not, as after a crash."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -20,7 +20,7 @@ from tollkeeper.serving import StartError
 from tollkeeper.serving.admin.socket import give_order
 from tollkeeper.serving.keys.files import KeyFiles
 from tollkeeper.serving.own_database import open_own_database
-from tollkeeper.storage.engine.nodes import TOLD_SECONDS, end_tokens
+from tollkeeper.storage.engine.nodes import SEEN_SECONDS, end_tokens
 from tollkeeper.storage.gateway.reseals import retired_ids, sealed_under
 from tollkeeper.storage.urls import open_snapshot, server_of
 
@@ -118,7 +118,7 @@ async def _revoke_everywhere(settings: Settings, key_id: str) -> None:
         await database.run(end_tokens(key_id))
     finally:
         await database.close()
-    await asyncio.sleep(TOLD_SECONDS)
+    await asyncio.sleep(SEEN_SECONDS)
 
 
 def list_keys(settings: Settings) -> list[str]:

@@ -181,7 +181,7 @@ class Checking:
 
 
 async def keep_inspecting(settings: Settings, database: Database, interval_seconds: float = INTERVAL_SECONDS) -> None:
-    """Checks the books every minute, more rarely where that takes long, and holds what is broken, until cancelled."""
+    """Check the books every minute, more rarely where that takes long, and hold what is broken, until cancelled."""
     pause = interval_seconds
     _CHECKED.set(time.time())
     checking = Checking(settings, database, interval_seconds)

@@ -68,7 +68,7 @@ class Spans:
         self.add("paid call", call.duration_us * 1000, header.get(_PARENT, b""), attributes)
 
     async def aclose(self) -> None:
-        """Sends what is left, as long as that takes little time."""
+        """Send what is left, as long as that takes little time."""
         await asyncio.to_thread(self._provider.force_flush, _CLOSE_MILLISECONDS)
         await asyncio.to_thread(self._provider.shutdown)
 

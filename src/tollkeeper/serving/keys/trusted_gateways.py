@@ -64,7 +64,7 @@ class GatewayKeys:
         keys.ask = self.ask
 
     async def keep_fresh(self) -> None:
-        """Asks now and then, until cancelled."""
+        """Ask now and then, until cancelled."""
         try:
             while True:
                 await self._ask()
@@ -74,7 +74,7 @@ class GatewayKeys:
                 self._next.cancel()
 
     async def ask(self, named: object) -> None:
-        """Asks because of a key that nobody knows; where they were asked a moment ago, later, or not at all.
+        """Ask because of a key that nobody knows; where they were asked a moment ago, later, or not at all.
 
         It is waited for where the request is of one of the issuers, as it says (`named`), and that one answered last
         time, or may be starting; else for a second. All who wait are told by one asking, which begins behind them all.

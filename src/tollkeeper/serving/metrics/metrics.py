@@ -166,7 +166,7 @@ _DRAIN_SECONDS: Final = 1
 async def serving_metrics(
     address: tuple[str, int] | None, text: Callable[[], Awaitable[bytes]], assets: Assets, page: OperatorPage
 ) -> AsyncIterator[None]:
-    """Answers GET /metrics with `text` at this address until the block ends; nothing where there is none."""
+    """Answer GET /metrics with `text` at this address until the block ends; nothing where there is none."""
     async with AsyncExitStack() as parts:
         if address is not None:
             try:

@@ -107,7 +107,7 @@ class S3Files:
             raise FileStoreError(OF_ANOTHER_SIZE)
 
     async def put(self, file_id: str, number: int, data: Sequence[bytes]) -> None:
-        """Writes one part out of its pieces, or nothing. Raises: FileStoreError."""
+        """Write one part out of its pieces, or nothing. Raises: FileStoreError."""
         with _asking("written"):
             await obstore.put_async(self._store, _part_name(file_id, number), data, use_multipart=False)
 
@@ -124,7 +124,7 @@ class S3Files:
         await self.delete_parts(list(await self.parts(file_id)))
 
     async def delete_parts(self, names: Sequence[str]) -> None:
-        """Deletes these, or what of them is there. Raises: FileStoreError."""
+        """Delete these, or what of them is there. Raises: FileStoreError."""
         with suppress(FileMissingError), _asking("deleted"):
             for place in range(0, len(names), _DELETED_AT_ONCE):
                 await obstore.delete_async(self._store, names[place : place + _DELETED_AT_ONCE])
@@ -207,7 +207,7 @@ class _S3Upload:
         self._leaving = asyncio.create_task(self._store.put(self._file_id, number, part))
 
     async def _left(self) -> None:
-        """Returns when the part on its way was taken; nobody who gives up ends it, or it might arrive after all."""
+        """Return when the part on its way was taken; nobody who gives up ends it, or it might arrive after all."""
         if self._leaving is not None:
             await asyncio.shield(self._leaving)
 

@@ -65,17 +65,17 @@ class Upload(Protocol):
         """Appends; about CHUNK_SIZE_BYTES at a time is best. Raises: FileStoreError."""
 
     async def finish(self) -> WrittenObject:
-        """Makes the object whole and durable. Raises: FileStoreError."""
+        """Make the object whole and durable. Raises: FileStoreError."""
 
     async def abort(self) -> None:
-        """Gives it up; may be called at any time, also after a failure. Raises: FileStoreError: some of it stays."""
+        """Give it up; may be called at any time, also after a failure. Raises: FileStoreError: some of it stays."""
 
 
 class FileStore(Protocol):
     """Objects by id: 32 hex digits, made by the caller, never used twice."""
 
     async def begin(self, file_id: str, expected_bytes: int | None) -> Upload:
-        """Begins an object; `expected_bytes` is an upper bound of its size where that is known.
+        """Begin an object; `expected_bytes` is an upper bound of its size where that is known.
 
         Raises: FileStoreError.
         """
@@ -87,7 +87,7 @@ class FileStore(Protocol):
         """The bytes from `start` up to and without `end`. Raises: FileMissingError, FileStoreError."""
 
     async def delete(self, file_id: str) -> None:
-        """Deletes an object, whole or unfinished; nothing where it is gone. Raises: FileStoreError."""
+        """Delete an object, whole or unfinished; nothing where it is gone. Raises: FileStoreError."""
 
     def listed(self) -> AsyncIterator[StoredObject]:
         """Everything in the store. Raises: FileStoreError."""

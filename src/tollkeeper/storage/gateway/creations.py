@@ -62,7 +62,7 @@ class Creations:
 
     @unit_of_work
     def check(self, key: CreationKey, now_ms: int) -> Steps[None]:
-        """Goes before the create, in its unit. Raises: CreatedBeforeError, CONFLICT as `find`."""
+        """Go before the create, in its unit. Raises: CreatedBeforeError, CONFLICT as `find`."""
         yield _Q.forget_creation(scope=key.scope, key=key.key, since_ms=_since(now_ms))
         yield _Q.forget_creations(since_ms=_since(now_ms))
         rows = yield _Q.find_creation(scope=key.scope, key=key.key, since_ms=_since(now_ms))
@@ -71,7 +71,7 @@ class Creations:
 
     @unit_of_work
     def keep(self, key: CreationKey, answer: bytes, now_ms: int) -> Steps[None]:
-        """Goes behind the create, in its unit. Raises: CONFLICT where another one with the key came first."""
+        """Go behind the create, in its unit. Raises: CONFLICT where another one with the key came first."""
         sealed = self._sealing.seal(answer, key.place)
         kept = yield _Q.insert_creation(
             scope=key.scope, key=key.key, fingerprint=key.fingerprint, answer=sealed, now_ms=now_ms

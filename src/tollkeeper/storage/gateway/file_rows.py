@@ -35,7 +35,7 @@ _IN_TURN = (
 
 @unit_of_work
 def keep_file(gate_id: int, file: StoredFile, now_ms: int) -> Steps[None]:
-    """Makes this the content that the gate sells from now on. Raises: UNAVAILABLE where its upload was cut."""
+    """Make this the content that the gate sells from now on. Raises: UNAVAILABLE where its upload was cut."""
     sold = yield _Q.sell_upload(file_id=file.id)
     if not sold:
         raise ApiError(Code.UNAVAILABLE, "the upload was given up: send the file again")
@@ -80,7 +80,7 @@ async def find_file(database: Database, file_id: str) -> StoredFile | None:
 
 
 async def cut_left_files(database: Database, now_ms: int) -> None:
-    """Cuts contents that no gate sells, to which no link is out, and which are due to nobody."""
+    """Cut contents that no gate sells, to which no link is out, and which are due to nobody."""
     while left := await database.read(_Q.left_files(now_ms=now_ms, limit=_AT_ONCE)):
         for row in left:
             if row["gate_id"] is not None and await _is_any_due(database, row["gate_id"], now_ms):

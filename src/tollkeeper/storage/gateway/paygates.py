@@ -110,7 +110,7 @@ class PayGates:
         *,
         by: Authority | None = None,
     ) -> PayGate:
-        """Stores a new gate under a slug of its own, with its secret where it signs; and its answer, if it has a key.
+        """Store a new gate under a slug of its own, with its secret where it signs; and its answer, if it has a key.
 
         `by`: whose login it needs, None for nobody's. Raises: CONFLICT when the owner's slug was ever taken;
         CreatedBeforeError where the key was used before; INVALID_TOKEN.
@@ -273,7 +273,7 @@ class PayGates:
         *,
         by: Authority | None = None,
     ) -> PayGate:
-        """Applies a pure change to the gate as it stands, in one transaction; what `change` raises changes nothing.
+        """Apply a pure change to the gate as it stands, in one transaction; what `change` raises changes nothing.
 
         A gate that signs from now on and has no secret gets `spare`, which the result then has. `by`: who asks, as of
         all changes; None for the program itself. Raises: NOT_FOUND, and what `by` refuses.
@@ -308,7 +308,7 @@ class PayGates:
     async def replace_secret(
         self, gate_id: int, secret: HmacSecret, now_ms: int, *, by: Authority | None = None
     ) -> None:
-        """Gives a signing gate a new secret. Raises: NOT_FOUND; CONFLICT for one that does not sign, or too often."""
+        """Give a signing gate a new secret. Raises: NOT_FOUND; CONFLICT for one that does not sign, or too often."""
         await self._database.run(self._behind(gate_id, by, self._replace_secret(gate_id, secret, now_ms)))
         await self.until_seen()
 
@@ -339,7 +339,7 @@ class PayGates:
         return gate
 
     async def claim(self, gate_id: int, owner_wallet: str, now_ms: int, *, by: Authority) -> PayGate:
-        """Gives an ownerless gate to a wallet. Raises: NOT_FOUND, CONFLICT when it has an owner by now."""
+        """Give an ownerless gate to a wallet. Raises: NOT_FOUND, CONFLICT when it has an owner by now."""
         gate = await self._database.run(self._behind(gate_id, by, self._claim(gate_id, owner_wallet, now_ms)))
         await self.until_seen()
         return gate
@@ -360,7 +360,7 @@ class PayGates:
     async def delete(
         self, gate_id: int, now_ms: int, deleted: Callable[[], None] | None = None, *, by: Authority | None = None
     ) -> int:
-        """Deletes a gate softly and voids its bought credits; returns how many those were. Raises: NOT_FOUND.
+        """Delete a gate softly and void its bought credits; return how many those were. Raises: NOT_FOUND.
 
         From the first commit on none of them is taken but what is due (`ledger.spends`). Where much is yet to be void
         then, `deleted` is called; where this breaks off, `void_rest` goes on.
@@ -383,7 +383,7 @@ class PayGates:
         return (yield from _void_some(gate_id, now_ms))
 
     async def void_rest(self, now_ms: int) -> None:
-        """Voids what gates sold whose deletion broke off: it stands where the last look saw it. Raises: StorageError.
+        """Void what gates sold whose deletion broke off: it stands where the last look saw it. Raises: StorageError.
 
         One that goes on would count too few of the credits that were left.
         """
@@ -460,7 +460,7 @@ def _plain(value: object) -> object:
 
 @unit_of_work
 def _void_some(gate_id: int, now_ms: int) -> Steps[tuple[int, int]]:
-    """Voids some of what a deleted gate sold: how many purchases, and how many credits they had left."""
+    """Void some of what a deleted gate sold: how many purchases, and how many credits they had left."""
     yield gate_to_change(gate_id)
     rows = yield _Q.void_purchases_of_gate(gate_id=gate_id, now_ms=now_ms, many=VOIDED_AT_ONCE)
     if rows:

@@ -81,7 +81,7 @@ class Resealing:
         return moved
 
     async def page(self, table: SealedTable, after: Mapping[str, Value]) -> ResealedPage:
-        """Moves the rows that come after these keys, as many as one page has. Raises: StorageError."""
+        """Move the rows that come after these keys, as many as one page has. Raises: StorageError."""
         statement = getattr(_Q, f"page_{table.name}")(**after, limit=_PAGE_ROWS)
         rows = await self._database.read(statement)
         moves = [move for row in rows for move in self._moves(table, row)]

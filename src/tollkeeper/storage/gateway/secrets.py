@@ -30,7 +30,7 @@ class PayGateSecrets:
 
     @unit_of_work
     def keep_first(self, gate_id: int, spare: HmacSecret, now_ms: int) -> Steps[bool]:
-        """Stores `spare` where the gate has no secret yet; was it needed?"""
+        """Store `spare` where the gate has no secret yet; was it needed?"""
         if (yield _Q.secrets_of_gate(gate_id=gate_id, since_ms=now_ms - _OVERLAP_MS)):
             return False
         yield self._insert(gate_id, spare, now_ms)
@@ -38,7 +38,7 @@ class PayGateSecrets:
 
     @unit_of_work
     def replace(self, gate_id: int, secret: HmacSecret, now_ms: int) -> Steps[None]:
-        """Stores a new secret; the former one is used beside it for SECRET_OVERLAP_SECONDS. Raises: CONFLICT."""
+        """Store a new secret; the former one is used beside it for SECRET_OVERLAP_SECONDS. Raises: CONFLICT."""
         in_force = yield _Q.secrets_of_gate(gate_id=gate_id, since_ms=now_ms - _OVERLAP_MS)
         if len(in_force) >= SECRETS_IN_FORCE_MAX:
             message = f"the secret was changed {SECRETS_IN_FORCE_MAX - 1} times within a day; wait until one runs out"

@@ -31,7 +31,7 @@ class SettledAssets:
         self._database = database
 
     async def recall(self) -> None:
-        """Reads what is kept. Raises: StorageError."""
+        """Read what is kept. Raises: StorageError."""
         assets: dict[str, Asset] = {}
         for row in await self._database.read(_Q.settled_assets()):
             network = NETWORKS.get(row["network"])  # None: of another version of this program

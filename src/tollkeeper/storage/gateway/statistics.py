@@ -98,7 +98,7 @@ class Statistics:
         self._database = database
 
     async def add(self, counted: Counted, *, is_again: bool = False) -> None:
-        """Writes what was counted, in one transaction. Raises: StorageError, after which it may be written or not.
+        """Write what was counted, in one transaction. Raises: StorageError, after which it may be written or not.
 
         `is_again`: it was tried before, and is written only if it was not written then; without a row of the log, which
         would show that, it is not.
@@ -163,7 +163,7 @@ class Statistics:
         return count
 
     async def forget(self, requests_before_ms: int, hours_before_ms: int) -> bool:
-        """Deletes some of the log's rows and of the hours' sums from before these times; whether there may be more.
+        """Delete some of the log's rows and of the hours' sums from before these times; whether there may be more.
 
         Some hundred in one commit, for spends wait for it; the sums once the log is done. Raises: StorageError.
         """

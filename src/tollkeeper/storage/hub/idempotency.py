@@ -76,7 +76,7 @@ def record_answer(
 
 
 async def forget_old_refusals(database: Database, now_ms: int) -> int:
-    """Forgets every refusal whose time is over, in short units; how many there were. Raises: StorageError.
+    """Forget every refusal whose time is over, in short units; how many there were. Raises: StorageError.
 
     An attempt's outcome stays, whatever it is: the key of what was signed never starts anything again.
     """
@@ -108,12 +108,12 @@ def bind_key(key: IdempotencyKey, settlement_id: str, attempt: int, now_ms: int)
 
 
 def free_key(key: IdempotencyKey) -> Statement:
-    """Takes back what `bind_key` did in the same unit."""
+    """Take back what `bind_key` did in the same unit."""
     return _QUERIES.drop_key(key=key.name)
 
 
 def keep_failure(settlement_id: str, attempt: int, answer: str) -> Statement:
-    """Keeps a failed attempt's outcome with its keys: the row will show the next attempt's."""
+    """Keep a failed attempt's outcome with its keys: the row will show the next attempt's."""
     return _QUERIES.settle_keys(settlement_id=settlement_id, attempt=attempt, answer=answer)
 
 

@@ -364,12 +364,12 @@ async def newest_confirmed_ms(database: Database, network: str, until_ms: int) -
 
 
 def find_statement(key: PaymentKey) -> Statement:
-    """Reads the row of a payment."""
+    """Read the row of a payment."""
     return _QUERIES.find_settlement(**key.columns)
 
 
 def hand_out_statement(row: Settlement, now_ms: int) -> Statement:
-    """Returns the row where it gives the success away, which happens once."""
+    """Return the row where it gives the success away, which happens once."""
     return _QUERIES.hand_out(id=row.id, attempt=row.attempt, now_ms=now_ms)
 
 

@@ -126,7 +126,7 @@ class Ledger:
         self._open.note_anew()
 
     async def idle(self) -> None:
-        """Returns once no spend waits for its commit and none for the answer to it."""
+        """Return once no spend waits for its commit and none for the answer to it."""
         while self._is_under_way or self._alone_count:
             if self._idle is None:
                 self._idle = asyncio.get_running_loop().create_future()
@@ -164,7 +164,7 @@ class Ledger:
             await self._write_ended(ended, self._open.to_note() if ended.journal else {}, now_ms)
 
     async def has_given_back(self, now_ms: int) -> bool:
-        """Gives back what is owed; whether anything was, or just before: who found nothing then should ask again.
+        """Give back what is owed; whether anything was, or just before: who found nothing then should ask again.
 
         Raises: StorageError; what was not given back is kept.
         """

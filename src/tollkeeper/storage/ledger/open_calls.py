@@ -158,7 +158,7 @@ class OpenCalls:
 
 
 def _rest_of(ended: dict[int, list[str]]) -> dict[int, list[str]]:
-    """Takes from these what is too much for once."""
+    """Take from these what is too much for once."""
     rest: dict[int, list[str]] = {}
     for status, calls in ended.items():
         if len(calls) > ENDED_AT_ONCE:

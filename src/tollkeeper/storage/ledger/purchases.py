@@ -97,7 +97,7 @@ class Purchases:
         self.ledger.spend(HeldSpend(key, None, spend_request), now_ms, callback)
 
     async def spend_token(self, purchase_id: str, spend_request: SpendRequest, now_ms: int) -> SpendResult:
-        """Spends one credit of a purchase by another proof than its header, which does not count from then on.
+        """Spend one credit of a purchase by another proof than its header, which does not count from then on.
 
         The proof is the credit token, or that the caller is the payer. This, and each verb below that spends, raises
         StorageError where the outcome is unknown: a call that is refused for it is told to `ledger.refused`.
@@ -157,7 +157,7 @@ class Purchases:
         request_of: Callable[[str, int, bool], bytes],
         now_ms: int,
     ) -> ClaimResult:
-        """Makes the payment ours to settle, with the terms and the gate's version in one commit.
+        """Make the payment ours to settle, with the terms and the gate's version in one commit.
 
         `trust` has the caps under which the settlement may be trusted (the winner's `assume_valid` says whether it is),
         None where it may not. `request_of` gives the exact settle request of (purchase id, attempt, trusted), which is
@@ -189,7 +189,7 @@ class Purchases:
     async def honour(
         self, key: PaymentKey, terms: Terms, *, purchase_id: str, paid: Paid, transaction_hash: str, now_ms: int
     ) -> ClaimResult:
-        """Grants the credits of a payment that was found on the chain, once (contract 4.3).
+        """Grant the credits of a payment that was found on the chain, once (contract 4.3).
 
         Where it was claimed, the terms of the claim hold, else these; what is void for a failed payment gets back what
         was left of it. TAKEN where it was granted before, `was_honoured` where that was by the same order; where it is
@@ -257,7 +257,7 @@ class Purchases:
         spend_request: SpendRequest | None,
         now_ms: int,
     ) -> SpendResult:
-        """Grants the credits of a settled claim, once, and spends the first for `spend_request` in the same commit.
+        """Grant the credits of a settled claim, once, and spend the first for `spend_request` in the same commit.
 
         A claim that was granted or failed meanwhile is left as it is. `is_followed`: its payment may be taken away.
         """
@@ -319,12 +319,12 @@ class Purchases:
         await self._database.run(rows_of(statement))
 
     async def park(self, purchase: Purchase, failure: str, now_ms: int) -> None:
-        """Leaves a claim to the operator."""
+        """Leave a claim to the operator."""
         statement = _Q.park_purchase(id=purchase.id, attempt=purchase.attempt, failure=failure, now_ms=now_ms)
         await self._database.run(rows_of(statement))
 
     async def confirm(self, purchase: Purchase, now_ms: int, named: str = "", *, is_followed: bool = True) -> None:
-        """Records that a trusted settlement proved true, in that transaction where one is known."""
+        """Record that a trusted settlement proved true, in that transaction where one is known."""
         follow_ms = now_ms + FIRST_LOOK_MS if is_followed else None
         known = {"id": purchase.id, "transaction_hash": named, "follow_ms": follow_ms}
         await self._database.run(rows_of(_Q.confirm_purchase(**known, now_ms=now_ms)))
@@ -334,11 +334,11 @@ class Purchases:
         await self._database.run(void_unpaid(purchase.id, now_ms, is_followed=is_followed))
 
     async def revive(self, purchase: Purchase, transaction_hash: str, now_ms: int) -> None:
-        """Gives back what `void` took, because the payment was made after all."""
+        """Give back what `void` took, because the payment was made after all."""
         await self._database.run(revive(purchase.id, purchase.gate_id, transaction_hash, now_ms))
 
     async def reopen(self, purchase: Purchase, now_ms: int) -> bool:
-        """Makes an attempt that had failed a claim again: its payment was made after all, for whomever.
+        """Make an attempt that had failed a claim again: its payment was made after all, for whomever.
 
         False for one that has not failed, or is followed no more.
         """
@@ -413,15 +413,15 @@ class Purchases:
         return [(purchase_from(row), row["paid_ms"] or row["granted_ms"]) for row in rows]
 
     async def follow_sooner(self, now_ms: int) -> None:
-        """Makes sales due now whose next look was set before the clock was put back; they would wait until then."""
+        """Make sales due now whose next look was set before the clock was put back; they would wait until then."""
         await self._database.run(rows_of(_Q.correct_followed(now_ms=now_ms, longest_ms=FOLLOWED_MS)))
 
     async def forgotten(self, purchase: Purchase, now_ms: int) -> bool:
-        """Records that the hub which made a sale's payment knows nothing of it; False where it is recorded already."""
+        """Record that the hub which made a sale's payment knows nothing of it; False where it is recorded already."""
         return bool(await self._database.run(rows_of(_Q.mark_forgotten(id=purchase.id, now_ms=now_ms))))
 
     async def follow(self, looks: Sequence[Look]) -> None:
-        """Records what was seen of sales' payments, in one commit."""
+        """Record what was seen of sales' payments, in one commit."""
         await self._database.run(_follow(looks))
 
 
