@@ -402,7 +402,7 @@ async def test_a_use_is_found_though_the_clock_was_hours_ahead_when_it_was_asked
         senders = Senders(frozenset({relayer.address.lower()}), are_all=True)
         pay_to, value = authorization.pay_to.lower(), authorization.value
         expected = ExpectedTransfer(key, pay_to, value, authorization.valid_before, asked_ms, senders)
-        found = await EvmEvidence(chain, lambda: 0).of(expected)
+        found = await EvmEvidence(chain).of(expected)
         assert (found.outcome, found.transaction) == (EvidenceOutcome.PAID, receipt["transactionHash"])
     finally:
         await chain.close()
@@ -421,6 +421,6 @@ async def test_of_another_token_than_the_nodes_nothing_is_told(embedded_chain: C
         other = structs.replace(key, asset="0x" + "11" * 20)
         expected = ExpectedTransfer(other, "0x" + "22" * 20, 10_000, None, 0, nobody)
         with pytest.raises(RpcUnavailable, match="asset"):
-            await EvmEvidence(chain, lambda: 0).before(expected, Payment(1, "exact", "base-sepolia", payload))
+            await EvmEvidence(chain).before(expected, Payment(1, "exact", "base-sepolia", payload))
     finally:
         await chain.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias
 
 from tollkeeper.core.evm.encoding import ZERO_ADDRESS, address_of_key, checksum_address
 from tollkeeper.core.json_types import JsonMapping, JsonObject
@@ -34,8 +34,20 @@ class Explained(NamedTuple):
     advice: str
 
 
-class FamilyRow(Protocol):
-    """One family.
+_UNFUNDED: Final = Explained(
+    "the payer's wallet does not hold what the payment moves",
+    "fund it, then send the same payment while it is valid, or sign a new one",
+)
+# The transaction shows the authorization to everybody, and the token takes it from anybody.
+_REVERTED: Final = Explained(
+    "the transaction that was to make the payment failed on the chain",
+    "send the same payment again, or sign a new one once this one is over: until its validBefore anybody can still "
+    "carry it out",
+)
+
+
+class EvmRow:
+    """The row of EVM.
 
     `payload_members` make a payload, the last of them says which family it is of; `value_member` names what says the
     amount. `transfer_members` are asked beside the payload by the hub's transfer. `fee_payers_name`, `fee_money` and
@@ -51,60 +63,6 @@ class FamilyRow(Protocol):
     `explained` are a facilitator's reasons in a buyer's words.
     """
 
-    asset: ClassVar[type[EvmAsset | solana.SolanaAsset]]
-    payload_members: ClassVar[tuple[str, ...]]
-    value_member: ClassVar[str]
-    transfer_members: ClassVar[tuple[str, ...]]
-    fee_payers_name: ClassVar[str]
-    fee_money: ClassVar[str]
-    fee_use: ClassVar[str]
-    has_contracts: ClassVar[bool]
-    nonce_form: ClassVar[re.Pattern[str]]
-    nonce_words: ClassVar[str]
-    transaction_words: ClassVar[str]
-    nobodys: ClassVar[frozenset[str]]
-    used_advice: ClassVar[str] = ""
-    shown_by_used: ClassVar[frozenset[str]]
-    shown_by_nodes: ClassVar[frozenset[str]]
-    failed_on_chain: ClassVar[Reason]
-    not_payable: ClassVar[Reason]
-    explained: ClassVar[Mapping[str, Explained]] = MappingProxyType({})
-
-    def fee_accounts(self, signer_key: bytes) -> tuple[str, ...]:
-        """Return the accounts whose money a hub with this signing key spends, as people see the addresses."""
-
-    def accounts_of(self, wallet: str, token: str) -> frozenset[str]:
-        """Return the accounts that a transfer to the wallet may name, whatever program the token belongs to."""
-
-    def transaction_name(self, text: str) -> str | None:
-        """A transaction's name as it is kept; None for what is none here."""
-
-    def payer_of(self, payment: Payment) -> str | None:
-        """Return the payer's address as people see it; None if it cannot be read."""
-
-    def name_of(self, payment: Payment) -> tuple[str, str] | None:
-        """Its payer and nonce, as they are kept; None where they cannot be read."""
-
-    def signed_value(self, payment: Payment) -> int | None:
-        """How much was signed; None where that cannot be read."""
-
-    def history_terms(self, payload: JsonMapping, nonce: str) -> JsonObject:
-        """Return the members of a history item's `x402Data` that only this family's payloads have."""
-
-
-_UNFUNDED: Final = Explained(
-    "the payer's wallet does not hold what the payment moves",
-    "fund it, then send the same payment while it is valid, or sign a new one",
-)
-# The transaction shows the authorization to everybody, and the token takes it from anybody.
-_REVERTED: Final = Explained(
-    "the transaction that was to make the payment failed on the chain",
-    "send the same payment again, or sign a new one once this one is over: until its validBefore anybody can still "
-    "carry it out",
-)
-
-
-class _Evm(FamilyRow):
     asset = EvmAsset
     payload_members = ("signature", "authorization")
     value_member = "authorization.value"
@@ -117,39 +75,51 @@ class _Evm(FamilyRow):
     nonce_words = "0x and 64 hex digits"
     transaction_words = nonce_words
     nobodys = frozenset({ZERO_ADDRESS})
+    used_advice = ""
     shown_by_used = frozenset({Reason.NONCE_USED})  # the token remembers, whatever became of the payer since
     shown_by_nodes = shown_by_used
     failed_on_chain = Reason.TRANSACTION_FAILED
     not_payable = Reason.RECIPIENT
 
-    explained = MappingProxyType({Reason.FUNDS: _UNFUNDED, Reason.TRANSACTION_FAILED: _REVERTED})
+    explained: ClassVar[Mapping[str, Explained]] = MappingProxyType(
+        {Reason.FUNDS: _UNFUNDED, Reason.TRANSACTION_FAILED: _REVERTED}
+    )
 
     def fee_accounts(self, signer_key: bytes) -> tuple[str, ...]:
+        """Return the accounts whose money a hub with this signing key spends, as people see the addresses."""
         return (checksum_address(address_of_key(signer_key)),)
 
     def accounts_of(self, wallet: str, token: str) -> frozenset[str]:  # noqa: ARG002 - a wallet holds every token itself
+        """Return the accounts that a transfer to the wallet may name, whatever program the token belongs to."""
         return frozenset({wallet})
 
     def transaction_name(self, text: str) -> str | None:
+        """A transaction's name as it is kept; None for what is none here."""
         name = text.lower()
         return name if self.nonce_form.fullmatch(name) else None
 
     def payer_of(self, payment: Payment) -> str | None:
+        """Return the payer's address as people see it; None if it cannot be read."""
         return checksum_address(payment.authorized.authorization.payer)
 
     def name_of(self, payment: Payment) -> tuple[str, str] | None:
+        """Its payer and nonce, as they are kept; None where they cannot be read."""
         return payment.authorized.authorization.payer, payment.authorized.authorization.nonce
 
     def signed_value(self, payment: Payment) -> int | None:
+        """How much was signed; None where that cannot be read."""
         return payment.authorized.authorization.value
 
     def history_terms(self, payload: JsonMapping, nonce: str) -> JsonObject:
+        """Return the members of a history item's `x402Data` that only this family's payloads have."""
         authorization = payload["authorization"]
         times = {name: authorization[name] for name in ("validAfter", "validBefore")}
         return {**times, "nonce": nonce}
 
 
-class _Solana(FamilyRow):
+class SolanaRow:
+    """The row of Solana: the same members, explained there."""
+
     asset = solana.SolanaAsset
     payload_members = ("transaction",)
     value_member = "transaction"
@@ -174,19 +144,14 @@ class _Solana(FamilyRow):
     shown_by_used = frozenset({Reason.DUPLICATE})
     # An account may be closed, or emptied, since.
     shown_by_nodes = frozenset(
-        {
-            Reason.DUPLICATE,
-            Reason.SVM_EXPIRED,
-            Reason.SVM_NO_RECIPIENT,
-            Reason.SVM_NO_SENDER,
-            Reason.FUNDS,
-            Reason.SVM_SIMULATION,
-            Reason.SVM_FEE_PAYER,
-        }
+        (
+            *(Reason.DUPLICATE, Reason.SVM_EXPIRED, Reason.SVM_NO_RECIPIENT, Reason.SVM_NO_SENDER),
+            *(Reason.FUNDS, Reason.SVM_SIMULATION, Reason.SVM_FEE_PAYER),
+        )
     )
     failed_on_chain = Reason.SVM_TRANSACTION_FAILED
     not_payable = Reason.SVM_NO_RECIPIENT
-    explained = MappingProxyType(
+    explained: ClassVar[Mapping[str, Explained]] = MappingProxyType(
         {
             Reason.SVM_NO_RECIPIENT: Explained(
                 "the seller's address has no token account to be paid on",
@@ -219,13 +184,16 @@ class _Solana(FamilyRow):
     )
 
     def fee_accounts(self, signer_key: bytes) -> tuple[str, ...]:
+        """The same on Solana."""
         return tuple(encode_key(public_key(seed)) for seed in fee_payer_seeds(signer_key))
 
     def accounts_of(self, wallet: str, token: str) -> frozenset[str]:
+        """The same on Solana."""
         programs = (TOKEN_PROGRAM, TOKEN_2022_PROGRAM)
         return frozenset(associated_token_account(wallet, token, program) for program in programs)
 
     def transaction_name(self, text: str) -> str | None:
+        """The same on Solana."""
         try:
             decode(text, size_bytes=SIGNATURE_SIZE_BYTES)
         except ValueError:
@@ -233,22 +201,27 @@ class _Solana(FamilyRow):
         return text
 
     def payer_of(self, payment: Payment) -> str | None:
+        """The same on Solana."""
         return solana.payer_of(payment.transacted)
 
     def name_of(self, payment: Payment) -> tuple[str, str] | None:
+        """The same on Solana."""
         payer = solana.payer_of(payment.transacted)
         return None if payer is None else (payer, decode_transaction(payment.transacted.transaction).message.hash)
 
     def signed_value(self, payment: Payment) -> int | None:
+        """The same on Solana."""
         transfer = solana.transfer_of(payment.transacted)
         return None if transfer is None else transfer.value
 
     def history_terms(self, payload: JsonMapping, nonce: str) -> JsonObject:
+        """The same on Solana."""
         signature = decode_transaction(payload["transaction"]).signatures[1]
         return {"messageHash": nonce, "payerSignature": encode(signature)}
 
 
-FAMILIES: Final[Mapping[Family, FamilyRow]] = MappingProxyType({Family.EVM: _Evm(), Family.SOLANA: _Solana()})
+FamilyRow: TypeAlias = EvmRow | SolanaRow
+FAMILIES: Final[Mapping[Family, FamilyRow]] = MappingProxyType({Family.EVM: EvmRow(), Family.SOLANA: SolanaRow()})
 
 
 def row_of(payment: Payment) -> FamilyRow:

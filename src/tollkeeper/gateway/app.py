@@ -33,8 +33,8 @@ from tollkeeper.gateway.call.handler import PayGateHandler
 from tollkeeper.gateway.call.payment_header import PaymentReader
 from tollkeeper.gateway.call_operations import CALLS
 from tollkeeper.gateway.credits import Balances, credit_routes
-from tollkeeper.gateway.evidence.nodes import EvidenceNodes
-from tollkeeper.gateway.evidence.token_accounts import AccountChain, TokenAccounts
+from tollkeeper.gateway.evidence.nodes import EvidenceNodes, with_accounts
+from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
 from tollkeeper.gateway.facilitator.client import HubClient, HubUnreachableError, Supported
 from tollkeeper.gateway.files import Files
 from tollkeeper.gateway.limiting import ApiLimits, LimitedApi, UnpaidLimit
@@ -53,7 +53,7 @@ from tollkeeper.gateway.purchase.recovery import PurchaseRecovery
 from tollkeeper.gateway.purchase.service import PurchaseService
 from tollkeeper.gateway.purchase.unsigned_payments import UnsignedPayments, unsigned_payment_routes
 from tollkeeper.gateway.traffic import Traffic
-from tollkeeper.gateway.transfers.service import DirectTransfers, ForeignTransfers, TransferRequests, transfer_routes
+from tollkeeper.gateway.transfers.service import DirectTransfers, transfer_routes
 from tollkeeper.settings.model import Role
 from tollkeeper.storage.engine.database import StorageError, unit_of_work
 from tollkeeper.storage.engine.nodes import LivingNodes, key_of_change
@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from litestar.types import ASGIApp, HTTPScope, Receive, Send
 
     from tollkeeper.core.payment_offers import Asset
-    from tollkeeper.edge.target.pool import TargetPool
     from tollkeeper.gateway.encryption_keys import EncryptionKeys
     from tollkeeper.gateway.evidence.nodes import AnyChain
     from tollkeeper.gateway.pages import Pages
@@ -120,12 +119,12 @@ class Gateway:
         self._hub = hub
         self.clients = ClientAddresses(settings.trusted_proxies)
         self.evidence = EvidenceNodes(chains if settings.role is Role.GATEWAY else {}, clock_ms)
-        accounts = {name: one for name, one in chains.items() if isinstance(one, AccountChain)}
+        accounts = {name: found for name, one in chains.items() if (found := with_accounts(one))}
         self.token_accounts = TokenAccounts(accounts)
         self._supported = Supported({}, confirms=False, is_ours=False, signers=frozenset())
         self._are_names_known = False  # of tokens, by the nodes (contract 5.3)
         self._hub_told: dict[str, float] = {}  # why it was not reached, and when that was told
-        self._database = database
+        self.database = database
         self.paygates = PayGates(database, keys.sealing, os.urandom)
         self.purchases = Purchases(database, keys.sealing)
         self.shown_payments = ShownPayments(database, keys.sealing)
@@ -133,11 +132,13 @@ class Gateway:
         self.resolver = Resolver(
             allow_private=settings.allow_private_targets, own=OwnPlace.of(settings.public_url.text)
         )
-        self._forwarder = Forwarder(self.resolver, places=places_for_targets())
+        self.forwarder = Forwarder(self.resolver, places=places_for_targets())
         self.traffic = Traffic(self.purchases, statistics, clock_ms, settings.kept)
         self.gates = Gates(self.paygates, self.assets, settings.public_url.text)
         self.nodes = self._sharing()
-        self.buying = self._buying()
+        parts = self._parts()
+        self.buying = PurchaseService(PurchaseDecisions(parts), self.shown_payments)
+        self.transfers = DirectTransfers(parts, self.token_accounts, settings.challenge_profile)
         self._settled = SettledAssets(database)
         self.payments = PaymentReader(lambda: self._settled.known)
         self._is_on_disk = isinstance(store, LocalFiles)
@@ -150,7 +151,6 @@ class Gateway:
         self.reports = Reports(self.management, statistics, settings.kept)
         self.lists = OwnerLists(self.management, OwnerRows(database))
         self.feed = OwnerFeed(self.lists)
-        self.transfers = self._transferring()
         self.unsigned_payments = UnsignedPayments(self.gates, self.token_accounts, os.urandom)
         self._recovery = PurchaseRecovery(self.buying)
         self._tasks: list[asyncio.Task[None]] = []
@@ -163,7 +163,7 @@ class Gateway:
     def _sharing(self) -> LivingNodes:
         ring = self.keys.sealing.ring
         return LivingNodes(
-            self._database,
+            self.database,
             PROCESS_MARK,
             forget=self._forget_gates,
             leave_behind=_left_behind,
@@ -172,8 +172,8 @@ class Gateway:
             seal_by=self.keys.seal_by,
         )
 
-    def _buying(self) -> PurchaseService:
-        parts = PurchaseParts(
+    def _parts(self) -> PurchaseParts:
+        return PurchaseParts(
             purchases=self.purchases,
             hub=self._hub,
             supported=self.supported,
@@ -184,7 +184,6 @@ class Gateway:
             gateway_url=self.settings.public_url.text,
             status_url=self.settings.hub_public_url,
         )
-        return PurchaseService(PurchaseDecisions(parts), self.shown_payments)
 
     def _managing(self) -> Management:
         return Management(
@@ -196,7 +195,7 @@ class Gateway:
             supported=self.supported,
             evidence=self.evidence,
             token_accounts=self.token_accounts,
-            target_probe=TargetProbe(self._forwarder),
+            target_probe=TargetProbe(self.forwarder),
             random_bytes=os.urandom,
             default_network=self.default_network,
             default_payment_address=self.settings.default_payment_address,
@@ -204,24 +203,12 @@ class Gateway:
             clients=self.clients,
         )
 
-    def _transferring(self) -> DirectTransfers:
-        requests = TransferRequests(
-            supported=self.supported, token_accounts=self.token_accounts, public_url=self.settings.public_url.text
-        )
-        return DirectTransfers(
-            requests=requests,
-            hub=self._hub,
-            hub_url=self.settings.hub_public_url,
-            profile=self.settings.challenge_profile,
-            foreign=ForeignTransfers(self._hub, self.supported, self.evidence, clock_ms),
-        )
-
     def _calling(self, pages: Pages) -> GatewayContext:
         return GatewayContext(
             gates=self.gates,
             purchases=self.purchases,
             buying=self.buying,
-            forwarder=self._forwarder,
+            forwarder=self.forwarder,
             files=self.files,
             traffic=self.traffic,
             auth=self.auth,
@@ -236,23 +223,13 @@ class Gateway:
 
     def _selling(self, store: FileStore) -> Files:
         return Files(
-            database=self._database,
+            database=self.database,
             store=store,
             keys=self.keys.tokens,
             public_url=self.settings.public_url.text,
             lifetime_seconds=self.settings.files.link_lifetime_seconds,
             clock_ms=clock_ms,
         )
-
-    @property
-    def database(self) -> Database:
-        """Database of everything that the gateway keeps."""
-        return self._database
-
-    @property
-    def target_pool(self) -> TargetPool:
-        """The connections to targets."""
-        return self._forwarder.pool
 
     def _forget_gates(self, slugs: Iterable[str]) -> None:
         for slug in slugs:
@@ -285,7 +262,7 @@ class Gateway:
             interrupted = await self.purchases.interrupt_calls(clock_ms())
             if interrupted:
                 _LOG.warning("calls_interrupted", count=interrupted)
-            await self._database.run(cut_all_uploads())
+            await self.database.run(cut_all_uploads())
         else:
             self.gates.count_while(self.nodes.counts, self.nodes.catch_up)
             self.paygates.until_seen = self.nodes.until_seen
@@ -391,7 +368,7 @@ class Gateway:
         await self.calls.aclose()
         await self._recovery.aclose()
         await self.buying.aclose()
-        self._forwarder.close()  # before what was counted is written: calls that are given up here count
+        self.forwarder.close()  # before what was counted is written: calls that are given up here count
         await self.calls.settled()  # and their credits are given back
         await self.traffic.flush()
         await self.evidence.aclose()

@@ -94,10 +94,7 @@ def _object_around(pairs: list[tuple[str, Any]]) -> JsonObject:
 
 
 _AROUND: Final = json.JSONDecoder(
-    object_pairs_hook=_object_around,
-    parse_int=_integer_around,
-    parse_float=NumberText,
-    parse_constant=_constant,
+    object_pairs_hook=_object_around, parse_int=_integer_around, parse_float=NumberText, parse_constant=_constant
 )
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_object, parse_int=_integer, parse_float=NumberText, parse_constant=_constant

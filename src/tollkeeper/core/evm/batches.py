@@ -15,10 +15,15 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.core.evm.encoding import (
     SIGNATURE_LENGTH,
     Authorization,
+    address_word,
+    bytes_at,
+    bytes_tail,
     keccak256,
+    number_at,
     read_transfer_calldata,
     selector,
     transfer_calldata,
+    word,
 )
 
 if TYPE_CHECKING:
@@ -48,14 +53,23 @@ class InnerCall:
 
 def encode_aggregate(calls: Sequence[InnerCall]) -> bytes:
     """The calldata."""
-    bodies = [_body(call) for call in calls]
-    return SELECTOR_AGGREGATE + _word(_WORD) + _word(len(bodies)) + _after_offsets(bodies)
+    bodies = [
+        address_word(call.to) + word(int(call.may_fail)) + word(3 * _WORD) + bytes_tail(call.data) for call in calls
+    ]
+    return SELECTOR_AGGREGATE + word(_WORD) + word(len(bodies)) + _after_offsets(bodies)
 
 
 def decode_aggregate(data: bytes) -> list[InnerCall]:
     """The calls of calldata that `encode_aggregate` made. Raises: ValueError for any other bytes."""
     array = data[4 + _WORD :]
-    calls = [_called(array, start) for start in _starts(array, _NO_CALLS)]
+    calls = [
+        InnerCall(
+            "0x" + array[start + 12 : start + _WORD].hex(),
+            bytes_at(array, start + 3 * _WORD),
+            number_at(array, start + _WORD) == 1,
+        )
+        for start in _starts(array, _NO_CALLS)
+    ]
     if encode_aggregate(calls) != data:
         raise ValueError(_NO_CALLS)
     return calls
@@ -64,56 +78,33 @@ def decode_aggregate(data: bytes) -> list[InnerCall]:
 def decode_results(answer: bytes, count: int) -> list[tuple[bool, bytes]]:
     """Return for each of `count` calls if it passed, and what it returned. Raises: ValueError for any other bytes."""
     array = answer[_WORD:]
-    if _number(array, 0) != count:
+    if number_at(array, 0) != count:
         raise ValueError(_NO_RESULTS)
     results: list[tuple[bool, bytes]] = []
     for start in _starts(array, _NO_RESULTS):
-        passed, size = _number(array, start), _number(array, start + 2 * _WORD)
-        returned = array[start + 3 * _WORD : start + 3 * _WORD + size]
+        passed, size = number_at(array, start), number_at(array, start + 2 * _WORD)
+        returned = bytes_at(array, start + 2 * _WORD)
         if passed > 1 or len(returned) != size or len(array) < start + 3 * _WORD:
             raise ValueError(_NO_RESULTS)
         results.append((passed == 1, returned))
     return results
 
 
-def _called(array: bytes, start: int) -> InnerCall:
-    size = _number(array, start + 3 * _WORD)
-    return InnerCall(
-        "0x" + array[start + 12 : start + _WORD].hex(),
-        array[start + 4 * _WORD : start + 4 * _WORD + size],
-        _number(array, start + _WORD) == 1,
-    )
-
-
 def _starts(array: bytes, message: str) -> list[int]:
     """Return the offset of each item in an array of dynamic items, which begins with its length. Raises: ValueError."""
-    count = _number(array, 0)
+    count = number_at(array, 0)
     # Each has an offset of its own, so that a short text names no endless number of items.
     if len(array) < _WORD or count > len(array) // _WORD:
         raise ValueError(message)
-    return [_WORD + _number(array, _WORD + index * _WORD) for index in range(count)]
-
-
-def _number(data: bytes, start: int) -> int:
-    return int.from_bytes(data[start : start + _WORD], "big")
-
-
-def _body(call: InnerCall) -> bytes:
-    padding = bytes(-len(call.data) % _WORD)
-    target = bytes(12) + bytes.fromhex(call.to[2:])
-    return target + _word(int(call.may_fail)) + _word(3 * _WORD) + _word(len(call.data)) + call.data + padding
+    return [_WORD + number_at(array, _WORD + index * _WORD) for index in range(count)]
 
 
 def _after_offsets(bodies: Sequence[bytes]) -> bytes:
     offset, offsets = len(bodies) * _WORD, []
     for body in bodies:
-        offsets.append(_word(offset))
+        offsets.append(word(offset))
         offset += len(body)
     return b"".join((*offsets, *bodies))
-
-
-def _word(number: int) -> bytes:
-    return number.to_bytes(_WORD, "big")
 
 
 # The deterministic deployment proxy: CREATE2 of whatever follows a salt of 32 bytes.
@@ -242,11 +233,7 @@ def _aggregate(asset: str, transfers: Sequence[SignedTransfer]) -> bytes:
 
 
 def _aggregated(data: bytes) -> tuple[str, list[SignedTransfer]]:
-    count = int.from_bytes(data[36:68], "big")
-    if count > ITEMS_MAX:
-        raise ValueError("too many items")
-    first = 68 + count * 32
-    bodies = [first + index * (_AGGREGATE_ITEM_SIZE_BYTES - 32) for index in range(count)]
-    return "0x" + data[first + 12 : first + 32].hex(), [
-        SignedTransfer(*read_transfer_calldata(data[body + 128 : body + 128 + _CALL_SIZE_BYTES])) for body in bodies
-    ]
+    calls = decode_aggregate(data)
+    if not calls:
+        raise ValueError("no items")
+    return calls[0].to, [SignedTransfer(*read_transfer_calldata(call.data)) for call in calls]

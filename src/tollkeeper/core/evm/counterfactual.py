@@ -20,9 +20,14 @@ from tollkeeper.core.evm.batches import (
 from tollkeeper.core.evm.encoding import (
     COUNTERFACTUAL_MARK,
     Authorization,
+    address_word,
+    bytes_at,
+    bytes_tail,
     is_counterfactual_signature,
+    number_at,
     transfer_calldata,
     wallet_signature_calldata,
+    word,
 )
 
 _WORD: Final = 32
@@ -39,8 +44,8 @@ class WalletDeployment:
 
 def wrap(deployment: WalletDeployment) -> bytes:
     """The signature as ERC-6492 writes it."""
-    call, signature = _padded(deployment.call), _padded(deployment.signature)
-    head = bytes(12) + bytes.fromhex(deployment.factory[2:]) + _number(3 * _WORD) + _number(3 * _WORD + len(call))
+    call, signature = bytes_tail(deployment.call), bytes_tail(deployment.signature)
+    head = address_word(deployment.factory) + word(3 * _WORD) + word(3 * _WORD + len(call))
     return head + call + signature + COUNTERFACTUAL_MARK
 
 
@@ -49,11 +54,11 @@ def unwrap(signature: bytes) -> WalletDeployment:
 
     A signature that is wrapped twice is refused too: nothing would check which factory the inner one names.
     """
-    offset = int.from_bytes(signature[2 * _WORD : 3 * _WORD], "big")
+    offset = number_at(signature, 2 * _WORD)
     found = WalletDeployment(
         "0x" + signature[12:_WORD].hex(),
-        _unpadded(signature, 3 * _WORD),
-        _unpadded(signature, offset),
+        bytes_at(signature, 3 * _WORD),
+        bytes_at(signature, offset),
     )
     if wrap(found) != signature or is_counterfactual_signature(found.signature):
         raise ValueError("not an ERC-6492 signature, though it ends as one")
@@ -126,16 +131,3 @@ def acceptance_answer(returned: bytes) -> bytes:
     """
     _, (passed, word) = decode_results(returned, 2)
     return word if passed else b""
-
-
-def _padded(data: bytes) -> bytes:
-    return _number(len(data)) + data + bytes(-len(data) % _WORD)
-
-
-def _unpadded(data: bytes, start: int) -> bytes:
-    size = int.from_bytes(data[start : start + _WORD], "big")
-    return data[start + _WORD : start + _WORD + size]
-
-
-def _number(number: int) -> bytes:
-    return number.to_bytes(_WORD, "big")

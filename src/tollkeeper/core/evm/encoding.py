@@ -118,11 +118,13 @@ def parse_address(text: object, *, field: str = "address") -> str:
     return text.lower()
 
 
-def _word(number: int) -> bytes:
+def word(number: int) -> bytes:
+    """A number as calldata has it."""
     return number.to_bytes(32, "big")
 
 
-def _address_word(address: str) -> bytes:
+def address_word(address: str) -> bytes:
+    """An address as calldata has it."""
     return bytes(12) + bytes.fromhex(address[2:])
 
 
@@ -133,8 +135,8 @@ def domain_separator(name: str, version: str, chain_id: int, verifying_contract:
         _DOMAIN_TYPEHASH
         + keccak256(name.encode())
         + keccak256(version.encode())
-        + _word(chain_id)
-        + _address_word(verifying_contract)
+        + word(chain_id)
+        + address_word(verifying_contract)
     )
 
 
@@ -206,8 +208,8 @@ def transfer_calldata(authorization: Authorization, signature: bytes) -> bytes:
     """Calldata of transferWithAuthorization: the (v, r, s) overload for 65 bytes, else the bytes overload."""
     head = _authorization_words(authorization)
     if len(signature) == SIGNATURE_LENGTH:
-        return SELECTOR_TRANSFER + head + _word(signature[64]) + signature[:64]
-    return SELECTOR_TRANSFER_BYTES + head + _word(7 * 32) + _bytes_tail(signature)
+        return SELECTOR_TRANSFER + head + word(signature[64]) + signature[:64]
+    return SELECTOR_TRANSFER_BYTES + head + word(7 * 32) + bytes_tail(signature)
 
 
 def read_transfer_calldata(data: bytes) -> tuple[Authorization, bytes]:
@@ -222,18 +224,25 @@ def read_transfer_calldata(data: bytes) -> tuple[Authorization, bytes]:
         nonce="0x" + nonce.hex(),
     )
     tail = data[4 + 6 * 32 :]
-    if data[:4] == SELECTOR_TRANSFER:
-        signature = tail[32:] + tail[31:32]
-    else:
-        signature = tail[64 : 64 + int.from_bytes(tail[32:64], "big")]
+    signature = tail[32:] + tail[31:32] if data[:4] == SELECTOR_TRANSFER else bytes_at(tail, 32)
     if transfer_calldata(authorization, signature) != data:
         raise ValueError("these bytes are no call of transferWithAuthorization")
     return authorization, signature
 
 
-def _bytes_tail(data: bytes) -> bytes:
+def bytes_tail(data: bytes) -> bytes:
     """The last part of calldata that ends with `bytes`: length, content, padding."""
-    return _word(len(data)) + data + bytes(-len(data) % 32)
+    return word(len(data)) + data + bytes(-len(data) % 32)
+
+
+def number_at(data: bytes, start: int) -> int:
+    """Read the word that begins there as a number."""
+    return int.from_bytes(data[start : start + 32], "big")
+
+
+def bytes_at(data: bytes, start: int) -> bytes:
+    """Read the `bytes` whose length stands there."""
+    return data[start + 32 : start + 32 + number_at(data, start)]
 
 
 def is_counterfactual_signature(signature: bytes) -> bool:
@@ -243,7 +252,7 @@ def is_counterfactual_signature(signature: bytes) -> bool:
 
 def wallet_signature_calldata(digest: bytes, signature: bytes) -> bytes:
     """Calldata of isValidSignature(digest, signature), as the token asks a payer that has code (ERC-1271)."""
-    return SELECTOR_IS_VALID_SIGNATURE + digest + _word(2 * 32) + _bytes_tail(signature)
+    return SELECTOR_IS_VALID_SIGNATURE + digest + word(2 * 32) + bytes_tail(signature)
 
 
 def is_wallet_acceptance(answer: bytes) -> bool:
@@ -253,22 +262,19 @@ def is_wallet_acceptance(answer: bytes) -> bool:
 
 def authorization_state_calldata(payer: str, nonce: str) -> bytes:
     """Calldata of authorizationState(payer, nonce): true once used or cancelled."""
-    return SELECTOR_AUTHORIZATION_STATE + _address_word(payer) + bytes.fromhex(nonce[2:])
+    return SELECTOR_AUTHORIZATION_STATE + address_word(payer) + bytes.fromhex(nonce[2:])
 
 
 def balance_of_calldata(holder: str) -> bytes:
     """Calldata of balanceOf(holder)."""
-    return SELECTOR_BALANCE_OF + _address_word(holder)
+    return SELECTOR_BALANCE_OF + address_word(holder)
 
 
 def decode_string(data: bytes) -> str:
     """The string that a call such as name() returned. Raises: ValueError where the bytes are not one ABI string."""
-    if len(data) < 64 or int.from_bytes(data[:32], "big") != 32:
+    if len(data) < 64 or number_at(data, 0) != 32 or number_at(data, 32) > len(data) - 64:
         raise ValueError("not an ABI string")
-    length = int.from_bytes(data[32:64], "big")
-    if length > len(data) - 64:
-        raise ValueError("not an ABI string")
-    return data[64 : 64 + length].decode("utf-8")
+    return bytes_at(data, 32).decode("utf-8")
 
 
 RlpItem: TypeAlias = "bytes | int | Sequence[RlpItem]"

@@ -69,15 +69,21 @@ def requirements_of(gate: PayGate, asset: Asset, resource: str) -> Requirements:
     """
     pay_to = gate.pay_to_on(asset.network.name)
     assert pay_to is not None  # noqa: S101 - see above
+    return _requirements(asset, pay_to, gate.price_micro, resource, gate.description or gate.title, gate.mime_type)
+
+
+def _requirements(
+    asset: Asset, pay_to: str, amount: int, resource: str, description: str, mime_type: str
+) -> Requirements:
     return Requirements(
         scheme=SCHEME,
         network=asset.network.v1_name,
-        amount=gate.price_micro,
+        amount=amount,
         asset=shown_address(asset.address),
         pay_to=shown_address(pay_to),
         resource=resource,
-        description=gate.description or gate.title,
-        mime_type=gate.mime_type,
+        description=description,
+        mime_type=mime_type,
         max_timeout_seconds=CHALLENGE_TIMEOUT_SECONDS,
         extra=asset.extra,
     )
@@ -154,18 +160,7 @@ def build_challenge(
 def transfer_challenge(asset: Asset, pay_to: str, amount_micro: int, resource: str, api_version: str) -> Challenge:
     """The challenge that asks for one transfer of so much to that address (contract 8)."""
     sold = Sold("Direct transfer", "Carries out this very transfer", 1, "application/json")
-    requirements = Requirements(
-        scheme=SCHEME,
-        network=asset.network.v1_name,
-        amount=amount_micro,
-        asset=shown_address(asset.address),
-        pay_to=shown_address(pay_to),
-        resource=resource,
-        description=sold.description,
-        mime_type=sold.mime_type,
-        max_timeout_seconds=CHALLENGE_TIMEOUT_SECONDS,
-        extra=asset.extra,
-    )
+    requirements = _requirements(asset, pay_to, amount_micro, resource, sold.description, sold.mime_type)
     return challenge_for(requirements, asset, sold, api_version)
 
 

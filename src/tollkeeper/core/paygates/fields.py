@@ -34,31 +34,11 @@ if TYPE_CHECKING:
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 RESERVED_SLUGS: Final = frozenset(
-    [
-        "api",
-        "hub",
-        "app",
-        "ops",
-        "files",
-        "docs",
-        "openapi.json",
-        "healthz",
-        "readyz",
-        "metrics",
-        "assets",
-        "favicon.ico",
-        "robots.txt",
-        "llms.txt",
-        "mcp",
-        "receipt",
-        ".well-known",
-        "verify",
-        "settle",
-        "supported",
-        "transfer",
-        "payments",
-        "discovery",
-    ]
+    (
+        *("api", "hub", "app", "ops", "files", "docs", "openapi.json", "healthz", "readyz", "metrics", "assets"),
+        *("favicon.ico", "robots.txt", "llms.txt", "mcp", "receipt", ".well-known"),
+        *("verify", "settle", "supported", "transfer", "payments", "discovery"),
+    )
 )
 _SLUG: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{2,63}", re.ASCII)
 _MIME_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}", re.ASCII)
@@ -139,7 +119,7 @@ def _target_url(value: object) -> str:
     return value
 
 
-def _choice(value: object, name: str, choices: type[StrEnum]) -> StrEnum:
+def _one_of(choices: type[StrEnum], value: object, name: str) -> StrEnum:
     if not isinstance(value, str) or value not in set(choices):
         raise invalid(name, f"{name} must be one of {', '.join(choices)}")
     return choices(value)
@@ -245,6 +225,11 @@ def _flag(name: str, attribute: str, *, default: bool = False, is_of_targets: bo
     return SettableField(attribute, partial(_boolean, name=name), FormText.BOOLEAN, default, is_of_targets)
 
 
+def _choice(name: str, attribute: str, default: StrEnum, *, is_of_targets: bool = False) -> SettableField:
+    parse = partial(_one_of, type(default), name=name)
+    return SettableField(attribute, parse, default=default, is_of_targets=is_of_targets)
+
+
 # By their names on the wire, in the order in which they are read. docs/architecture.md 8 has the way of a new one.
 SETTABLE: Final[dict[str, SettableField]] = {
     "targetUrl": SettableField("target_url", _target_url, is_of_targets=True),
@@ -257,23 +242,9 @@ SETTABLE: Final[dict[str, SettableField]] = {
     ),
     "assumeValid": _flag("assumeValid", "assume_valid"),
     "requireAuth": _flag("requireAuth", "require_auth"),
-    "headerAuthMode": SettableField(
-        "header_auth_mode",
-        partial(_choice, name="headerAuthMode", choices=HeaderAuthMode),
-        default=HeaderAuthMode.NONE,
-        is_of_targets=True,
-    ),
-    "creditBinding": SettableField(
-        "credit_binding",
-        partial(_choice, name="creditBinding", choices=CreditBinding),
-        default=CreditBinding.PAYMENT,
-    ),
-    "onFailure": SettableField(
-        "on_failure",
-        partial(_choice, name="onFailure", choices=OnFailure),
-        default=OnFailure.CONSUME,
-        is_of_targets=True,
-    ),
+    "headerAuthMode": _choice("headerAuthMode", "header_auth_mode", HeaderAuthMode.NONE, is_of_targets=True),
+    "creditBinding": _choice("creditBinding", "credit_binding", CreditBinding.PAYMENT),
+    "onFailure": _choice("onFailure", "on_failure", OnFailure.CONSUME, is_of_targets=True),
     "creditsExpireAfter": SettableField("credits_expire_after_seconds", _expire_after, FormText.NUMBER, default=None),
     "accepts": SettableField("accepts", _accepts, FormText.JSON, default=()),
     "allowSubpaths": _flag("allowSubpaths", "allow_subpaths", is_of_targets=True),

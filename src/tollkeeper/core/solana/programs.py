@@ -31,21 +31,11 @@ RECENT_BLOCKHASHES_SYSVAR: Final = "SysvarRecentB1ockHashes11111111111111111111"
 INCINERATOR: Final = "1nc1nerator11111111111111111111111111111111"  # what is sent there is burnt
 # Addresses that everybody knows, and that nobody has the key of.
 NOBODYS: Final = frozenset(
-    {
-        TOKEN_PROGRAM,
-        TOKEN_2022_PROGRAM,
-        ASSOCIATED_TOKEN_PROGRAM,
-        COMPUTE_BUDGET_PROGRAM,
-        MEMO_PROGRAM,
-        LIGHTHOUSE_PROGRAM,
-        SYSTEM_PROGRAM,
-        INCINERATOR,
-    }
+    (
+        *(TOKEN_PROGRAM, TOKEN_2022_PROGRAM, ASSOCIATED_TOKEN_PROGRAM, COMPUTE_BUDGET_PROGRAM, MEMO_PROGRAM),
+        *(LIGHTHOUSE_PROGRAM, SYSTEM_PROGRAM, INCINERATOR),
+    )
 )
-
-COMPUTE_LIMIT_MAX: Final = 1_400_000  # that a transaction can have at all
-COMPUTE_PRICE_MAX_MICRO_LAMPORTS: Final = 5_000_000  # that any facilitator is known to take
-
 _DERIVED: Final = b"ProgramDerivedAddress"
 _SET_COMPUTE_UNIT_LIMIT: Final = 2
 _SET_COMPUTE_UNIT_PRICE: Final = 3

@@ -14,8 +14,6 @@ from tollkeeper.core.x402.verification import Reason
 from tollkeeper.gateway.evidence.port import EvidenceOutcome, PaymentFinding, alike, require_asset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tollkeeper.chains.evm.blocks import Block
     from tollkeeper.chains.evm.chain import EvmChain
     from tollkeeper.chains.evm.reader import EvmReader
@@ -34,7 +32,7 @@ _UNUSED: Final = PaymentFinding(EvidenceOutcome.UNKNOWN, may_change=True)
 class EvmEvidence:
     """Evidence of one network."""
 
-    def __init__(self, chain: EvmChain, clock_ms: Callable[[], int]) -> None:  # noqa: ARG002 - the chain has its own
+    def __init__(self, chain: EvmChain) -> None:
         self._chain = chain
 
     async def of(self, expected: ExpectedTransfer) -> PaymentFinding:

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from tollkeeper.core.payment_offers import Asset
-    from tollkeeper.core.purchases import AuthorizationStanding
     from tollkeeper.core.settlement.reconciliation import ChainPayment
-    from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.gateway.evidence.port import ExpectedTransfer, PaymentEvidence
     from tollkeeper.gateway.facilitator.client import Supported
 
@@ -39,9 +37,9 @@ if TYPE_CHECKING:
 AnyChain: TypeAlias = EvmChain | SolanaChain
 
 
-def evidence_of(chain: AnyChain, clock_ms: Callable[[], int]) -> PaymentEvidence:
-    """Return what asks this chain of payments."""
-    return EvmEvidence(chain, clock_ms) if isinstance(chain, EvmChain) else SolanaEvidence(chain, clock_ms)
+def with_accounts(chain: AnyChain | None) -> SolanaChain | None:
+    """Return a chain whose wallets hold a token in accounts of their own; None for another one."""
+    return chain if isinstance(chain, SolanaChain) else None
 
 
 async def payments_of(chain: AnyChain, transaction: str) -> list[ChainPayment]:
@@ -63,7 +61,10 @@ class EvidenceNodes:
 
     def __init__(self, chains: Mapping[str, AnyChain], clock_ms: Callable[[], int]) -> None:
         self._chains = chains
-        self._evidence = {name: evidence_of(chain, clock_ms) for name, chain in chains.items()}
+        self._evidence: dict[str, PaymentEvidence] = {
+            name: EvmEvidence(chain) if isinstance(chain, EvmChain) else SolanaEvidence(chain, clock_ms)
+            for name, chain in chains.items()
+        }
         self.asked = asyncio.Event()
 
     def covers(self, network: str) -> bool:
@@ -110,21 +111,9 @@ class EvidenceNodes:
         for chain in self._chains.values():
             await chain.close()
 
-    async def of(self, expected: ExpectedTransfer) -> PaymentFinding:
-        """Ask what became of a payment on a network that is covered. Raises: RpcUnavailable."""
-        return await self._evidence[expected.key.network].of(expected)
-
-    async def before(self, expected: ExpectedTransfer, payment: Payment) -> PaymentFinding:
-        """Ask the same before a facilitator is asked to make it (`PaymentEvidence.before`). Raises: RpcUnavailable."""
-        return await self._evidence[expected.key.network].before(expected, payment)
-
-    async def standing(self, payment: Payment, key: PaymentKey) -> AuthorizationStanding:
-        """Ask how a payment stands that may never be made. Raises: RpcUnavailable."""
-        return await self._evidence[key.network].standing(payment, key)
-
-    async def accepts(self, payment: Payment, network: str) -> bool:
-        """Ask a contract wallet whether it signed. Raises: RpcUnavailable."""
-        return await self._evidence[network].accepts(payment)
+    def on(self, network: str) -> PaymentEvidence:
+        """Return what asks the nodes of a network that is covered."""
+        return self._evidence[network]
 
     async def settle(
         self, expected: ExpectedTransfer, asking: Awaitable[SettleAnswer], *, trusted: bool, confirms: bool
@@ -151,7 +140,7 @@ class EvidenceNodes:
 
     async def _look(self, expected: ExpectedTransfer) -> PaymentFinding:
         try:
-            return await self.of(expected)
+            return await self.on(expected.key.network).of(expected)
         except RpcUnavailable as error:
             _LOG.info("chain_not_seen", reason=str(error))
             return PaymentFinding(EvidenceOutcome.UNKNOWN, may_change=True)

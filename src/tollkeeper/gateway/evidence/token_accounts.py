@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -23,6 +23,7 @@ from tollkeeper.core.solana.programs import Holder, NoWallet
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from tollkeeper.chains.solana.chain import SolanaChain
     from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.paygates.fields import Recipient
     from tollkeeper.core.payment_offers import Asset
@@ -31,42 +32,11 @@ WAIT_SECONDS: Final = 2.0
 _LOG = structlog.get_logger("tollkeeper.gateway.evidence.token_accounts")
 
 
-@runtime_checkable
-class AccountChain(Protocol):
-    """A network's nodes that know whose an account is."""
-
-    @property
-    def asset(self) -> Asset | None:
-        """The token, once a node has said who it is."""
-
-    @property
-    def configured_asset(self) -> Asset:
-        """The token that it is to be."""
-
-    async def open(self) -> None:
-        """Ask the nodes who they are. Raises: RpcUnavailable."""
-
-    async def recipient(self, address: str, account: str) -> tuple[NoWallet | None, Holder]:
-        """Why the address is no wallet's, and who gets what is paid to its token account. Raises: RpcUnavailable."""
-
-    async def holder_of(self, account: str) -> Holder:
-        """Return who gets what is paid to a token account. Raises: RpcUnavailable."""
-
-    async def blockhash(self) -> str:
-        """Return the blockhash that a new transaction names. Raises: RpcUnavailable."""
-
-    def held_by(self, account: str, wallet: str) -> Holder:
-        """The same of an account of which it is known whose it was."""
-
-    async def close(self) -> None:
-        """End the connections."""
-
-
 @dataclass(frozen=True, slots=True)
 class TokenAccounts:
     """The nodes that this gateway may ask, by network."""
 
-    chains: Mapping[str, AccountChain]
+    chains: Mapping[str, SolanaChain]
 
     async def warnings(
         self, recipients: Sequence[Recipient], assets: Mapping[str, Asset], known: Collection[Recipient] = ()
@@ -114,14 +84,11 @@ class TokenAccounts:
         """Return the token account's owner; None where there is none. Raises: RpcUnavailable, also with no node set."""
         try:
             async with asyncio.timeout(WAIT_SECONDS):
-                return await self._owner(account, asset)
+                return (await (await self._chain(asset)).holder_of(account)).wallet
         except TimeoutError as error:
             raise RpcUnavailable("the node does not answer") from error
 
-    async def _owner(self, account: str, asset: Asset) -> str | None:
-        return (await (await self._chain(asset)).holder_of(account)).wallet
-
-    async def _chain(self, asset: Asset) -> AccountChain:
+    async def _chain(self, asset: Asset) -> SolanaChain:
         chain = self.chains.get(asset.network.name)
         if chain is not None and chain.asset is None:
             await chain.open()

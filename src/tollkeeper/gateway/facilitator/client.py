@@ -421,8 +421,7 @@ def log_refused_signature(body: JsonMapping) -> None:
 
     Nothing where they agree on what has expired: it could not be taken up in its time, and that was told.
     """
-    error = body.get("error")
-    error = error if isinstance(error, dict) else {}
+    error = _error_of(body)
     details = error.get("details")
     has_expired = isinstance(details, dict) and details.get("reason") == "signature_expired"
     if has_expired and abs(_read_ms(body.get("timestamp")) - clock_ms()) < SETTLE_REQUEST_LIFETIME_SECONDS * 1000:
@@ -431,19 +430,22 @@ def log_refused_signature(body: JsonMapping) -> None:
     _LOG.error("hub_refuses_our_signature", reason=reason, hub_clock=body.get("timestamp"), our_clock=iso(clock_ms()))
 
 
+def _error_of(body: JsonMapping) -> JsonMapping:
+    """Return the error that our hub's answer tells; empty where it tells none."""
+    error = body.get("error")
+    return error if isinstance(error, dict) else {}
+
+
 def _reason_of(body: JsonObject) -> str:
     """Why our hub is not available; empty where it does not say so itself."""
-    error = body.get("error")
-    if not isinstance(error, dict) or error.get("code") != Code.UNAVAILABLE:
-        return ""
-    message = error.get("message")
+    error = _error_of(body)
+    message = error.get("message") if error.get("code") == Code.UNAVAILABLE else None
     return message if isinstance(message, str) else ""
 
 
 def _is_unknown_payment(body: JsonObject) -> bool:
     """Is it our hub's word that it has no record of a payment?"""
-    error = body.get("error")
-    return isinstance(error, dict) and str(error.get("message", "")).startswith(UNKNOWN_PAYMENT)
+    return str(_error_of(body).get("message", "")).startswith(UNKNOWN_PAYMENT)
 
 
 def _object(data: bytes) -> JsonObject:
@@ -486,15 +488,15 @@ def _judge(status: int, body: JsonObject, *, is_ours: bool) -> SettleAnswer:
     is_answered = status == 200 or (status in _REFUSALS and not is_ours)
     if is_answered and body.get("success") is False and reason != version2.SETTLEMENT_PENDING:
         return SettleAnswer(SettleMeaning.FAILED, transaction, reason or "settlement_failed")
-    error = body.get("error")
+    error = _error_of(body)
     if status in _REFUSALS:
-        if is_ours and isinstance(error, dict) and str(error.get("code")) in _CODES:
+        if is_ours and str(error.get("code")) in _CODES:
             if status == _UNAUTHENTICATED:
                 log_refused_signature(body)
                 return SettleAnswer(SettleMeaning.UNHEARD, "", NOT_ATTEMPTED)
             return SettleAnswer(SettleMeaning.REFUSED, "", "refused_by_hub")
         _LOG.warning("settle_refused_without_proof", status=status)
-    details = error.get("details") if isinstance(error, dict) else None
+    details = error.get("details")
     if isinstance(details, dict):
         transaction = _transaction_in(details) or transaction
     reason = _UNAVAILABLE if status in _AWAY_STATUSES else version2.SETTLEMENT_PENDING

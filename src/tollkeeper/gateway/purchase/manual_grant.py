@@ -18,8 +18,7 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.purchases import SETTLEMENT_FAILED, Claim, PurchaseState, Terms, credit_token
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
-from tollkeeper.gateway.evidence.nodes import payments_of
-from tollkeeper.gateway.evidence.token_accounts import AccountChain
+from tollkeeper.gateway.evidence.nodes import payments_of, with_accounts
 from tollkeeper.storage.ledger.first_purchase import Paid
 
 if TYPE_CHECKING:
@@ -210,12 +209,13 @@ async def _require_own(chain: AnyChain, payment: ChainPayment) -> None:
     Whose it was when it was paid counts, as the chain tells: he may have closed it since, and anybody can open it
     anew for the wallet. Raises: PAYMENT_INVALID; RpcUnavailable.
     """
-    if not isinstance(chain, AccountChain):
+    accounts = with_accounts(chain)
+    if accounts is None:
         return
     if payment.holder:
-        holder, when = chain.held_by(payment.pay_to, payment.holder), "then"
+        holder, when = accounts.held_by(payment.pay_to, payment.holder), "then"
     else:
-        holder, when = await chain.holder_of(payment.pay_to), "now"
+        holder, when = await accounts.holder_of(payment.pay_to), "now"
     if not holder.is_its_own:
         whose = "is none that can be paid" if holder.wallet is None else f"belongs to {holder.wallet}"
         msg = f"the account that was paid, {payment.pay_to}, {whose} {when}, and not to the PayGate's wallet"

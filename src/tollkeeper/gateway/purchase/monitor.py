@@ -224,7 +224,8 @@ class SaleMonitor:
         if not self._parts.evidence.covers(purchase.network):
             return _UNTOLD
         senders = _FORMER if is_former else self._parts.supported().senders_on(purchase.network)
-        finding = await self._parts.evidence.of(await expected_of(self._parts.purchases, purchase, senders))
+        expected = await expected_of(self._parts.purchases, purchase, senders)
+        finding = await self._parts.evidence.on(purchase.network).of(expected)
         fate = _FATES.get(finding.outcome, _Fate.OPEN if finding.may_change else _Fate.UNTOLD)
         return _Standing(fate, finding.transaction)
 

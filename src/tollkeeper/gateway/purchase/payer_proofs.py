@@ -93,7 +93,7 @@ class PayerProofs:
             require_valid_now(presented.payment, now_ms // 1000)
             terms = terms_for(gate, opened.asset_on(network), offered, now_ms, opened.taken_by(presented))
             is_signed = offered.is_signed_by_key or (
-                sees and await self._parts.evidence.accepts(presented.payment, network)
+                sees and await self._parts.evidence.on(network).accepts(presented.payment)
             )
             if not is_signed:
                 return None
@@ -121,7 +121,7 @@ class PayerProofs:
             standing = await self._parts.hub.standing(offered.key, encode_key(blockhash) if blockhash else "")
         else:
             try:
-                standing = await self._parts.evidence.standing(payment, offered.key)
+                standing = await self._parts.evidence.on(offered.key.network).standing(payment, offered.key)
             except RpcUnavailable as error:
                 _LOG.warning("node_unusable", network=offered.key.network, reason=str(error))
                 raise unavailable() from error

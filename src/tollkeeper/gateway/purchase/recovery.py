@@ -136,7 +136,7 @@ class PurchaseRecovery:
                 await self._park(purchase)
             return
         expected = await expected_of(self._parts.purchases, purchase, supported.senders_on(purchase.network))
-        finding = await self._parts.evidence.of(expected)
+        finding = await self._parts.evidence.on(purchase.network).of(expected)
         if finding.outcome is not EvidenceOutcome.UNKNOWN:
             await self._conclude(purchase, finding.answer)
         elif is_over and not finding.may_change:

@@ -113,7 +113,7 @@ class Refusals:
         Such a facilitator may have made it for another server, and calls it valid or a success all the same. None
         where it is unused and may be made. Raises: RpcUnavailable.
         """
-        finding = await self._parts.evidence.before(self._expected(offered), payment)
+        finding = await self._parts.evidence.on(offered.key.network).before(self._expected(offered), payment)
         if finding.is_unused:
             return None
         if finding.is_used:
@@ -151,7 +151,7 @@ class Refusals:
             return _NOTHING_KNOWN
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
-                finding = await self._parts.evidence.of(self._expected(offered))
+                finding = await self._parts.evidence.on(offered.key.network).of(self._expected(offered))
         except (RpcUnavailable, TimeoutError):
             return _NOTHING_KNOWN
         if finding.is_used:

@@ -52,7 +52,7 @@ from tollkeeper.gateway.facilitator.client import HubUnreachableError, SettleMea
 from tollkeeper.gateway.management import operations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from litestar.datastructures import Headers
     from litestar.handlers import HTTPRouteHandler
@@ -60,13 +60,16 @@ if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonMapping, JsonObject
     from tollkeeper.core.paygates.challenge import Challenge
     from tollkeeper.core.payment_offers import Asset, OfferedPayment
-    from tollkeeper.core.x402.version1 import PaymentKey, Requirements
-    from tollkeeper.gateway.evidence.nodes import EvidenceNodes
+    from tollkeeper.core.x402.version1 import PaymentKey
     from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
-    from tollkeeper.gateway.facilitator.client import HubClient, Supported
+    from tollkeeper.gateway.purchase.monitor import PurchaseParts
 
 API_VERSION: Final = "v1"
 _OWN_KEY: Final = "Idempotency-Key"
+_DONE: Final = 200
+_NO_STORE: Final = {"Cache-Control": "no-store"}
+_ADVICE: Final = "if you sent this payment before, look at your wallet's transactions first: it may have been made then"
+_LOG = structlog.get_logger("tollkeeper.gateway")
 
 
 # The transfer that a request's body describes, its 402, and the payment shown for it (specification 4.1; contract 8).
@@ -89,13 +92,16 @@ class TransferRequest:
     wait_seconds: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferRequests:
-    """Reader of requests, for the networks that the facilitator settles on."""
+@dataclass(frozen=True, slots=True)
+class DirectTransfers:
+    """The endpoint, for the networks that the facilitator settles on.
 
-    supported: Callable[[], Supported]
+    `parts` are those of purchases, `profile` is the shape of a 402 for who asks for none.
+    """
+
+    parts: PurchaseParts
     token_accounts: TokenAccounts
-    public_url: str
+    profile: Profile
 
     async def read(self, body: JsonObject, headers: Headers) -> TransferRequest:
         """Read the body's transfer, and how its caller wants it carried out.
@@ -126,7 +132,7 @@ class TransferRequests:
         return TransferRequest(asset, offered, recipient, confirm, payment, wait_seconds)
 
     def _asset(self, network: str) -> Asset:
-        assets = self.supported().assets
+        assets = self.parts.supported().assets
         if not assets:
             raise unavailable()
         if network not in assets:
@@ -135,7 +141,7 @@ class TransferRequests:
         return assets[network]
 
     def _offered(self, payment: Payment) -> OfferedPayment:
-        assets = self.supported().assets
+        assets = self.parts.supported().assets
         require(form_checks(payment, assets, version=spoken_version(payment)))
         return offered_payment(payment, assets[normalise(payment.network).name])
 
@@ -163,16 +169,10 @@ class TransferRequests:
             require([asset.stated_check(offered.value, parse_uint256(amount, "amount"))])
         return recipient
 
-    def challenge(self, transfer: TransferRequest) -> Challenge:
-        """Make the 402 that asks for this transfer."""
-        return self._asking_for(transfer.asset, transfer)
-
-    def terms(self, transfer: TransferRequest, paid: OfferedPayment) -> Requirements:
-        """Make the requirements that a payment of this transfer answers, with the fee payer that it names."""
-        return self._asking_for(transfer.asset.charged_to(paid.fee_payer), transfer).requirements
-
-    def _asking_for(self, asset: Asset, transfer: TransferRequest) -> Challenge:
-        resource = self.public_url + operations.TRANSFER.path
+    def challenge(self, transfer: TransferRequest, paid: OfferedPayment | None = None) -> Challenge:
+        """Make the 402 that asks for this transfer, or that `paid` answers, with the fee payer that it names."""
+        asset = transfer.asset if paid is None else transfer.asset.charged_to(paid.fee_payer)
+        resource = self.parts.gateway_url + operations.TRANSFER.path
         return transfer_challenge(asset, transfer.pay_to, transfer.offered.value, resource, API_VERSION)
 
     def payment(
@@ -196,13 +196,93 @@ class TransferRequests:
         _require_same("network", transfer.asset.network.name, ALIASES.get(payment.network, payment.network))
         paid = self._offered(payment)
         if payment.accepted is not None:
-            taken = TakenOffer(offer_of(self.terms(transfer, paid)), payment.accepted)
+            taken = TakenOffer(offer_of(self.challenge(transfer, paid).requirements), payment.accepted)
             if not taken.is_at(transfer.offered.value):
                 raise taken.refusal()
         _require_same("from", transfer.offered.key.payer, paid.key.payer)
         _require_same("to", transfer.offered.recipient, paid.recipient)
         _require_same("value", str(transfer.offered.value), str(paid.value))
         return payment, paid
+
+    async def make(self, transfer: TransferRequest, payment: Payment, paid: OfferedPayment) -> JsonObject:
+        """Carry out what this payment pays, and return the hub's transfer body.
+
+        Raises: the refusal; SETTLEMENT_PENDING, UNAVAILABLE.
+        """
+        make = self._make_at_hub if self.parts.supported().is_ours else self._make_elsewhere
+        return await make(transfer, payment, paid)
+
+    async def _make_at_hub(self, transfer: TransferRequest, payment: Payment, paid: OfferedPayment) -> JsonObject:
+        await self._require_good(paid, self.parts.hub.asked_of(payment, self.challenge(transfer, paid).requirements))
+        body = _asked_of_hub(payment, transfer, paid.value)
+        key = f"transfer-{hashlib.sha256(body).hexdigest()}"
+        request = self.parts.hub.transfer_request(body, key=key, wait_seconds=transfer.wait_seconds)
+        answer = await self.parts.hub.transfer(request)
+        if answer is None:
+            raise self._pending(paid.key, "")
+        status, said = answer
+        if status == _DONE and type(said.get("success")) is bool and isinstance(said.get("transaction"), str):
+            return said
+        raise _refusal_of(status, said) or self._pending(paid.key, "")
+
+    async def _require_good(self, paid: OfferedPayment, asked: bytes) -> None:
+        """Refuse a payment that the hub calls invalid and has no record of.
+
+        One on record may have been made for this very request, which its key shows. Raises: the refusal;
+        SETTLEMENT_PENDING while the hub does not say, because it may have been asked before.
+        """
+        try:
+            verdict = await self.parts.hub.verify(asked)
+            if verdict.is_valid or await self.parts.hub.payment_status(paid.key) is not None:
+                return
+        except (ApiError, HubUnreachableError):
+            raise self._pending(paid.key, "") from None
+        raise refused_transfer(verdict.reason or "invalid_payment", verdict.transaction or "")
+
+    def _pending(self, key: PaymentKey, transaction: str) -> ApiError:
+        url = self.parts.status_url + key.status_path
+        return ApiError(
+            Code.SETTLEMENT_PENDING,
+            "the outcome of this transfer is not known yet: send the same payment again, do not sign a new one",
+            details={"transaction": transaction, "statusUrl": url, "network": key.network},
+        )
+
+    # A transfer at a facilitator that has none of its own is a settlement of the transfer's requirements. Such a
+    # facilitator knows no keys: asked again, it refuses what it made before. So where the gateway has a node, the chain
+    # is asked first what became of the transfer (contract 4.3, 4.4, 8). A refusal proves nothing of an earlier request,
+    # and says so. On Solana the chain shows a transaction only to who was told its name: there the same payment sent
+    # again is refused as used.
+    async def _make_elsewhere(self, transfer: TransferRequest, payment: Payment, paid: OfferedPayment) -> JsonObject:
+        """Return the body that our hub would answer, as the chain shows it where the gateway has a node.
+
+        Raises: the refusal; SETTLEMENT_PENDING.
+        """
+        hub, evidence = self.parts.hub, self.parts.evidence
+        network, supported = paid.key.network, self.parts.supported()
+        senders, now_ms = supported.senders_on(network), self.parts.clock_ms()
+        expected = ExpectedTransfer(paid.key, transfer.pay_to, paid.value, paid.valid_before, now_ms, senders)
+        if evidence.covers(network):
+            try:
+                finding = await evidence.on(network).before(expected, payment)
+            except RpcUnavailable as error:
+                _LOG.info("chain_not_seen", reason=str(error))
+                raise self._pending(paid.key, "") from error
+            # Whoever names a transfer that he did not sign is not told that it is a success.
+            if finding.outcome is EvidenceOutcome.PAID and paid.is_signed_by_key:
+                return _told(payment, paid, finding.transaction)
+            if finding.is_used and finding.may_change:
+                raise self._pending(paid.key, finding.transaction)
+            if not finding.is_unused:
+                raise refused_transfer(finding.reason or Reason.NONCE_USED, finding.transaction, _ADVICE)
+        asked = hub.asked_of(payment, self.challenge(transfer, paid).requirements)
+        asking = hub.settle(hub.settle_request(asked, key="", confirm=transfer.confirm, purchase_data={}))
+        answer = await evidence.settle(expected, asking, trusted=not transfer.confirm, confirms=supported.confirms)
+        if answer.outcome is SettleMeaning.SUCCESS:
+            return _told(payment, paid, answer.transaction)
+        is_used = code_of_reason(answer.reason) is Code.NONCE_ALREADY_USED  # by whom, it need not say
+        if answer.outcome is SettleMeaning.FAILED or is_used:
+            raise refused_transfer(answer.reason, answer.transaction, _ADVICE)
+        raise self._pending(paid.key, answer.transaction)
 
 
 def _require_same(name: str, expected: str, found: str) -> None:
@@ -224,81 +304,21 @@ def refused_transfer(reason: str, transaction: str, advice: str = "") -> ApiErro
     return payment_error(code_of_reason(reason), message, details=details)
 
 
-_DONE: Final = 200
-_NO_STORE: Final = {"Cache-Control": "no-store"}
-
-
-@dataclass(slots=True, kw_only=True)
-class DirectTransfers:
-    """The endpoint. `hub_url` is the hub's public URL, where anybody can follow a payment."""
-
-    requests: TransferRequests
-    hub: HubClient
-    hub_url: str
-    profile: Profile
-    foreign: ForeignTransfers
-
-    async def make(self, transfer: TransferRequest, payment: Payment, paid: OfferedPayment) -> JsonObject:
-        """Carry out what this payment pays, and return the hub's transfer body.
-
-        Raises: the refusal; SETTLEMENT_PENDING, UNAVAILABLE.
-        """
-        if self.requests.supported().is_ours:
-            return await self._make_at_hub(transfer, payment, paid)
-        body, named = await self.foreign.make(transfer, payment, paid, self.requests.terms(transfer, paid))
-        if body is None:
-            raise self._pending(paid.key, named)
-        return body
-
-    async def _make_at_hub(self, transfer: TransferRequest, payment: Payment, paid: OfferedPayment) -> JsonObject:
-        await self._require_good(paid, self.hub.asked_of(payment, self.requests.terms(transfer, paid)))
-        body = _asked_of_hub(payment, transfer, paid.value)
-        key = f"transfer-{hashlib.sha256(body).hexdigest()}"
-        answer = await self.hub.transfer(self.hub.transfer_request(body, key=key, wait_seconds=transfer.wait_seconds))
-        if answer is None:
-            raise self._pending(paid.key, "")
-        status, said = answer
-        if status == _DONE and type(said.get("success")) is bool and isinstance(said.get("transaction"), str):
-            return said
-        raise _refusal_of(status, said) or self._pending(paid.key, "")
-
-    async def _require_good(self, paid: OfferedPayment, asked: bytes) -> None:
-        """Refuse a payment that the hub calls invalid and has no record of.
-
-        One on record may have been made for this very request, which its key shows. Raises: the refusal;
-        SETTLEMENT_PENDING while the hub does not say, because it may have been asked before.
-        """
-        try:
-            verdict = await self.hub.verify(asked)
-            if verdict.is_valid or await self.hub.payment_status(paid.key) is not None:
-                return
-        except (ApiError, HubUnreachableError):
-            raise self._pending(paid.key, "") from None
-        raise refused_transfer(verdict.reason or "invalid_payment", verdict.transaction or "")
-
-    def _pending(self, key: PaymentKey, transaction: str) -> ApiError:
-        return ApiError(
-            Code.SETTLEMENT_PENDING,
-            "the outcome of this transfer is not known yet: send the same payment again, do not sign a new one",
-            details={"transaction": transaction, "statusUrl": self.hub_url + key.status_path, "network": key.network},
-        )
-
-
 def transfer_routes(transfers: DirectTransfers) -> list[HTTPRouteHandler]:
     """Make the route handler."""
 
     @route(operations.TRANSFER)
     async def transfer(request: HttpRequest) -> Response[bytes]:
         """Answer 402 without a payment, and with the hub's transfer body for one (contract 8)."""
-        described = await transfers.requests.read(await json_body(request), request.headers)
+        described = await transfers.read(await json_body(request), request.headers)
         shown = {name: found for name in PAYMENT_HEADERS if (found := request.headers.getall(name.decode("ascii"), []))}
         if not shown:
             profile, asked = profile_of(request.headers.get("accept", ""), transfers.profile), clock_ms()
-            challenge = transfers.requests.challenge(described)
+            challenge = transfers.challenge(described)
             headers = {**_NO_STORE, PAYMENT_REQUIRED_HEADER: challenge.header}
             body = challenge.body(profile, iso(asked))
             return Response(body, status_code=402, headers=headers, media_type="application/json")
-        payment, paid = transfers.requests.payment(described, shown)
+        payment, paid = transfers.payment(described, shown)
         try:
             done = await transfers.make(described, payment, paid)
         except ApiError as error:
@@ -353,63 +373,6 @@ def _refusal_of(status: int, body: JsonObject) -> ApiError | None:
     if status == 401:  # our own signature was refused: nothing was started by this, and may have been before
         log_refused_signature(body)
     return None
-
-
-# A direct transfer at a facilitator that has none of its own: a settlement of the transfer's requirements. Such a
-# facilitator knows no keys: asked again, it refuses what it made before. So where the gateway has a node, the chain is
-# asked first what became of the transfer (contract 4.3, 4.4, 8). A refusal proves nothing of an earlier request, and
-# says so. On Solana the chain shows a transaction only to who was told its name: there the same payment sent again is
-# refused as used.
-
-_ADVICE: Final = "if you sent this payment before, look at your wallet's transactions first: it may have been made then"
-_LOG = structlog.get_logger("tollkeeper.gateway")
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignTransfers:
-    """Transfers by a facilitator that is not ours, seen on the chain where the gateway has a node."""
-
-    hub: HubClient
-    supported: Callable[[], Supported]
-    evidence: EvidenceNodes
-    clock_ms: Callable[[], int]
-
-    async def make(
-        self, transfer: TransferRequest, payment: Payment, paid: OfferedPayment, terms: Requirements
-    ) -> tuple[JsonObject | None, str]:
-        """Return the body that our hub would answer, or None and the transaction that the facilitator named, if any.
-
-        Raises: the refusal.
-        """
-        network, supported = paid.key.network, self.supported()
-        expected = ExpectedTransfer(
-            paid.key, transfer.pay_to, paid.value, paid.valid_before, self.clock_ms(), supported.senders_on(network)
-        )
-        if self.evidence.covers(network):
-            try:
-                finding = await self.evidence.before(expected, payment)
-            except RpcUnavailable as error:
-                _LOG.info("chain_not_seen", reason=str(error))
-                return None, ""
-            # Whoever names a transfer that he did not sign is not told that it is a success.
-            if finding.outcome is EvidenceOutcome.PAID and paid.is_signed_by_key:
-                return _told(payment, paid, finding.transaction), finding.transaction
-            if finding.is_used and finding.may_change:
-                return None, finding.transaction
-            if not finding.is_unused:
-                raise refused_transfer(finding.reason or Reason.NONCE_USED, finding.transaction, _ADVICE)
-        asking = self.hub.settle(
-            self.hub.settle_request(
-                self.hub.asked_of(payment, terms), key="", confirm=transfer.confirm, purchase_data={}
-            )
-        )
-        answer = await self.evidence.settle(expected, asking, trusted=not transfer.confirm, confirms=supported.confirms)
-        if answer.outcome is SettleMeaning.SUCCESS:
-            return _told(payment, paid, answer.transaction), answer.transaction
-        is_used = code_of_reason(answer.reason) is Code.NONCE_ALREADY_USED  # by whom, it need not say
-        if answer.outcome is SettleMeaning.FAILED or is_used:
-            raise refused_transfer(answer.reason, answer.transaction, _ADVICE)
-        return None, answer.transaction
 
 
 def _told(payment: Payment, paid: OfferedPayment, transaction: str) -> JsonObject:

@@ -17,7 +17,8 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.paygates.fields import Recipient
 from tollkeeper.core.paygates.model import check_payment_address
 from tollkeeper.core.wallets import family_of, parse_wallet, shown_address
-from tollkeeper.gateway.evidence.token_accounts import AccountChain, TokenAccounts
+from tollkeeper.gateway.evidence.nodes import with_accounts
+from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
 from tollkeeper.serving.config.findings import Findings
 from tollkeeper.serving.nodes import chain_of, config_of
 from tollkeeper.settings.model import Role, SettingProblem
@@ -154,11 +155,12 @@ def _never_paid(settings: Settings) -> frozenset[str]:
 async def _ask(address: str, networks: list[NetworkSettings], settings: Settings, found: Findings) -> None:
     for network in networks:
         chain = chain_of(network, settings)
-        if not isinstance(chain, AccountChain):
+        holders = with_accounts(chain)
+        if holders is None:
             await chain.close()
             continue
-        asset, name = chain.configured_asset, network.network.name
-        accounts = TokenAccounts({name: chain} if network.rpc_urls else {})
+        asset, name = holders.configured_asset, network.network.name
+        accounts = TokenAccounts({name: holders} if network.rpc_urls else {})
         try:
             told = await accounts.warnings([Recipient(name, address)], {name: asset})
             found.warnings += [SettingProblem(_NAME, one["message"]) for one in told]

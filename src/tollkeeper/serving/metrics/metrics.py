@@ -100,7 +100,7 @@ def _of_requests(counts: RequestCounts) -> Iterator[Metric]:
 
 
 def _of_gateway(gateway: Gateway) -> Iterator[Metric]:
-    ledger, pool = gateway.purchases.ledger, gateway.target_pool
+    ledger, pool = gateway.purchases.ledger, gateway.forwarder.pool
     sizes = HistogramMetricFamily("tollkeeper_ledger_batch_spends", "Spends asked for in one commit")
     total, buckets = 0, []
     for power, count in enumerate(ledger.batches):
