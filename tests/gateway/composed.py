@@ -14,11 +14,12 @@ from tollkeeper.core.http.timeouts import Patience
 from tollkeeper.core.keys.keyring import Secret
 from tollkeeper.sandbox.stack import HOST, sandbox_settings
 from tollkeeper.sandbox.wallets import derive_wallets
-from tollkeeper.serving import composition, own_database
+from tollkeeper.serving import composition
 from tollkeeper.serving.composition import compose
 from tollkeeper.serving.http.server import HttpServer, listen
 from tollkeeper.settings.model import Settings
 from tollkeeper.storage.engine.database import Database
+from tollkeeper.storage.urls import open_database
 
 
 def settings_for(rpc_url: str, database: Path, gateway_url: str = "http://127.0.0.1:1", **changes: Any) -> Settings:
@@ -31,13 +32,13 @@ def settings_for(rpc_url: str, database: Path, gateway_url: str = "http://127.0.
 def opened_databases(monkeypatch: pytest.MonkeyPatch) -> list[Database]:
     """Those of the programs that are composed from now on, as they are opened."""
     opened: list[Database] = []
-    really_open = own_database.open_own_database
+    really_open = open_database
 
     def noting(*asked: Any) -> Database:
         opened.append(really_open(*asked))
         return opened[-1]
 
-    monkeypatch.setattr(composition, "open_own_database", noting)
+    monkeypatch.setattr(composition, "open_database", noting)
     return opened
 
 

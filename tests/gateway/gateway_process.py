@@ -26,8 +26,8 @@ from tollkeeper.core.networks import NETWORKS
 from tollkeeper.gateway.purchase.recovery import PurchaseRecovery
 from tollkeeper.serving import composition
 from tollkeeper.serving.http.server import HttpServer, listen
-from tollkeeper.serving.own_database import open_own_database
 from tollkeeper.settings.model import NetworkSettings, Role, Settings
+from tollkeeper.storage.urls import open_database
 
 HOST: Final = "127.0.0.1"
 _NEVER_SECONDS: Final = 10**6
@@ -89,10 +89,10 @@ async def main(options: dict[str, Any]) -> None:
     if options["server"] is not None:
         settings = replace(settings, database_url=options["server"])
 
-    def open_faulty(settings: Settings) -> FaultyDatabase:
-        return FaultyDatabase(open_own_database(settings), Path(options["orders"]))
+    def open_faulty(url: str) -> FaultyDatabase:
+        return FaultyDatabase(open_database(url), Path(options["orders"]))
 
-    setattr(composition, open_own_database.__name__, open_faulty)
+    setattr(composition, open_database.__name__, open_faulty)
     async with (
         composition.compose(settings, _NEVER_SECONDS) as app,
         HttpServer(app, listen(HOST, settings.port), drain_seconds=1) as server,

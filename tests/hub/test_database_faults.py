@@ -146,7 +146,7 @@ async def starting_late(
     """The URL of a hub as its process composes it."""
     settings = settings_for(chain.url, directory / "hub.db", role=Role.HUB)
     database = LateDatabase(open_database(settings.database_url), directory, name)
-    monkeypatch.setattr(composition, "open_own_database", lambda _settings: database)
+    monkeypatch.setattr(composition, "open_database", lambda _url: database)
     async with composition.compose(settings) as app, serving(app) as url:
         yield url
 

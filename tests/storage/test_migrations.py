@@ -79,7 +79,7 @@ def test_a_number_is_used_once() -> None:
 async def test_migrations_are_applied_once_and_remembered(tmp_path: Path) -> None:
     path = tmp_path / "db"
     for known in [(ONE,), (ONE, TWO), (ONE, TWO)]:
-        await open_sqlite(path, known, migrate=True).close()
+        await open_sqlite(path, known).close()
         assert applied_migrations(path) == applied(*known)
     assert rows(path, "SELECT a FROM one") == [(1,)]
     ((applied_ms,),) = rows(path, "SELECT applied_ms FROM schema_migrations WHERE version = 1")
@@ -90,29 +90,19 @@ async def test_migrations_are_applied_once_and_remembered(tmp_path: Path) -> Non
 async def test_a_migration_that_fails_is_undone_whole_and_those_before_it_stand(tmp_path: Path) -> None:
     path = tmp_path / "db"
     with pytest.raises(StorageError, match="0003_broken failed and was undone: no such table: nowhere"):
-        open_sqlite(path, (ONE, TWO, BROKEN), migrate=True)
+        open_sqlite(path, (ONE, TWO, BROKEN))
     assert applied_migrations(path) == applied(ONE, TWO)
     assert rows(path, "SELECT name FROM sqlite_master WHERE name = 'three'") == []
-    await open_sqlite(path, (ONE, TWO), migrate=True).close()  # the lock was given back
+    await open_sqlite(path, (ONE, TWO)).close()  # the lock was given back
 
 
 async def test_an_edited_migration_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "db"
-    await open_sqlite(path, (ONE,), migrate=True).close()
+    await open_sqlite(path, (ONE,)).close()
     before = path.read_bytes()
     with pytest.raises(StorageError, match="0001_one is not the one"):
-        open_sqlite(path, (Migration(1, "one", ONE.sql + " "),), migrate=True)
+        open_sqlite(path, (Migration(1, "one", ONE.sql + " "),))
     assert path.read_bytes() == before
-
-
-async def test_without_leave_to_migrate_a_database_that_is_behind_is_refused_untouched(tmp_path: Path) -> None:
-    path = tmp_path / "db"
-    await open_sqlite(path, (ONE,), migrate=True).close()
-    before = path.read_bytes()
-    with pytest.raises(StorageError, match="lacks 0002_two: run `tollkeeper db migrate`"):
-        open_sqlite(path, (ONE, TWO), migrate=False)
-    assert path.read_bytes() == before
-    await open_sqlite(path, (ONE,), migrate=False).close()
 
 
 @pytest.mark.sqlite_only("it is about SQLite's file")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.storage.plans import plan_of
-from tollkeeper.storage.engine.database import QueryFileError, load_queries, parse_queries
+from tollkeeper.storage.engine.database import load_queries, parse_queries
 from tollkeeper.storage.urls import open_database
 
 names = st.from_regex(r"[a-z][a-z0-9_]{0,12}", fullmatch=True)
@@ -51,7 +51,7 @@ def test_every_block_is_loaded_as_written_with_exactly_its_parameters(
     text = "-- a file of queries\n\n"
     for name, pieces in blocks:
         text += f"-- name: {name}\nSELECT {''.join(piece[0] for piece in pieces)}{end}\n\n"
-    loaded = parse_queries(text, source="file")
+    loaded = parse_queries(text)
     assert list(loaded) == [name for name, _ in blocks]
     for name, pieces in blocks:
         expected = ("SELECT " + "".join(piece[1] for piece in pieces)).strip()
@@ -61,7 +61,7 @@ def test_every_block_is_loaded_as_written_with_exactly_its_parameters(
 
 @given(st.sets(names, min_size=1, max_size=4), st.sets(names, max_size=4))
 def test_a_query_takes_exactly_its_parameters(wanted: set[str], given_names: set[str]) -> None:
-    query = parse_queries(f"-- name: q\nSELECT {', '.join(f':{name}' for name in wanted)}", source="file")["q"]
+    query = parse_queries(f"-- name: q\nSELECT {', '.join(f':{name}' for name in wanted)}")["q"]
     params: dict[str, int | str | bytes | None] = dict.fromkeys(given_names, 1)
     if given_names == wanted:
         assert query(**params).params == params
@@ -71,30 +71,8 @@ def test_a_query_takes_exactly_its_parameters(wanted: set[str], given_names: set
     assert all(name in str(refusal.value) for name in wanted ^ given_names)
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("SELECT 1", "before the first name"),
-        ("-- name: a\nSELECT 1;\n-- name: a\nSELECT 2;", "twice"),
-        ("-- name: two words\nSELECT 1", "no name"),
-        ("-- name: Upper\nSELECT 1", "no name"),
-        ("-- name:\nSELECT 1", "no name"),
-        ("-- name: a\n", "no statement"),
-        ("-- name: a\n-- only a comment\n;", "no statement"),
-        ("-- name: a\nSELECT 1; SELECT 2;", "more than one"),
-        ("-- name: a\nSELECT 1;;", "more than one"),
-        ("-- name: a\nSELECT 1; 'x'", "more than one"),
-        ("-- name: a\nSELECT 'x", "never closed"),
-        ("-- name: a\nSELECT /* x", "never closed"),
-    ],
-)
-def test_a_file_that_is_no_list_of_named_statements_is_refused(text: str, reason: str) -> None:
-    with pytest.raises(QueryFileError, match=reason):
-        parse_queries(text, source="file")
-
-
 def test_a_comment_may_follow_the_statement() -> None:
-    loaded = parse_queries("-- name: a\nSELECT 1; -- the one\n-- and more\n", source="file")
+    loaded = parse_queries("-- name: a\nSELECT 1; -- the one\n-- and more\n")
     assert loaded["a"].sql == "SELECT 1"
 
 
@@ -109,7 +87,7 @@ def test_a_missing_file_is_an_error() -> None:
 
 
 def test_loaded_sql_binds_in_the_database() -> None:
-    query = parse_queries("-- name: q\nSELECT :a || ':b' AS text -- :c\n", source="file")["q"]
+    query = parse_queries("-- name: q\nSELECT :a || ':b' AS text -- :c\n")["q"]
     statement = query(a="x")
     assert sqlite3.connect(":memory:").execute(statement.sql, statement.params).fetchone() == ("x:b",)
 

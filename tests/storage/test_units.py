@@ -69,7 +69,7 @@ def hold(entered: threading.Event, gate: threading.Event) -> Steps[None]:
 
 @pytest_asyncio.fixture
 async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
-    opened = open_sqlite(tmp_path / "db", SCHEMA, migrate=True)
+    opened = open_sqlite(tmp_path / "db", SCHEMA)
     yield opened
     await opened.close()
 
@@ -282,7 +282,7 @@ async def test_a_cancelled_caller_leaves_a_whole_short_unit(database: SqliteData
 
 
 async def test_a_closed_database_refuses_short_units(tmp_path: Path) -> None:
-    database = open_sqlite(tmp_path / "db", SCHEMA, migrate=True)
+    database = open_sqlite(tmp_path / "db", SCHEMA)
     await database.close()
     with pytest.raises(StorageError):
         await database.run(note(1, "late"), is_short=True)
@@ -318,7 +318,7 @@ async def test_a_short_read_sees_every_answered_unit_and_cannot_write(database: 
 
 
 async def test_a_closed_database_refuses_short_reads(tmp_path: Path) -> None:
-    database = open_sqlite(tmp_path / "db", SCHEMA, migrate=True)
+    database = open_sqlite(tmp_path / "db", SCHEMA)
     await database.close()
     with pytest.raises(StorageError):
         await database.read(ALL_NOTES, is_short=True)
@@ -342,7 +342,7 @@ async def test_a_failed_read_is_its_callers_own(database: SqliteDatabase) -> Non
 
 
 async def test_closing_finishes_what_was_accepted_and_refuses_the_rest(tmp_path: Path) -> None:
-    opened = open_sqlite(tmp_path / "other", SCHEMA, migrate=True)
+    opened = open_sqlite(tmp_path / "other", SCHEMA)
     accepted = [asyncio.create_task(opened.run(note(number, "x"))) for number in range(200)]
     await asyncio.sleep(0)
     await asyncio.gather(opened.close(), opened.close())
@@ -351,13 +351,13 @@ async def test_closing_finishes_what_was_accepted_and_refuses_the_rest(tmp_path:
         await opened.run(note(1000, "late"))
     with pytest.raises(StorageError, match="closed"):
         await opened.read(ALL_NOTES)
-    again = open_sqlite(tmp_path / "other", SCHEMA, migrate=True)
+    again = open_sqlite(tmp_path / "other", SCHEMA)
     assert await ids(again) == list(range(200))
     await again.close()
 
 
 async def test_closing_breaks_off_the_lists(tmp_path: Path) -> None:
-    database = open_sqlite(tmp_path / "other", SCHEMA, migrate=True)
+    database = open_sqlite(tmp_path / "other", SCHEMA)
     endless = Statement("WITH RECURSIVE n(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM n) SELECT max(v) FROM n")
     lists = [asyncio.create_task(database.read(endless, tenant="owner")) for _ in range(2)]
     await asyncio.sleep(0.1)
@@ -373,7 +373,7 @@ async def test_closing_breaks_off_the_lists(tmp_path: Path) -> None:
 async def test_closing_breaks_off_a_list_that_is_about_to_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database = open_sqlite(tmp_path / "other", SCHEMA, migrate=True)
+    database = open_sqlite(tmp_path / "other", SCHEMA)
     entered, gate, really_read = threading.Event(), threading.Event(), database._read  # noqa: SLF001 - to hold it up
 
     def late(*asked: Any) -> JobOutcome:
@@ -433,7 +433,7 @@ def test_a_busy_loop_does_not_starve_the_database(tmp_path: Path) -> None:
     """Without yielding, the slowest of these takes seconds."""
 
     async def slowest_seconds() -> float:
-        opened = open_sqlite(tmp_path / "busy", SCHEMA, migrate=True)
+        opened = open_sqlite(tmp_path / "busy", SCHEMA)
         is_over = False
 
         async def keep_busy() -> None:

@@ -27,12 +27,11 @@ def migrate_command(config: Config = None, role: ForRole = Role.SERVE) -> None:
     """
     import asyncio
 
-    from tollkeeper.serving.own_database import open_own_database
-    from tollkeeper.storage.urls import pending
+    from tollkeeper.storage.urls import open_database, pending
 
     settings = load_settings(role, config)
     missing = pending(settings.database_url)
-    asyncio.run(open_own_database(settings).close())
+    asyncio.run(open_database(settings.database_url).close())
     for migration in missing:
         tell(f"applied {migration.version:04}_{migration.name}")
     tell("the schema is up to date")

@@ -39,10 +39,9 @@ from tollkeeper.serving.keys.trusted_gateways import GatewayKeys
 from tollkeeper.serving.metrics.metrics import Measured, serving_metrics
 from tollkeeper.serving.metrics.operator_page import OperatorPage
 from tollkeeper.serving.nodes import chain_of, config_of
-from tollkeeper.serving.own_database import open_own_database
 from tollkeeper.settings.model import HUB_PREFIX, Role, Settings
 from tollkeeper.storage.engine.nodes import require_same_clock, require_sealing_key
-from tollkeeper.storage.urls import server_of
+from tollkeeper.storage.urls import open_database, server_of
 from tollkeeper.web.assets import Assets
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ async def compose(
     settings reach. `play`: the test wallets of a sandbox.
     """
     async with AsyncExitStack() as parts:
-        database = open_own_database(settings)
+        database = open_database(settings.database_url)
         parts.push_async_callback(database.close)
         if server_of(settings.database_url) is not None:
             await require_same_clock(database, clock_ms)

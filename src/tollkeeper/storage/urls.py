@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.engine.migrations import Migration, load_migrations, missing_migrations
+from tollkeeper.storage.engine.private_files import make_private_directory
 from tollkeeper.storage.sqlite import copy
 from tollkeeper.storage.sqlite.file import applied_migrations, open_sqlite, sqlite_snapshot
 
@@ -23,17 +24,22 @@ _SQLITE: Final = "sqlite:///"
 _SERVER: Final = ("postgresql://", "postgres://")
 
 
-def open_database(url: str, *, migrate: bool = True) -> Database:
+def open_database(url: str) -> Database:
     """Open the database at `url`: `postgresql://...`, `sqlite:///relative`, `sqlite:////absolute`, or a bare path.
 
-    Blocks (a start, not a request). With `migrate` it brings the schema up to date, else it refuses one that is not.
+    Blocks (a start, not a request). It makes the directory where there is none, and brings the schema up to date.
     Raises: StorageError, with nothing changed, for a database that is locked, damaged, newer, foreign or unwritable.
     """
     server = server_of(url)
     if server is not None:
-        opened: Database = _postgresql().open_postgresql(server, migrate=migrate)
+        opened: Database = _postgresql().open_postgresql(server)
         return opened
-    return open_sqlite(sqlite_path(url), load_migrations(), migrate=migrate)
+    path = sqlite_path(url)
+    try:
+        make_private_directory(path.parent)
+    except OSError as error:
+        raise StorageError(f"{path.parent} cannot be made ({error.strerror})") from error
+    return open_sqlite(path, load_migrations())
 
 
 def pending(url: str) -> tuple[Migration, ...]:

@@ -19,10 +19,9 @@ from tollkeeper.core.keys.sealing import KEY_SIZE_BYTES
 from tollkeeper.serving import StartError
 from tollkeeper.serving.admin.socket import give_order
 from tollkeeper.serving.keys.files import KeyFiles
-from tollkeeper.serving.own_database import open_own_database
 from tollkeeper.storage.engine.nodes import SEEN_SECONDS, end_tokens
 from tollkeeper.storage.gateway.reseals import retired_ids, sealed_under
-from tollkeeper.storage.urls import open_snapshot, server_of
+from tollkeeper.storage.urls import open_database, open_snapshot, server_of
 
 if TYPE_CHECKING:
     from tollkeeper.settings.model import Settings
@@ -113,7 +112,7 @@ async def revoke(settings: Settings, key_id: str) -> list[str]:
 
 async def _revoke_everywhere(settings: Settings, key_id: str) -> None:
     """End them at every program on the database, each of which has seen it once this returns. Raises: StorageError."""
-    database = open_own_database(settings)
+    database = open_database(settings.database_url)
     try:
         await database.run(end_tokens(key_id))
     finally:

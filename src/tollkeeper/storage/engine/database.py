@@ -259,21 +259,14 @@ def purchases_to_spend(numbers: Iterable[int], ids: Iterable[str], payments: Seq
 # literals, quoted names, comments and `::` casts left alone. It does not check that the SQL is right; the tests of the
 # stores prepare every statement.
 
-_HEAD: Final = re.compile(r"--\s*name\s*:(.*)")
-_NAME: Final = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
+_HEAD: Final = re.compile(r"^-- name: ([a-z0-9_]+)$", re.MULTILINE)
 _TOKEN: Final = re.compile(
     r"""(?P<literal> '(?:[^']|'')*' | "(?:[^"]|"")*" )
       | (?P<comment> --[^\n]* | /\*.*?\*/ )
       | (?P<cast> :: )
-      | (?P<parameter> :[A-Za-z_][A-Za-z0-9_]* )
-      | (?P<end> ; )
-      | (?P<unclosed> ['"] | /\* )""",
+      | (?P<parameter> :[A-Za-z_][A-Za-z0-9_]* )""",
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
-
-
-class QueryFileError(ValueError):
-    """A query file that is not a list of named single statements. Its message says where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,10 +280,7 @@ class Query:
     def __call__(self, /, **params: Value) -> Statement:
         """Bind the parameters. Raises: TypeError where one is missing or is none of the statement's."""
         if params.keys() != self.parameters:
-            missing = ", ".join(sorted(self.parameters - params.keys()))
-            extra = ", ".join(sorted(params.keys() - self.parameters))
-            problems = [f"missing {missing}"] * bool(missing) + [f"unknown {extra}"] * bool(extra)
-            raise TypeError(f"{self.name}: {'; '.join(problems)}")
+            raise TypeError(f"{self.name} takes {sorted(self.parameters)}, not {sorted(params)}")
         return Statement(self.sql, params)
 
 
@@ -315,67 +305,22 @@ class Queries:
 
 @cache
 def load_queries(file_name: str) -> Queries:
-    """The queries of `storage/queries/<file_name>`. Raises: QueryFileError, FileNotFoundError."""
+    """The queries of `storage/queries/<file_name>`: each a line `-- name: x`, then one statement."""
     text = files("tollkeeper.storage").joinpath("queries", file_name).read_text("utf-8")
-    return Queries(file_name, parse_queries(text, source=file_name))
+    return Queries(file_name, parse_queries(text))
 
 
-def parse_queries(text: str, *, source: str) -> dict[str, Query]:
-    """The named statements of a file's text. Raises: QueryFileError, naming `source` and the block."""
-    queries: dict[str, Query] = {}
-    for name, block in _blocks(text, source):
-        if name in queries:
-            raise QueryFileError(f"{source}: {name} is there twice")
-        sql, parameters = _read_block(block, f"{source}: {name}")
-        queries[name] = Query(name, sql, parameters)
-    return queries
+def parse_queries(text: str) -> dict[str, Query]:
+    """Return the named statements of a file's text, in its order."""
+    _, *parts = _HEAD.split(text)
+    return {name: _query(name, block) for name, block in zip(parts[::2], parts[1::2], strict=True)}
 
 
-def _blocks(text: str, source: str) -> list[tuple[str, str]]:
-    blocks: list[tuple[str, list[str]]] = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        head = _HEAD.match(line.strip())
-        if head is not None:
-            name = head[1].strip()
-            if _NAME.fullmatch(name) is None:
-                raise QueryFileError(f"{source}:{number}: {name!r} is no name for a query")
-            blocks.append((name, []))
-        elif blocks:
-            blocks[-1][1].append(line)
-        elif line.strip() and not line.lstrip().startswith("--"):
-            raise QueryFileError(f"{source}:{number}: SQL before the first name")
-    return [(name, "\n".join(lines)) for name, lines in blocks]
-
-
-def _read_block(block: str, where: str) -> tuple[str, frozenset[str]]:
-    """The statement without comments and final semicolon, and the names of its parameters."""
-    parts: list[str] = []
-    parameters: set[str] = set()
-    position = 0
-    ended = False
-    for token in _TOKEN.finditer(block):
-        between = block[position : token.start()]
-        if ended and (between.strip() or token.lastgroup != "comment"):
-            break
-        parts.append(between)
-        position = token.end()
-        if token.lastgroup == "unclosed":
-            raise QueryFileError(f"{where}: {token[0]} is never closed")
-        if token.lastgroup == "end":
-            ended = True
-        elif token.lastgroup != "comment":
-            parts.append(token[0])
-            if token.lastgroup == "parameter":
-                parameters.add(token[0][1:])
-        else:
-            parts.append(" ")
-    rest = block[position:]
-    if ended and rest.strip():
-        raise QueryFileError(f"{where}: more than one statement")
-    sql = "".join([*parts, rest]).strip()
-    if not sql:
-        raise QueryFileError(f"{where}: no statement")
-    return sql, frozenset(parameters)
+def _query(name: str, block: str) -> Query:
+    """Return the statement without comments and final semicolon, and the names of its parameters."""
+    sql = _TOKEN.sub(lambda token: " " if token.lastgroup == "comment" else token[0], block)
+    parameters = frozenset(token[0][1:] for token in _TOKEN.finditer(sql) if token.lastgroup == "parameter")
+    return Query(name, sql.strip().removesuffix(";").strip(), parameters)
 
 
 def numbered(sql: str) -> tuple[str, tuple[str, ...]]:

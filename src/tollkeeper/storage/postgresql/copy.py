@@ -71,7 +71,7 @@ def put_back(url: str, copy: Path) -> int:
         raise StorageError(f"{copy} is an earlier version's, or not there: bring it up to date with `db migrate`")
     shown = shown_url(url)
     with connected(url) as (loop, connection):
-        loop.wait(bring_up_to_date(connection, shown, migrate=True))
+        loop.wait(bring_up_to_date(connection, shown))
         loop.wait(connection.execute("BEGIN"))
         loop.wait(connection.execute(ONE_AT_A_TIME))
         with looking(copy) as file, _file_errors(copy):

@@ -60,10 +60,10 @@ def postgresql_migrations() -> tuple[Migration, ...]:
     return load_migrations(_NAME)
 
 
-def open_postgresql(url: str, *, migrate: bool) -> PostgresqlDatabase:
-    """Open the database at `url`; with `migrate` false one is refused that is not up to date. Raises: StorageError."""
+def open_postgresql(url: str) -> PostgresqlDatabase:
+    """Open the database at `url`, and bring its schema up to date. Raises: StorageError."""
     with connected(url) as (loop, connection):
-        loop.wait(bring_up_to_date(connection, shown_url(url), migrate=migrate))
+        loop.wait(bring_up_to_date(connection, shown_url(url)))
     return PostgresqlDatabase(url)
 
 
@@ -145,7 +145,7 @@ def _reason(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-async def bring_up_to_date(connection: asyncpg.Connection, shown: str, *, migrate: bool) -> None:
+async def bring_up_to_date(connection: asyncpg.Connection, shown: str) -> None:
     """Apply what is missing in one transaction, one program at a time. Raises: StorageError, nothing changed."""
     version = await connection.fetchval("SELECT current_setting('server_version_num')::int")
     if version < _OLDEST:
@@ -154,11 +154,7 @@ async def bring_up_to_date(connection: asyncpg.Connection, shown: str, *, migrat
         raise StorageError(f"{shown} does not hold UTF-8: make it with ENCODING 'UTF8'")
     async with connection.transaction():
         await connection.execute(ONE_AT_A_TIME)
-        missing = missing_migrations(postgresql_migrations(), await _applied(connection, shown))
-        if missing and not migrate:
-            names = ", ".join(f"{migration.version:04}_{migration.name}" for migration in missing)
-            raise StorageError(f"{shown}: the schema lacks {names}: run `tollkeeper db migrate`, nothing else running")
-        for migration in missing:
+        for migration in missing_migrations(postgresql_migrations(), await _applied(connection, shown)):
             await connection.execute(SCHEMA_TABLE)
             await connection.execute(migration.sql)
             await connection.execute(

@@ -34,15 +34,15 @@ _CHECKED_SIZE_BYTES: Final = 256 * 1024 * 1024
 _PROCESS_ID_SIZE_BYTES: Final = 32
 
 
-def open_sqlite(path: Path, known: Sequence[Migration], *, migrate: bool) -> SqliteDatabase:
+def open_sqlite(path: Path, known: Sequence[Migration]) -> SqliteDatabase:
     """Open the database at `path`, creating it with mode 0600, and bring its schema up to `known`.
 
-    With `migrate` false a schema that is not up to date is refused. Raises: StorageError, the file untouched.
+    Raises: StorageError, the file untouched.
     """
     path = path.absolute().parent.resolve() / path.name
     lock = lock_file(path)
     try:
-        writer = _open_writer(path, _allowed(path, known, migrate=migrate))
+        writer = _open_writer(path, missing_migrations(known, applied_migrations(path)))
         try:
             reader, lister, looker, folder = (connect_reader(path) for _ in range(4))
             return SqliteDatabase(writer, reader, lister, looker, folder, lock, watch=FileWatch(path))
@@ -78,15 +78,6 @@ def lock_file(path: Path) -> int:
         os.close(descriptor)
         raise StorageError(f"{lock_path} cannot be locked: {error.strerror}") from error
     return descriptor
-
-
-def _allowed(path: Path, known: Sequence[Migration], *, migrate: bool) -> tuple[Migration, ...]:
-    """The migrations to apply. Raises: StorageError where there are some and they may not be applied."""
-    missing = missing_migrations(known, applied_migrations(path))
-    if missing and not migrate:
-        names = ", ".join(f"{migration.version:04}_{migration.name}" for migration in missing)
-        raise StorageError(f"{path}: the schema lacks {names}: run `tollkeeper db migrate`, nothing else running")
-    return missing
 
 
 def applied_migrations(path: Path) -> list[Applied]:
