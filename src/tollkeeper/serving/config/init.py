@@ -23,6 +23,7 @@ from tollkeeper.core.wallets import parse_address_of, parse_wallet, shown_addres
 from tollkeeper.settings.loading import DEFAULT_PORT
 from tollkeeper.settings.model import Role
 from tollkeeper.settings.sources import FILE_NAME
+from tollkeeper.storage.engine.private_files import open_private_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -129,7 +130,9 @@ def initialise(directory: Path, choices: Choices) -> Initialised:
         keys.mkdir(mode=0o700, exist_ok=True)
         keys.chmod(0o700)
         for path, text in files.items():
-            _write_new(path, text)
+            with open_private_file(path) as file:
+                file.write(text.encode("ascii"))
+                os.fsync(file.fileno())
     except OSError as error:
         raise InitError(f"{error.filename} cannot be written ({error.strerror})") from error
     signer = made.get(_SIGNER)
@@ -152,14 +155,6 @@ def _keys(role: Role) -> dict[str, str]:
     if role is not Role.GATEWAY:
         made[_SIGNER] = f"0x{secrets.token_bytes(_KEY_SIZE_BYTES).hex()}\n"
     return made
-
-
-def _write_new(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _template(role: Role) -> str:

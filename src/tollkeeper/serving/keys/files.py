@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tollkeeper.core.keys.keyring import key_line, parse_key_ring, without_keys
 from tollkeeper.serving import StartError
 from tollkeeper.settings.sources import read_secret_file
+from tollkeeper.storage.engine.private_files import sync
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -90,8 +91,4 @@ def _rewrite(path: Path, text: str, like: Path) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync(path.parent)

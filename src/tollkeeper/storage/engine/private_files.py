@@ -25,3 +25,12 @@ def open_private_file(path: Path) -> IO[bytes]:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "wb", buffering=0)
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or what a directory has of entries, to the disk. Raises: OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

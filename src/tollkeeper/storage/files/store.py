@@ -15,13 +15,18 @@ import shutil
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Protocol
+from typing import IO, TYPE_CHECKING, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from tollkeeper.storage.engine.private_files import make_private_directory, open_private_file
+from tollkeeper.storage.engine.private_files import make_private_directory, open_private_file, sync
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
 
 CHUNK_SIZE_BYTES: Final = 256 * 1024
 OF_ANOTHER_SIZE: Final = "the object has not the size that it had"
@@ -99,6 +104,19 @@ class FileStore(Protocol):
         """Return whose the objects are: the first database's that asked. Raises: FileStoreError."""
 
 
+def _in_thread(work: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[object, object, T]]:
+    """Make a method that works on files one that is awaited. It raises FileStoreError in place of OSError."""
+
+    @wraps(work)
+    async def begin(self: S, /, *args: P.args, **named: P.kwargs) -> T:
+        try:
+            return await asyncio.to_thread(work, self, *args, **named)
+        except OSError as error:
+            raise _failure(error) from error
+
+    return begin
+
+
 class LocalFiles:
     """A directory. `min_free_bytes` stay free on its file system."""
 
@@ -113,84 +131,65 @@ class LocalFiles:
         """Directories of whole and of unfinished objects, once there are any."""
         return self._objects, self._incoming
 
-    async def begin(self, file_id: str, expected_bytes: int | None) -> Upload:
+    @_in_thread
+    def begin(self, file_id: str, expected_bytes: int | None) -> Upload:
         """Begin an object."""
-        return await asyncio.to_thread(self._begin, file_id, expected_bytes)
-
-    def _begin(self, file_id: str, expected_bytes: int | None) -> _LocalUpload:
-        try:
-            for directory in (self._root, *self.directories):
-                make_private_directory(directory)
-            self.require_room(expected_bytes or 0)
-            part = self._incoming / file_id
-            return _LocalUpload(self, part, self._objects / file_id, open_private_file(part))
-        except OSError as error:
-            raise _failure(error) from error
+        for directory in (self._root, *self.directories):
+            make_private_directory(directory)
+        self.require_room(expected_bytes or 0)
+        part = self._incoming / file_id
+        return _LocalUpload(self, part, self._objects / file_id, open_private_file(part))
 
     def require_room(self, size_bytes: int) -> None:
         """Raises: FileStoreFullError where so much more would leave too little free."""
         if shutil.disk_usage(self._incoming).free - size_bytes < self._min_free_bytes:
             raise FileStoreFullError("too little space is free")
 
-    async def require(self, file_id: str, size_bytes: int) -> None:
+    @_in_thread
+    def require(self, file_id: str, size_bytes: int) -> None:
         """Check that the object is there, and of this size."""
-        await asyncio.to_thread(self._require, file_id, size_bytes)
-
-    def _require(self, file_id: str, size_bytes: int) -> None:
-        try:
-            with (self._objects / file_id).open("rb", 0) as file:
-                found_bytes = os.fstat(file.fileno()).st_size
-        except OSError as error:
-            raise _failure(error) from error
+        with (self._objects / file_id).open("rb", 0) as file:
+            found_bytes = os.fstat(file.fileno()).st_size
         if found_bytes != size_bytes:
             raise FileStoreError(OF_ANOTHER_SIZE)
 
     async def read(self, file_id: str, start: int, end: int) -> AsyncIterator[bytes]:
         """Yield the bytes from `start` up to and without `end`."""
-        try:
-            file = await asyncio.to_thread((self._objects / file_id).open, "rb", 0)
-        except OSError as error:
-            raise _failure(error) from error
-        with file:
+        with await self._opened(file_id) as file:
             place = start
             while place < end:
-                try:
-                    data = await asyncio.to_thread(os.pread, file.fileno(), min(CHUNK_SIZE_BYTES, end - place), place)
-                except OSError as error:
-                    raise _failure(error) from error
+                data = await self._read_at(file, place, min(CHUNK_SIZE_BYTES, end - place))
                 if not data:
                     raise FileStoreError(OF_ANOTHER_SIZE)
                 place += len(data)
                 yield data
 
-    async def delete(self, file_id: str) -> None:
-        """Delete the object, whole or unfinished."""
-        await asyncio.to_thread(self._delete, file_id)
+    @_in_thread
+    def _opened(self, file_id: str) -> IO[bytes]:
+        return (self._objects / file_id).open("rb", 0)
 
-    def _delete(self, file_id: str) -> None:
-        try:
-            for directory in (self._incoming, self._objects):
-                (directory / file_id).unlink(missing_ok=True)
-        except OSError as error:
-            raise _failure(error) from error
+    @_in_thread
+    def _read_at(self, file: IO[bytes], place: int, size_bytes: int) -> bytes:
+        return os.pread(file.fileno(), size_bytes, place)
+
+    @_in_thread
+    def delete(self, file_id: str) -> None:
+        """Delete the object, whole or unfinished."""
+        for directory in (self._incoming, self._objects):
+            (directory / file_id).unlink(missing_ok=True)
 
     async def listed(self) -> AsyncIterator[StoredObject]:
         """Yield everything in the directories."""
-        try:
-            everything = await asyncio.to_thread(self._list)
-        except OSError as error:
-            raise _failure(error) from error
-        for found in everything:
+        for found in await self._list():
             yield found
 
+    @_in_thread
     def _list(self) -> list[StoredObject]:
         found = []
         for directory in (self._incoming, self._objects):
             for entry in directory.iterdir() if directory.is_dir() else ():
-                try:
+                with suppress(FileNotFoundError):  # deleted or finished meanwhile
                     found.append(StoredObject(entry.name, entry.stat().st_mtime_ns // 1_000_000))
-                except FileNotFoundError:
-                    continue  # deleted or finished meanwhile
         return found
 
     async def check(self) -> None:
@@ -198,20 +197,15 @@ class LocalFiles:
         probe = await self.begin(f"check-{os.getpid()}-{time.time_ns()}", None)
         await probe.abort()
 
-    async def owner(self, database: str) -> str:
+    @_in_thread
+    def owner(self, database: str) -> str:
         """Return the database that owns the objects: the first that asked."""
-        return await asyncio.to_thread(self._owner, database)
-
-    def _owner(self, database: str) -> str:
         mark = self._root / OWNER_NAME
-        try:
-            make_private_directory(self._root)
-            with suppress(FileExistsError), open_private_file(mark) as file:
-                file.write(database.encode())
-                os.fsync(file.fileno())
-            return mark.read_text("utf-8", "replace") or database  # empty where the first write was cut
-        except OSError as error:
-            raise _failure(error) from error
+        make_private_directory(self._root)
+        with suppress(FileExistsError), open_private_file(mark) as file:
+            file.write(database.encode())
+            os.fsync(file.fileno())
+        return mark.read_text("utf-8", "replace") or database  # empty where the first write was cut
 
 
 class _LocalUpload:
@@ -225,49 +219,30 @@ class _LocalUpload:
         self._hash = hashlib.sha256()
         self._size_bytes = 0
 
-    async def write(self, data: bytes) -> None:
+    @_in_thread
+    def write(self, data: bytes) -> None:
         """Write the next bytes."""
-        await asyncio.to_thread(self._write, data)
-
-    def _write(self, data: bytes) -> None:
-        try:
-            self._store.require_room(len(data))
-            rest = memoryview(data)
-            while rest:
-                rest = rest[self._file.write(rest) :]
-        except OSError as error:
-            raise _failure(error) from error
+        self._store.require_room(len(data))
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
         self._hash.update(data)
         self._size_bytes += len(data)
 
-    async def finish(self) -> WrittenObject:
+    @_in_thread
+    def finish(self) -> WrittenObject:
         """Finish the object: it is there, whole and on the disk."""
-        await asyncio.to_thread(self._finish)
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._part.rename(self._whole)
+        sync(self._whole.parent)
         return WrittenObject(self._whole.name, self._size_bytes, self._hash.hexdigest())
 
-    def _finish(self) -> None:
-        try:
-            os.fsync(self._file.fileno())
-            self._file.close()
-            self._part.rename(self._whole)
-            directory = os.open(self._whole.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
-        except OSError as error:
-            raise _failure(error) from error
-
-    async def abort(self) -> None:
+    @_in_thread
+    def abort(self) -> None:
         """Give the upload up, and delete what was written."""
-        await asyncio.to_thread(self._abort)
-
-    def _abort(self) -> None:
-        try:
-            self._file.close()
-            self._part.unlink(missing_ok=True)
-        except OSError as error:
-            raise _failure(error) from error
+        self._file.close()
+        self._part.unlink(missing_ok=True)
 
 
 def _failure(error: OSError) -> FileStoreError:

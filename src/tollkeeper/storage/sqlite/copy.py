@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.storage.engine.database import MovedError, StorageError
 from tollkeeper.storage.engine.migrations import load_migrations, missing_migrations
-from tollkeeper.storage.engine.private_files import make_private_directory, open_private_file
+from tollkeeper.storage.engine.private_files import make_private_directory, open_private_file, sync
 from tollkeeper.storage.sqlite.file import applied_migrations, lock_file, looking
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def put_back(target: Path, copy: Path) -> Path | None:
         _copy(copy, fresh)
         aside = _put_aside(target)
         fresh.rename(target)
-        _sync(target.parent)
+        sync(target.parent)
     except OSError as error:
         raise StorageError(f"{error.filename} cannot be written ({error.strerror})") from error
     finally:
@@ -80,7 +80,7 @@ def _put_aside(target: Path) -> Path | None:
     aside.mkdir(mode=0o700)
     for path in there:
         path.rename(aside / path.name)
-    _sync(aside)
+    sync(aside)
     return aside
 
 
@@ -113,21 +113,12 @@ def whole_or_not_there(to: Path) -> Iterator[Path]:
     try:
         open_private_file(part).close()
         yield part
-        _sync(part)
+        sync(part)
         part.rename(to)
-        _sync(to.parent)
+        sync(to.parent)
     except OSError as error:
         raise StorageError(f"{error.filename} cannot be written ({error.strerror})") from error
     finally:
         for end in (*_ENDS, "-journal"):
             with suppress(OSError):
                 part.with_name(part.name + end).unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    """Have the disk hold a file, or what a directory names."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
