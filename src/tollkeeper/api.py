@@ -124,21 +124,26 @@ def unless_known(
     request: HttpRequest, body: JsonMapping | Struct, headers: Mapping[str, str] | None = None
 ) -> Response[bytes]:
     """The answer to a read, with an `ETag`; 304 where `If-None-Match` says that its caller has it."""
-    tag = etag_of(_ENCODE(body))
-    own = {"Cache-Control": "private, no-cache", **(headers or {}), "ETag": tag}
+    own = {"Cache-Control": "private, no-cache", **(headers or {})}
+    return content_unless_known(request, envelope(body), "application/json", own, tagged=_ENCODE(body))
+
+
+def content_unless_known(
+    request: HttpRequest, content: bytes, media_type: str, headers: Mapping[str, str], *, tagged: bytes | None = None
+) -> Response[bytes]:
+    """Answer a read with its content, or by 304. `tagged`: the content without what is another each time."""
+    tag = etag_of(content if tagged is None else tagged)
+    own = {**headers, "ETag": tag}
     if is_known(tag, request.headers.get("if-none-match", "")):
         return Response(b"", status_code=304, headers=own)
-    return ok(body, headers=own)
+    return Response(content, headers=own, media_type=media_type)
 
 
 def table_unless_known(request: HttpRequest, table: str, total: int, headers: Mapping[str, str]) -> Response[bytes]:
     """The same answer as CSV; how many rows there are in all is told beside it."""
     content = table.encode()
-    tag = etag_of(content + str(total).encode())
-    if is_known(tag, request.headers.get("if-none-match", "")):
-        return Response(b"", status_code=304, headers={**headers, "ETag": tag})
-    own = {**headers, "X-Total-Count": str(total), "X-Content-Type-Options": "nosniff", "ETag": tag}
-    return Response(content, headers=own, media_type=MEDIA_TYPE)
+    own = {**headers, "X-Total-Count": str(total), "X-Content-Type-Options": "nosniff"}
+    return content_unless_known(request, content, MEDIA_TYPE, own, tagged=content + str(total).encode())
 
 
 def etag_of(content: bytes) -> str:

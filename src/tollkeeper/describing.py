@@ -20,12 +20,12 @@ from litestar import Litestar, Response
 from litestar.handlers import HTTPRouteHandler
 from litestar.plugins.core import MsgspecDIPlugin
 
-from tollkeeper.api import HttpRequest, etag_of, is_known
+from tollkeeper.api import HttpRequest, content_unless_known
 from tollkeeper.core.api.bodies import AnyObject
 from tollkeeper.core.api.openapi import Operation, document, read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from litestar.plugins import PluginProtocol
 
@@ -112,24 +112,21 @@ def description_routes(
     @route(OPENAPI)
     async def openapi(request: HttpRequest) -> Response[bytes]:
         body, _ = await asyncio.to_thread(made)
-        return _unless_known(request, body, "application/json", {"Access-Control-Allow-Origin": "*"})
+        headers = {"Access-Control-Allow-Origin": "*", "Cache-Control": "no-cache"}
+        return content_unless_known(request, body, "application/json", headers)
 
     @route(DOCS)
     async def docs(request: HttpRequest) -> Response[bytes]:
         _, page = await asyncio.to_thread(made)
         policy = _POLICY if trying is None else _POLICY + "; script-src 'self'; connect-src 'self'"
-        headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
-        return _unless_known(request, page, "text/html", headers)
+        headers = {
+            "Content-Security-Policy": policy,
+            "X-Content-Type-Options": "nosniff",
+            "Cache-Control": "no-cache",
+        }
+        return content_unless_known(request, page, "text/html", headers)
 
     return [*_options(operations_of([*handlers, openapi, docs])), openapi, docs]
-
-
-def _unless_known(request: HttpRequest, content: bytes, media_type: str, headers: Mapping[str, str]) -> Response[bytes]:
-    tag = etag_of(content)
-    own = {**headers, "Cache-Control": "no-cache", "ETag": tag}
-    if is_known(tag, request.headers.get("if-none-match", "")):
-        return Response(b"", status_code=304, headers=own)
-    return Response(content, media_type=media_type, headers=own)
 
 
 def _options(operations: Iterable[Operation]) -> list[HTTPRouteHandler]:

@@ -12,7 +12,7 @@ import hashlib
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import aiohttp
 
@@ -22,11 +22,14 @@ from tollkeeper.core.api.strict_json import parse_json
 from tollkeeper.core.keys import tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Hashable, Sequence
 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     from tollkeeper.core.json_types import JsonObject
+
+K = TypeVar("K", bound="Hashable")
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -97,12 +100,7 @@ class TrustedIssuers:
 
     async def _ask_keys(self, issuer: str) -> _Keys:
         """The issuer's keys now; callers that ask at once, as many forged tokens do, share one question."""
-        asking = self._asking_keys.get(issuer)
-        if asking is None:
-            asking = self._asking_keys[issuer] = asyncio.create_task(self._fetch_keys(issuer))
-            asking.add_done_callback(lambda _: self._asking_keys.pop(issuer))
-            asking.add_done_callback(_settled)
-        return await asyncio.shield(asking)
+        return await _share(self._asking_keys, issuer, lambda: self._fetch_keys(issuer))
 
     async def _fetch_keys(self, issuer: str) -> _Keys:
         document = await self._ask(issuer, "/.well-known/jwks.json", None)
@@ -119,13 +117,7 @@ class TrustedIssuers:
         answer = self._answers.get(digest)
         if answer is not None and 0 <= self._now_ms() - answer.asked_ms < REMEMBERED_MS:
             return answer.is_active
-        asking = self._asking.get(digest)
-        if asking is None:
-            asking = asyncio.create_task(self._introspect(token, issuer, digest))
-            self._asking[digest] = asking
-            asking.add_done_callback(lambda _: self._asking.pop(digest))
-            asking.add_done_callback(_settled)
-        return await asyncio.shield(asking)
+        return await _share(self._asking, digest, lambda: self._introspect(token, issuer, digest))
 
     async def _introspect(self, token: str, issuer: str, digest: bytes) -> bool:
         asked_ms = self._now_ms()
@@ -176,10 +168,18 @@ async def short_json(answer: aiohttp.ClientResponse) -> Any:  # noqa: ANN401 - J
     return parse_json(data)
 
 
-def _settled(asking: asyncio.Task[Any]) -> None:
-    """Take note of an outcome that nobody may be waiting for any more."""
-    if not asking.cancelled():
-        asking.exception()
+async def _share(asking: dict[K, asyncio.Task[T]], key: K, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Return the answer to a question, which all share that ask it at once."""
+
+    def ended(task: asyncio.Task[T]) -> None:
+        del asking[key]
+        if not task.cancelled():
+            task.exception()  # nobody may be waiting for it any more
+
+    if key not in asking:
+        asking[key] = asyncio.create_task(ask())
+        asking[key].add_done_callback(ended)
+    return await asyncio.shield(asking[key])
 
 
 def _unavailable(issuer: str, reason: object) -> ApiError:

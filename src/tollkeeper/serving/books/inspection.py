@@ -21,12 +21,12 @@ import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
 from tollkeeper.api import PROCESS_MARK, clock_ms
-from tollkeeper.serving.books.call_days import keep_days
 from tollkeeper.serving.process.machine import give_back_freed
 from tollkeeper.settings.model import Role
 from tollkeeper.storage.books.checks import LastCheck, last_checked_ms, note_turn, take_turn
 from tollkeeper.storage.books.invariants import EVERYTHING, Bounds, Extent, forgotten, inspect, parked, unattended
 from tollkeeper.storage.engine.database import MovedError, StorageError
+from tollkeeper.storage.ledger.call_days import keep_days
 from tollkeeper.storage.ledger.quarantine import held_sales, hold, release
 from tollkeeper.storage.urls import open_snapshot, server_of
 

@@ -7,6 +7,7 @@ sold, in the commit that names its gate, or as cut. A content that is cut is nev
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from tollkeeper.core.api.errors import ApiError, Code
@@ -40,15 +41,7 @@ def keep_file(gate_id: int, file: StoredFile, now_ms: int) -> Steps[None]:
     if not sold:
         raise ApiError(Code.UNAVAILABLE, "the upload was given up: send the file again")
     yield _Q.replace_files(gate_id=gate_id, now_ms=now_ms)
-    yield _Q.insert_file(
-        id=file.id,
-        gate_id=gate_id,
-        name=file.name,
-        content_type=file.content_type,
-        size_bytes=file.size_bytes,
-        sha256=file.sha256,
-        now_ms=now_ms,
-    )
+    yield _Q.insert_file(**asdict(file), gate_id=gate_id, now_ms=now_ms)
 
 
 @unit_of_work
@@ -73,10 +66,7 @@ def file_of_row(paygate: Row) -> StoredFile | None:
 async def find_file(database: Database, file_id: str) -> StoredFile | None:
     """The content with this id, sold or replaced."""
     rows = await database.read(_Q.file_by_id(id=file_id))
-    if not rows:
-        return None
-    row = rows[0]
-    return StoredFile(row["id"], row["name"], row["size_bytes"], row["content_type"], row["sha256"])
+    return StoredFile(**rows[0]) if rows else None
 
 
 async def cut_left_files(database: Database, now_ms: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.storage.engine.database import load_queries, read_page
@@ -24,16 +24,6 @@ class RowFilter:
     gate_id: int = 0
     payer: str = ""
 
-    def values(self) -> dict[str, int | str]:
-        """Return what the statements ask for."""
-        return {
-            "owner_wallet": self.owner_wallet,
-            "from_ms": self.from_ms,
-            "to_ms": self.to_ms,
-            "gate_id": self.gate_id,
-            "payer": self.payer,
-        }
-
 
 class OwnerRows:
     """The rows in one database."""
@@ -43,7 +33,7 @@ class OwnerRows:
 
     async def requests(self, wanted: RowFilter, outcome: str, limit: int, offset: int) -> tuple[list[Row], int]:
         """Return requests, newest first, and how many there are."""
-        values = {**wanted.values(), "outcome": outcome}
+        values = {**asdict(wanted), "outcome": outcome}
         count, page = _Q.count_requests_found(**values), _Q.requests_found(**values, limit=limit, offset=offset)
         return await read_page(self._database, count, page, wanted.owner_wallet)
 
@@ -61,7 +51,7 @@ class OwnerRows:
         self, wanted: RowFilter, state: str, limit: int, offset: int, *, held: bool
     ) -> tuple[list[Row], int]:
         """Return payments, newest first, and how many there are. `held`: only those with credits left."""
-        values = {**wanted.values(), "state": state, "held": int(held)}
+        values = {**asdict(wanted), "state": state, "held": int(held)}
         count, page = _Q.count_payments_found(**values), _Q.payments_found(**values, limit=limit, offset=offset)
         return await read_page(self._database, count, page, wanted.owner_wallet)
 

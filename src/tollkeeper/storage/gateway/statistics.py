@@ -17,7 +17,7 @@ from tollkeeper.storage.ledger.purchase_rows import in_whole
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tollkeeper.storage.engine.database import Database, Query, Row, Steps
+    from tollkeeper.storage.engine.database import Database, Query, Row, Steps, Value
 
 _Q: Final = load_queries("statistics.sql")
 _WRITING: Final = load_queries("traffic.sql")
@@ -109,27 +109,27 @@ class Statistics:
     async def read(self, whose: Whose, span: Span) -> dict[int, Sums]:
         """Return the sums of each bucket of the span in which something happened, by the bucket's start."""
         bounds = {"from_ms": span.from_ms, "to_ms": span.to_ms}
-        if whose.gate_id is not None:
-            outcomes = _Q.outcomes_of_gate(gate_id=whose.gate_id, **bounds)
-            latencies = _Q.latencies_of_gate(gate_id=whose.gate_id, **bounds)
-            sales = _Q.sales_of_gate(gate_id=whose.gate_id, **bounds)
-        else:
-            outcomes = _Q.outcomes_of_owner(owner_wallet=whose.owner_wallet, **bounds)
-            latencies = _Q.latencies_of_owner(owner_wallet=whose.owner_wallet, **bounds)
-            sales = _Q.sales_of_owner(owner_wallet=whose.owner_wallet, **bounds)
         buckets: dict[int, Sums] = {}
 
         def bucket_of(row: Row) -> Sums:
             return buckets.setdefault(span.start_of(row["hour_ms"]), Sums())
 
-        for row in await self._database.read(outcomes, tenant=whose.tenant):
+        for row in await self._read("outcomes", whose, **bounds):
             bucket_of(row).add(Sums({RequestOutcome(row["outcome"]): row["requests"]}))
-        for row in await self._database.read(latencies, tenant=whose.tenant):
+        for row in await self._read("latencies", whose, **bounds):
             bucket_of(row).add(Sums(latencies={row["bucket"]: row["calls"]}))
-        for row in await self._database.read(sales, tenant=whose.tenant):
+        for row in await self._read("sales", whose, **bounds):
             revenue_micro = in_whole(row["revenue_high"], row["revenue_low"])
             bucket_of(row).add(Sums(purchases=row["purchases"], revenue_micro=revenue_micro))
         return buckets
+
+    async def _read(self, name: str, whose: Whose, **wanted: int) -> list[Row]:
+        """Carry the query of that name out for a gate, or for all gates of an owner."""
+        of_gate: dict[str, Value] = {"gate_id": whose.gate_id}
+        of_owner: dict[str, Value] = {"owner_wallet": whose.owner_wallet}
+        kind, of_whom = ("owner", of_owner) if whose.gate_id is None else ("gate", of_gate)
+        query: Query = getattr(_Q, f"{name}_of_{kind}")
+        return await self._database.read(query(**of_whom, **wanted), tenant=whose.tenant)
 
     async def totals(self) -> Totals:
         """Return the sales and the purchases under way, over all gates."""
@@ -139,11 +139,7 @@ class Statistics:
 
     async def outstanding(self, whose: Whose, now_ms: int) -> Outstanding:
         """Return the credits that buyers hold now."""
-        if whose.gate_id is not None:
-            statement = _Q.outstanding_of_gate(gate_id=whose.gate_id, now_ms=now_ms)
-        else:
-            statement = _Q.outstanding_of_owner(owner_wallet=whose.owner_wallet, now_ms=now_ms)
-        row = (await self._database.read(statement, tenant=whose.tenant))[0]
+        (row,) = await self._read("outstanding", whose, now_ms=now_ms)
         return Outstanding(row["credits"], in_whole(row["value_high"], row["value_low"]))
 
     async def requests(
@@ -154,7 +150,8 @@ class Statistics:
         count = _Q.count_requests_of_gate(gate_id=gate_id, outcome=wanted)
         page = _Q.requests_of_gate(gate_id=gate_id, outcome=wanted, limit=limit, offset=offset)
         rows, total = await read_page(self._database, count, page, tenant)
-        return [_request(gate_id, row) for row in rows], total
+        given = ({**row, "gate_id": gate_id, "outcome": RequestOutcome(row["outcome"])} for row in rows)
+        return [LoggedRequest(**one) for one in given], total
 
     async def not_logged(self, gate_id: int, from_ms: int) -> int:
         """How many requests at a gate since then, by the hour, the log has no row of."""
@@ -186,20 +183,6 @@ class Statistics:
             piece = _ENCODE(old[first : first + FORGOTTEN_AT_ONCE]).decode()
             await self._database.run(rows_of(forget(old=piece)))
         return len(old) == FORGOTTEN_AT_ONCE * _PIECES_AT_ONCE
-
-
-def _request(gate_id: int, row: Row) -> LoggedRequest:
-    return LoggedRequest(
-        id=row["id"],
-        gate_id=gate_id,
-        at_ms=row["at_ms"],
-        method=row["method"],
-        status=row["status"],
-        outcome=RequestOutcome(row["outcome"]),
-        code=row["code"],
-        duration_us=row["duration_us"],
-        purchase_id=row["purchase_id"],
-    )
 
 
 @unit_of_work

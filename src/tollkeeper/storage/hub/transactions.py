@@ -8,8 +8,10 @@ who lost it writes nothing.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from tollkeeper.core.shares import may_take
 from tollkeeper.storage.engine.database import load_queries, unit_of_work
@@ -19,7 +21,7 @@ from tollkeeper.storage.hub.settlements import Settlement, name_replacement, rea
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tollkeeper.storage.engine.database import Database, Row, Steps
+    from tollkeeper.storage.engine.database import Database, Steps
     from tollkeeper.storage.hub.leases import Lease
 
 _QUERIES: Final = load_queries("transactions.sql")
@@ -147,7 +149,7 @@ def add_signed(
 
     `gas_counted`: what it takes of the hour's budget; `gas_trusted`: how much of that for trusted gateways.
     """
-    yield _QUERIES.add_transaction(**_columns(signed), gas_counted=gas_counted, gas_trusted=gas_trusted)
+    yield _QUERIES.add_transaction(**asdict(signed), gas_counted=gas_counted, gas_trusted=gas_trusted)
     for settlement_id, attempt in settlements:
         yield _QUERIES.add_to_slot(
             settlement_id=settlement_id,
@@ -179,7 +181,7 @@ def replace_transaction(
     yield from hold(lease)
     counted, is_trusted = yield from _counted(old.slot, budget)
     missing = max(0, gas - counted)
-    added = yield _QUERIES.add_replacement(**_columns(new), gas_counted=missing)
+    added = yield _QUERIES.add_replacement(**asdict(new), gas_counted=missing)
     if not added:
         return False
     yield from add_gas(budget, GasLeft(0, 0, taken={is_trusted: missing}))
@@ -195,7 +197,7 @@ def store_filler(lease: Lease, filler: RawTransaction, budget: GasBudget, *, gas
     It counts, and not against the strangers' share: none of them asked for it. Raises: LeaseLost.
     """
     yield from hold(lease)
-    added = yield _QUERIES.add_filler(**_columns(filler), gas_counted=gas)
+    added = yield _QUERIES.add_filler(**asdict(filler), gas_counted=gas)
     if added:
         yield from add_gas(budget, GasLeft(0, 0, taken={True: gas}))
     return bool(added)
@@ -219,7 +221,7 @@ async def next_nonce_of(database: Database, network: str, signer: str) -> int:
 async def transactions_of(database: Database, settlement: Settlement) -> list[RawTransaction]:
     """Every transaction of the slots of the row's current attempt, the newest first."""
     statement = _QUERIES.transactions_of_settlement(settlement_id=settlement.id, attempt=settlement.attempt)
-    return [_raw(row) for row in await database.read(statement)]
+    return [msgspec.convert(row, RawTransaction) for row in await database.read(statement)]
 
 
 async def transactions_before(database: Database, settlement: Settlement) -> list[RawTransaction]:
@@ -227,7 +229,7 @@ async def transactions_before(database: Database, settlement: Settlement) -> lis
     if settlement.attempt == 1:
         return []
     statement = _QUERIES.transactions_of_earlier_attempts(settlement_id=settlement.id, attempt=settlement.attempt)
-    return [_raw(row) for row in await database.read(statement)]
+    return [msgspec.convert(row, RawTransaction) for row in await database.read(statement)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +248,10 @@ async def stored_from(
     statement = _QUERIES.transactions_after(
         network=network, signer=signer, signer_nonce=after[0], created_ms=after[1], hash=after[2], limit=limit
     )
-    return [Stored(_raw(row), row["settlement_id"], row["holder"]) for row in await database.read(statement)]
+    return [
+        Stored(msgspec.convert(row, RawTransaction), row["settlement_id"], row["holder"])
+        for row in await database.read(statement)
+    ]
 
 
 async def settlements_of(database: Database, slot: tuple[str, str, int]) -> list[Settlement]:
@@ -254,20 +259,3 @@ async def settlements_of(database: Database, slot: tuple[str, str, int]) -> list
     network, signer, nonce = slot
     rows = await database.read(_QUERIES.settlements_of_slot(network=network, signer=signer, signer_nonce=nonce))
     return [read_row(row) for row in rows]
-
-
-def _columns(signed: RawTransaction) -> dict[str, str | int | bytes]:
-    return {
-        "hash": signed.hash,
-        "network": signed.network,
-        "signer": signed.signer,
-        "signer_nonce": signed.signer_nonce,
-        "raw": signed.raw,
-        "now_ms": signed.created_ms,
-    }
-
-
-def _raw(row: Row) -> RawTransaction:
-    return RawTransaction(
-        bytes(row["raw"]), row["hash"], row["network"], row["signer"], row["signer_nonce"], row["created_ms"]
-    )

@@ -8,22 +8,28 @@ What this module does not do: decide who counts (`books.checks`), or change how 
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
+from tollkeeper.api import clock_ms
 from tollkeeper.core.paygates.statistics import DAY_MS
 from tollkeeper.storage.engine.database import load_queries, unit_of_work
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from tollkeeper.storage.engine.database import Row, Steps
+    from tollkeeper.storage.engine.database import Database, Row, Steps, Unit
+
+T = TypeVar("T")
 
 _ROWS: Final = 64  # of the journal in one unit, but not more than some thousand calls: some milliseconds
 _TEXT_SIZE: Final = 45_000  # characters of a thousand calls
 _SINGLE_CALLS: Final = 512
+_FOLDING_SECONDS: Final = 30.0
 _SETTLED_MS: Final = 60_000  # after which no row is committed before one that was seen: each unit ends within seconds
 
 _Q: Final = load_queries("call_days.sql")
@@ -113,3 +119,29 @@ def _calls_of(rows: Iterable[Row]) -> Iterator[tuple[str, int, int]]:
         day = row["written_ms"] // DAY_MS
         for call_id, number in _SPENT(row["spent"]).items():
             yield call_id, number, day
+
+
+async def keep_days(database: Database, journal_days: int) -> None:
+    """Count the calls that no day counts yet; fold those of days that are older, 0 for none. Raises: StorageError.
+
+    Old calls are folded with pauses as long as the work, and never so long that the next check of the books waits for
+    it: what is left is folded after that one.
+    """
+    while await _paced(database, count_calls(clock_ms())):
+        pass
+    if not journal_days:
+        return
+    end, before_ms = time.monotonic() + _FOLDING_SECONDS, (clock_ms() // DAY_MS - journal_days) * DAY_MS
+    after: int | None = 0
+    while after is not None and time.monotonic() < end:
+        after = await _paced(database, fold_journal(after, before_ms))
+    while time.monotonic() < end and await _paced(database, fold_single_calls(before_ms)):
+        pass
+
+
+async def _paced(database: Database, unit: Unit[T]) -> T:
+    """Carry out a unit, and leave others the writer for as long."""
+    begun = time.monotonic()
+    result = await database.run(unit)
+    await asyncio.sleep(time.monotonic() - begun)
+    return result

@@ -7,7 +7,6 @@ what is claimed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -78,18 +77,14 @@ class ClaimRow(msgspec.Struct, frozen=True):
         )
 
 
-class Unclaimed(Enum):
-    """Why nothing was claimed by a claim that may be asked for in another way."""
+class ClaimedPurchase(NamedTuple):
+    """Outcome of a claim. `purchase` is the winner's own, or the one that is there.
 
-    UNTRUSTED = auto()  # the cap on trusted payments is reached
-    FAILED_BEFORE = auto()  # the payment's purchase failed and may be tried again
+    Without an outcome it may be asked for in another way: as the next attempt of `purchase`, which failed before; where
+    there is none, without trust, whose cap is reached.
+    """
 
-
-class ClaimedPurchase(msgspec.Struct, frozen=True):
-    """Outcome of a claim. `purchase` is the winner's own, or the one that is there."""
-
-    won: Claim | None
-    lost: Unclaimed | None = None
+    outcome: Claim | None = None
     purchase: Purchase | None = None
 
 
@@ -97,7 +92,7 @@ class ClaimPurchase(msgspec.Struct, frozen=True, kw_only=True):
     """A payment to be made ours to settle.
 
     `trust` is the cap under which its settlement may be trusted, None where it is not to be. `attempt` is the number
-    of this one, `is_retry` whether `purchase_id` is there already, as a FAILED_BEFORE told.
+    of this one, `is_retry` whether `purchase_id` is there already, as an earlier claim told.
     """
 
     key: PaymentKey
@@ -115,10 +110,10 @@ class ClaimPurchase(msgspec.Struct, frozen=True, kw_only=True):
         """The gate, the cap and the payment's identity are judged in the commit that writes the claim."""
         yield gates_as_they_are([self.gate_id])
         if self.trust is not None and not (yield from self._may_trust(self.trust)):
-            return ClaimedPurchase(None, Unclaimed.UNTRUSTED)
+            return ClaimedPurchase()
         won = yield self._written()
         if won:
-            return ClaimedPurchase(Claim.WON, None, self._purchase(won[0]))
+            return ClaimedPurchase(Claim.WON, purchase_from(won[0], **_NO_CREDITS))
         standing = yield _Q.gate_standing(gate_id=self.gate_id)
         gate = standing[0]
         if gate["version"] != self.row.gate_version or gate["deleted_ms"] is not None or not gate["is_enabled"]:
@@ -139,39 +134,12 @@ class ClaimPurchase(msgspec.Struct, frozen=True, kw_only=True):
             return _Q.claim_again(next_attempt=self.attempt, attempts_max=PAYMENT_ATTEMPTS_MAX, **columns)
         return _Q.claim_payment(gate_id=self.gate_id, is_paid=0, **self.key.columns, **columns)
 
-    def _purchase(self, row: Row) -> Purchase:
-        """Return what was written: of a new purchase only its number comes from the database."""
-        if self.is_retry:
-            return purchase_from(row, **_NO_CREDITS)
-        claimed = self.row
-        return Purchase(
-            id=self.purchase_id,
-            number=row["number"],
-            **self.key.columns,
-            gate_id=self.gate_id,
-            state=PurchaseState.CLAIMED,
-            attempt=self.attempt,
-            credits=claimed.credits,
-            granted=0,
-            remaining=0,
-            token_used=False,
-            assume_valid=self.trust is not None,
-            confirmed=False,
-            transaction_hash=None,
-            failure=None,
-            value_micro=int(claimed.value_micro),
-            valid_before_seconds=claimed.valid_before_seconds,
-            header_hash=claimed.header_hash,
-            expires_ms=None,
-            attempt_ms=claimed.now_ms,
-        )
-
     def _lost(self, found: Purchase) -> ClaimedPurchase:
         if found.gate_id != self.gate_id or found.state is not PurchaseState.FAILED:
-            return ClaimedPurchase(Claim.TAKEN, None, found)
+            return ClaimedPurchase(Claim.TAKEN, found)
         if found.next_attempt > PAYMENT_ATTEMPTS_MAX:
-            return ClaimedPurchase(Claim.ATTEMPTS_EXHAUSTED, None, found)
-        return ClaimedPurchase(None, Unclaimed.FAILED_BEFORE, found)
+            return ClaimedPurchase(Claim.ATTEMPTS_EXHAUSTED, found)
+        return ClaimedPurchase(None, found)
 
     @unit_of_work
     def _may_trust(self, caps: TrustCaps) -> Steps[bool]:
@@ -191,70 +159,68 @@ def _exposure(row: Row) -> Exposure:
     return Exposure(row["purchases"], in_whole(row["value_high"], row["value_low"]))
 
 
-class GrantPurchase(msgspec.Struct, frozen=True, kw_only=True):
-    """The credits of a settled claim, granted once, and the first of them spent, where `spend_request` asks for it."""
+@unit_of_work
+def grant(
+    claim: Purchase,
+    transaction_hash: str,
+    spend_request: SpendRequest | None,
+    now_ms: int,
+    *,
+    confirmed: bool,
+    is_followed: bool,
+) -> Steps[SpendResult]:
+    """Grant the credits of a settled claim once, and spend the first of them, where `spend_request` asks for it.
 
-    purchase: Purchase
-    transaction_hash: str
-    confirmed: bool
-    is_followed: bool
-    spend_request: SpendRequest | None
-    now_ms: int
+    A claim that failed meanwhile is left as it is; of one that was granted the first credit is its claimer's.
+    """
+    yield gates_as_they_are([claim.gate_id])
+    granted = yield _Q.grant_credits(
+        id=claim.id,
+        attempt=claim.attempt,
+        transaction_hash=transaction_hash,
+        confirmed=int(confirmed),
+        follow_ms=next_look_ms(now_ms, now_ms, is_used_up=False) if is_followed else None,
+        now_ms=now_ms,
+    )
+    if not granted:
+        spent = spend_request is not None and (yield from _spent_behind(claim, spend_request, now_ms))
+        rows = yield _Q.purchase_by_id(id=claim.id)
+        return SpendResult(Spend.SPENT if spent else Spend.STALE, purchase_from(rows[0]))
+    # The first credit is taken whatever became of its gate since, and whichever proof its call showed.
+    spent_count = int(spend_request is not None)
+    is_token_used = spend_request is not None and spend_request.is_token
+    booked = yield from book_grant(claim.id, granted[0], now_ms, spent_count=spent_count, token_used=is_token_used)
+    if spend_request is not None:
+        yield _Q.insert_call(id=spend_request.call_id, purchase_id=claim.id, now_ms=now_ms)
+    purchase = msgspec.structs.replace(
+        claim,
+        state=PurchaseState.LIVE,
+        confirmed=confirmed,
+        transaction_hash=transaction_hash,
+        credits=booked.granted,  # an attempt that was not made may have been claimed again, by other terms
+        granted=booked.granted,
+        remaining=booked.granted - spent_count,
+        token_used=is_token_used,
+        expires_ms=booked.expires_ms,
+    )
+    return SpendResult(Spend.STALE if spend_request is None else Spend.SPENT, purchase)
 
-    @unit_of_work
-    def unit(self) -> Steps[SpendResult]:
-        """A claim that failed meanwhile is left as it is; of one that was granted the first credit is its claimer's."""
-        claim, spend_request = self.purchase, self.spend_request
-        yield gates_as_they_are([claim.gate_id])
-        granted = yield _Q.grant_credits(
-            id=claim.id,
-            attempt=claim.attempt,
-            transaction_hash=self.transaction_hash,
-            confirmed=int(self.confirmed),
-            follow_ms=next_look_ms(self.now_ms, self.now_ms, is_used_up=False) if self.is_followed else None,
-            now_ms=self.now_ms,
-        )
-        if not granted:
-            spent = spend_request is not None and (yield from self._spent_behind(spend_request))
-            rows = yield _Q.purchase_by_id(id=claim.id)
-            return SpendResult(Spend.SPENT if spent else Spend.STALE, purchase_from(rows[0]))
-        # The first credit is taken whatever became of its gate since, and whichever proof its call showed.
-        spent_count = int(spend_request is not None)
-        is_token_used = spend_request is not None and spend_request.is_token
-        booked = yield from book_grant(
-            claim.id, granted[0], self.now_ms, spent_count=spent_count, token_used=is_token_used
-        )
-        if spend_request is not None:
-            yield _Q.insert_call(id=spend_request.call_id, purchase_id=claim.id, now_ms=self.now_ms)
-        purchase = msgspec.structs.replace(
-            claim,
-            state=PurchaseState.LIVE,
-            confirmed=self.confirmed,
-            transaction_hash=self.transaction_hash,
-            credits=booked.granted,  # an attempt that was not made may have been claimed again, by other terms
-            granted=booked.granted,
-            remaining=booked.granted - spent_count,
-            token_used=is_token_used,
-            expires_ms=booked.expires_ms,
-        )
-        return SpendResult(Spend.STALE if spend_request is None else Spend.SPENT, purchase)
 
-    @unit_of_work
-    def _spent_behind(self, spend_request: SpendRequest) -> Steps[bool]:
-        """Return True if a credit of somebody else's grant was taken for `spend_request`, by this unit before, or now.
+@unit_of_work
+def _spent_behind(claim: Purchase, spend_request: SpendRequest, now_ms: int) -> Steps[bool]:
+    """Return True if a credit of somebody else's grant was taken for `spend_request`, by this unit before, or now.
 
-        The first credit is its claimer's, whatever became of the gate since (contract 2, 3.3).
-        """
-        if (yield _Q.purchase_of_call(id=spend_request.call_id)):
-            return True
-        claim = self.purchase
-        yield purchases_to_change(claim.id)
-        taken = yield _Q.spend_first(
-            id=claim.id, attempt=claim.attempt, token_used=int(spend_request.is_token), now_ms=self.now_ms
-        )
-        if taken:
-            yield _Q.insert_call(id=spend_request.call_id, purchase_id=claim.id, now_ms=self.now_ms)
-        return bool(taken)
+    The first credit is its claimer's, whatever became of the gate since (contract 2, 3.3).
+    """
+    if (yield _Q.purchase_of_call(id=spend_request.call_id)):
+        return True
+    yield purchases_to_change(claim.id)
+    taken = yield _Q.spend_first(
+        id=claim.id, attempt=claim.attempt, token_used=int(spend_request.is_token), now_ms=now_ms
+    )
+    if taken:
+        yield _Q.insert_call(id=spend_request.call_id, purchase_id=claim.id, now_ms=now_ms)
+    return bool(taken)
 
 
 class Booked(NamedTuple):

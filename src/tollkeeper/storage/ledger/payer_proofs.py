@@ -46,50 +46,25 @@ class Place(msgspec.Struct, frozen=True):
         return _Q.claims_of_payer(**msgspec.structs.asdict(self), since_ms=since_ms)
 
 
-class ShowPayment(msgspec.Struct, frozen=True, kw_only=True):
-    """A payment that is to spend a credit of its payer's. `row` and `pay_to` say what it would have bought.
-
-    `kept_until`, `moment`: as in `core.purchases.AuthorizationStanding`.
-    """
-
-    key: PaymentKey
-    spend_request: SpendRequest
-    purchase_id: str
-    row: ClaimRow
-    pay_to: bytes
-    kept_until: int
-    moment: int
-
-    @unit_of_work
-    def unit(self) -> Steps[SpendResult]:
-        """Spend a credit of the oldest purchase: UNKNOWN where none is held, STALE where the payment is known."""
-        key, now_ms = self.key, self.row.now_ms
-        place = Place(key.payer, self.spend_request.gate_id, key.network)
-        yield _Q.forget_shown(network=key.network, moment=self.moment)
-        shown = yield self._written()
-        if not shown:
-            return SpendResult(Spend.STALE)
-        result = SpendResult(Spend.EXHAUSTED)
-        while result.outcome is Spend.EXHAUSTED:  # another transaction was faster: the next one
-            held = yield place.held(now_ms)
-            if not held:
-                result = SpendResult(Spend.UNKNOWN)
-                break
-            result = yield from spend_one(HeldSpend(None, held[0]["id"], self.spend_request), now_ms)
-        if result.outcome is not Spend.SPENT:
-            yield _Q.take_shown_back(number=shown[0]["number"])
-        return result
-
-    def _written(self) -> Statement:
-        columns: JsonObject = msgspec.structs.asdict(self.row)
-        return _Q.show_payment(
-            id=self.purchase_id,
-            **self.key.columns,
-            gate_id=self.spend_request.gate_id,
-            pay_to=self.pay_to,
-            kept_until=self.kept_until,
-            **columns,
-        )
+@unit_of_work
+def _spend_shown(
+    show: Statement, place: Place, moment: int, spend_request: SpendRequest, now_ms: int
+) -> Steps[SpendResult]:
+    """Spend a credit of the oldest purchase: UNKNOWN where none is held, STALE where the payment is known."""
+    yield _Q.forget_shown(network=place.network, moment=moment)
+    shown = yield show
+    if not shown:
+        return SpendResult(Spend.STALE)
+    result = SpendResult(Spend.EXHAUSTED)
+    while result.outcome is Spend.EXHAUSTED:  # another transaction was faster: the next one
+        held = yield place.held(now_ms)
+        if not held:
+            result = SpendResult(Spend.UNKNOWN)
+            break
+        result = yield from spend_one(HeldSpend(None, held[0]["id"], spend_request), now_ms)
+    if result.outcome is not Spend.SPENT:
+        yield _Q.take_shown_back(number=shown[0]["number"])
+    return result
 
 
 class ShownPayments:
@@ -122,19 +97,22 @@ class ShownPayments:
         purchase_id: str,
         now_ms: int,
     ) -> SpendResult:
-        """Spend a credit of the payer's by this payment, as `ShowPayment` says. `terms`: what it would have bought.
+        """Spend a credit of the payer's by this payment. `terms`: what it would have bought.
 
+        UNKNOWN where none is held, STALE where the payment is known.
         Raises: StorageError where the outcome is unknown, as each verb of `Purchases` that spends.
         """
-        row = ClaimRow.of(terms, Paid(offered.value, offered.valid_before, NO_HEADER), now_ms)
-        sealed = self._sealing.seal(terms.pay_to.encode(), sealed_place("purchases", purchase_id, "pay_to"))
-        shown = ShowPayment(
-            key=offered.key,
-            spend_request=spend_request,
-            purchase_id=purchase_id,
-            row=row,
-            pay_to=sealed,
-            kept_until=standing.kept_until(offered),
-            moment=standing.moment,
+        row: JsonObject = msgspec.structs.asdict(
+            ClaimRow.of(terms, Paid(offered.value, offered.valid_before, NO_HEADER), now_ms)
         )
-        return await self._database.run(shown.unit(), is_short=True)
+        show = _Q.show_payment(
+            id=purchase_id,
+            **offered.key.columns,
+            gate_id=spend_request.gate_id,
+            pay_to=self._sealing.seal(terms.pay_to.encode(), sealed_place("purchases", purchase_id, "pay_to")),
+            kept_until=standing.kept_until(offered),
+            **row,
+        )
+        place = Place(offered.key.payer, spend_request.gate_id, offered.key.network)
+        unit = _spend_shown(show, place, standing.moment, spend_request, now_ms)
+        return await self._database.run(unit, is_short=True)

@@ -33,7 +33,7 @@ from tollkeeper.storage.engine.database import (
     rows_of,
     unit_of_work,
 )
-from tollkeeper.storage.ledger.first_purchase import ClaimPurchase, ClaimRow, GrantPurchase, Paid, book_grant
+from tollkeeper.storage.ledger.first_purchase import ClaimPurchase, ClaimRow, Paid, book_grant, grant
 from tollkeeper.storage.ledger.ledger import Ledger
 from tollkeeper.storage.ledger.open_calls import interrupt_calls
 from tollkeeper.storage.ledger.purchase_rows import Look, Purchase, SpendRequest, SpendResult, purchase_from
@@ -179,8 +179,8 @@ class Purchases:
                 request=self._seal(purchase_id, "request", request),
             )
             claimed = await self._database.run(claim.unit(), is_short=True)
-            if claimed.won is not None:
-                return ClaimResult(claimed.won, claimed.purchase)
+            if claimed.outcome is not None:
+                return ClaimResult(claimed.outcome, claimed.purchase)
             if claimed.purchase is None:
                 trust = None
             else:  # it failed before: the next attempt of that purchase
@@ -261,15 +261,8 @@ class Purchases:
 
         A claim that was granted or failed meanwhile is left as it is. `is_followed`: its payment may be taken away.
         """
-        grant = GrantPurchase(
-            purchase=purchase,
-            transaction_hash=transaction_hash,
-            confirmed=confirmed,
-            is_followed=is_followed,
-            spend_request=spend_request,
-            now_ms=now_ms,
-        )
-        return await self._database.run(grant.unit(), is_short=True)
+        unit = grant(purchase, transaction_hash, spend_request, now_ms, confirmed=confirmed, is_followed=is_followed)
+        return await self._database.run(unit, is_short=True)
 
     async def fail(
         self,

@@ -199,7 +199,7 @@ INSERT INTO purchases (
 FROM paygates
 WHERE id = :gate_id AND version = :gate_version AND deleted_ms IS NULL AND (is_enabled = 1 OR :is_paid = 1)
 ON CONFLICT DO NOTHING
-RETURNING number;
+RETURNING *;
 
 -- name: claim_again
 -- As `claim_payment`. What a transaction has shown to everybody stays so, whatever becomes of this attempt.

@@ -16,14 +16,14 @@ RETURNING next_nonce - 1 AS signer_nonce;
 
 -- name: add_transaction
 INSERT INTO raw_transactions (hash, network, signer, signer_nonce, raw, created_ms, gas_counted, gas_trusted)
-VALUES (:hash, :network, :signer, :signer_nonce, :raw, :now_ms, :gas_counted, :gas_trusted)
+VALUES (:hash, :network, :signer, :signer_nonce, :raw, :created_ms, :gas_counted, :gas_trusted)
 ON CONFLICT DO NOTHING
 RETURNING hash;
 
 -- name: add_filler
 -- Only where the nonce is still nobody's: a settlement may have been signed under it since it was seen to be free.
 INSERT INTO raw_transactions (hash, network, signer, signer_nonce, raw, created_ms, gas_counted)
-SELECT :hash, :network, :signer, :signer_nonce, :raw, :now_ms, :gas_counted
+SELECT :hash, :network, :signer, :signer_nonce, :raw, :created_ms, :gas_counted
 WHERE NOT EXISTS (
     SELECT 1 FROM raw_transactions WHERE network = :network AND signer = :signer AND signer_nonce = :signer_nonce
 )
@@ -37,7 +37,7 @@ ON CONFLICT DO NOTHING;
 -- Nothing that was mined is replaced, whatever a node that is behind says of its nonce.
 -- name: add_replacement
 INSERT INTO raw_transactions (hash, network, signer, signer_nonce, raw, created_ms, gas_counted)
-SELECT :hash, :network, :signer, :signer_nonce, :raw, :now_ms, :gas_counted
+SELECT :hash, :network, :signer, :signer_nonce, :raw, :created_ms, :gas_counted
 WHERE NOT EXISTS (
     SELECT 1 FROM settlement_slots JOIN settlements ON settlements.id = settlement_slots.settlement_id
     WHERE settlement_slots.network = :network AND settlement_slots.signer = :signer
