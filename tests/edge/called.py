@@ -87,10 +87,10 @@ class Calls:
     go: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: set[asyncio.Task[None]] = field(default_factory=set)
 
-    def takes(self, target: bytes) -> bool:
-        return target.startswith(b"/call")
+    def place_of(self, target: bytes) -> bytes | None:
+        return target if target.startswith(b"/call") else None
 
-    def at_once(self, head: RequestHead, peer: str) -> AnsweredAtOnce | None:
+    def at_once(self, head: RequestHead, place: bytes, peer: str) -> AnsweredAtOnce | None:
         """Nothing: what is tested here is a call."""
 
     def begin(self, call: InboundCall) -> None:

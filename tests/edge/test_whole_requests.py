@@ -48,11 +48,11 @@ class Told:
     at_once_count: int = 0
     ends: list[int] = field(default_factory=list)
 
-    def takes(self, target: bytes) -> bool:
-        return target.startswith((b"/call", b"/once"))
+    def place_of(self, target: bytes) -> bytes | None:
+        return target if target.startswith((b"/call", b"/once")) else None
 
-    def at_once(self, head: RequestHead, peer: str) -> AnsweredAtOnce | None:
-        if head.shape.has_proof or head.method == "HEAD" or not head.target.startswith(b"/once"):
+    def at_once(self, head: RequestHead, place: bytes, peer: str) -> AnsweredAtOnce | None:
+        if head.shape.has_proof or head.method == "HEAD" or not place.startswith(b"/once"):
             return None
         self.at_once_count += 1
         body = told(head, peer)

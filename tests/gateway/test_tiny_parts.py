@@ -46,7 +46,7 @@ class Collected:
 def of_call() -> Callable[[bytes], None]:
     """A request's body that nobody has asked for yet."""
     head = read_head(b"POST", b"/a", "1.1", [(b"host", b"127.0.0.1"), (b"transfer-encoding", b"chunked")])
-    return InboundCall.accepted(cast("Connection", None), cast("object", None), head).feed  # type: ignore[arg-type] # not asked
+    return InboundCall.accepted(cast("Connection", None), cast("object", None), head, None).feed  # type: ignore[arg-type] # not asked
 
 
 def of_spool() -> Callable[[bytes], None]:

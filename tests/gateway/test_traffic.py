@@ -31,7 +31,7 @@ NEW: Final = parse_create(
 def request(name: str) -> InboundCall:
     """A request whose id is this."""
     head = read_head(b"GET", b"/slug", "1.1", [(b"host", b"127.0.0.1")])
-    call = InboundCall.accepted(cast("Connection", None), cast("CallHandler", None), head)
+    call = InboundCall.accepted(cast("Connection", None), cast("CallHandler", None), head, None)
     call.request_id = name
     return call
 

@@ -40,6 +40,7 @@ from tollkeeper.storage.ledger.first_purchase import Paid
 from tollkeeper.storage.ledger.purchase_rows import Look, Purchase, SpendRequest, SpendResult
 from tollkeeper.storage.ledger.purchases import ClaimResult, Purchases
 from tollkeeper.storage.ledger.quarantine import hold, release
+from tollkeeper.storage.ledger.spends import HeldSpend
 from tollkeeper.storage.urls import open_database
 
 RING = KeyRing("a", {"a": bytes(32)})
@@ -110,7 +111,7 @@ class Shop:
     async def spend(self, payment: PaymentKey, request: SpendRequest, now_ms: int) -> SpendResult:
         """Spends as the data plane does. Raises: StorageError."""
         answered = asyncio.get_running_loop().create_future()
-        self.purchases.spend_soon(payment, request, now_ms, answered.set_result)
+        self.purchases.ledger.spend(HeldSpend(payment, None, request), now_ms, answered.set_result)
         outcome: SpendResult | ApiError = await answered
         if isinstance(outcome, ApiError):
             raise outcome

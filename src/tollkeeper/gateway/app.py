@@ -1,6 +1,6 @@
 """The gateway's parts and their life, and its management routes as an ASGI application.
 
-Calls of PayGates do not come here: `call.handler.PayGateHandler.takes` says of each request whether it is one
+Calls of PayGates do not come here: `call.handler.PayGateHandler.place_of` says of each request whether it is one
 (security A-18), and the listener gives that handler the call. Everything else goes to the management routes, which
 answer what they do not know with 404.
 """

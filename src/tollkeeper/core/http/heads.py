@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from enum import Enum
 from functools import lru_cache
-from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -23,10 +22,9 @@ from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.forwarding import NAME_REMEMBERED_BYTES, Header, guards, name_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _NAMES_MAX: Final = 4096  # callers invent names
-_STRIPPED: Final = methodcaller("rstrip", b" \t")
 _SHAPES_MAX: Final = 512  # of a few KiB
 _SHAPE_NAMES_MAX: Final = 48  # of more, or longer ones, nothing is kept: anybody may invent them
 _SHAPE_NAMES_BYTES: Final = 768
@@ -146,19 +144,23 @@ class HeadShape:
         self.is_kept = False  # for the next head with these names
         self.is_plain = _NOT_PLAIN.isdisjoint(names)
 
-    def read(self, sent: Collection[bytes]) -> tuple[list[bytes], dict[bytes, bytes]]:
-        """Return the values as they count, and each header once, by its name in lower case.
+    def counted(self, sent: Sequence[bytes]) -> list[bytes]:
+        """Return the values as they count.
 
         What stands behind a value is no part of it (RFC 9110 5.5). By a transfer encoding as it came goes the parser,
         and whoever judges it as well.
         """
-        values = [*map(_STRIPPED, sent)]
+        values = [value.rstrip(b" \t") for value in sent]
         if self._unstripped >= 0:
-            values[self._unstripped] = [*sent][self._unstripped]
+            values[self._unstripped] = sent[self._unstripped]
+        return values
+
+    def header(self, values: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return each header once, by its name in lower case."""
         header = dict(zip(self.names, values))  # noqa: B905 - as many: the names are those of these values
         for name in self._lists:
             header[name] = b", ".join([value for one, value in zip(self.names, values, strict=True) if one == name])
-        return values, header
+        return header
 
     def place_of(self, name: bytes) -> int:
         """Return where a header stands that is no list, -1 where it does not; of several the last counts."""
@@ -275,15 +277,6 @@ class ResponseFraming(msgspec.Struct, frozen=True):
     declared_bytes: int | None
 
 
-def _check_line(method: bytes, target: bytes, version: str) -> None:
-    if version not in VERSIONS:
-        raise refused("the HTTP version is not supported")
-    if method not in METHODS:
-        raise refused("the method is not supported")
-    if not _TARGET.fullmatch(target):
-        raise refused("the request target must be a path, without characters that must be percent-encoded")
-
-
 def _length_of_body(version: str, header: Mapping[bytes, bytes]) -> int | None:
     """Return how long the body is that follows; None where only its last chunk tells. Raises INVALID_PARAMETER."""
     length, encoding = header.get(b"content-length"), header.get(b"transfer-encoding")
@@ -348,17 +341,16 @@ def refused(message: str) -> ApiError:
 class RequestHead(msgspec.Struct):
     """A checked head, of whose parts nobody changes any; its headers are the caller's secret.
 
-    `names` are those of its headers as they were sent, `sent` their values. `content_length` None: a chunked body.
-    What few requests need is made when somebody asks for it.
+    `names` are those of its headers as they were sent, `values` their values as they count. `content_length` None: a
+    chunked body. What few requests need is made when somebody asks for it.
     """
 
     method: str
     target: bytes
     names: tuple[bytes, ...]
-    sent: Sequence[bytes]
+    values: Sequence[bytes]
     shape: HeadShape
     content_length: int | None = 0
-    _values: list[bytes] | None = None
     _header: dict[bytes, bytes] | None = None
 
     def __repr__(self) -> str:
@@ -371,15 +363,8 @@ class RequestHead(msgspec.Struct):
     def header(self) -> dict[bytes, bytes]:
         """Each header once, by its name in lower case."""
         if self._header is None:
-            self._values, self._header = self.shape.read(self.sent)
+            self._header = self.shape.header(self.values)
         return self._header
-
-    @property
-    def values(self) -> list[bytes]:
-        """The values as they count, in the order of their names."""
-        if self._values is None:
-            self._values, self._header = self.shape.read(self.sent)
-        return self._values
 
     @property
     def headers(self) -> list[Header]:
@@ -389,7 +374,7 @@ class RequestHead(msgspec.Struct):
     def value_of(self, name: bytes) -> bytes:
         """Return the value of a header that is no list, empty where it is not there; of several the last counts."""
         place = self.shape.place_of(name)
-        return b"" if place < 0 else self.sent[place].rstrip(b" \t")
+        return b"" if place < 0 else self.values[place]
 
 
 def read_head(method: bytes, target: bytes, version: str, sent: Sequence[Header]) -> RequestHead:
@@ -399,19 +384,29 @@ def read_head(method: bytes, target: bytes, version: str, sent: Sequence[Header]
 
 
 def judged_head(
-    method: bytes, target: bytes, version: str, names: tuple[bytes, ...], sent: Sequence[bytes]
+    method: bytes,
+    target: bytes,
+    version: str,
+    names: tuple[bytes, ...],
+    sent: Sequence[bytes],
 ) -> RequestHead:
     """Judge a caller's head. Raises INVALID_PARAMETER."""
     try:
         shape = REQUEST_SHAPES[names]
     except HeaderError as error:
         raise refused(str(error)) from None
-    _check_line(method, target, version)
+    if version not in VERSIONS:
+        raise refused("the HTTP version is not supported")
+    if method not in METHODS:
+        raise refused("the method is not supported")
+    if not _TARGET.fullmatch(target):
+        raise refused("the request target must be a path, without characters that must be percent-encoded")
+    values = shape.counted(sent)
     place = shape.place_of(b"host")
     if place < 0:
         raise refused("the header host is missing")
-    _check_host(sent[place].rstrip(b" \t"))
-    head = RequestHead(METHODS[method], target, names, sent, shape)
+    _check_host(values[place])
+    head = RequestHead(METHODS[method], target, names, values, shape)
     if not shape.is_plain:
         head.content_length = _length_of_body(version, head.header)
     return head
@@ -422,7 +417,7 @@ class ResponseHead(msgspec.Struct):
 
     status: int
     names: tuple[bytes, ...]
-    values: list[bytes]
+    values: Sequence[bytes]
     shape: HeadShape
     header: dict[bytes, bytes]
     framing: ResponseFraming
@@ -440,18 +435,23 @@ def read_response_head(method: str, status: int, version: str, sent: Sequence[He
 
 
 def judged_response_head(
-    method: str, status: int, version: str, names: tuple[bytes, ...], sent: Collection[bytes]
+    method: str,
+    status: int,
+    version: str,
+    names: tuple[bytes, ...],
+    sent: Sequence[bytes],
 ) -> ResponseHead:
     """Judge a target's head. Raises FramingError."""
     try:
         shape = ANSWER_SHAPES[names]
     except HeaderError as error:
         raise FramingError(str(error)) from None
-    values, header = shape.read(sent)
+    values = shape.counted(sent)
+    header = shape.header(values)
     return ResponseHead(status, names, values, shape, header, judge_response_head(method, status, version, header))
 
 
-def _pairs(names: tuple[bytes, ...], values: list[bytes]) -> list[Header]:
+def _pairs(names: tuple[bytes, ...], values: Sequence[bytes]) -> list[Header]:
     return [(name.lower(), value) for name, value in zip(names, values, strict=True)]
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from email.utils import formatdate
 from functools import lru_cache
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 import msgspec
 import structlog
@@ -39,6 +39,8 @@ _BY_RESET: Final = struct.pack("ii", 1, 0)  # how a socket that lingers for no t
 _NOBODY_WAITS: Final = asyncio.Event()  # uvicorn sets the event of whatever it takes for its own request
 
 log = structlog.get_logger("tollkeeper.edge")
+
+Place: TypeAlias = Any  # a handler's own, of a request's path and query
 
 
 class BodySink(Protocol):
@@ -87,10 +89,10 @@ class AnsweredAtOnce(AnsweredRequest, Protocol):
 class CallHandler(Protocol):
     """Handler that answers calls; one for all connections of a listener."""
 
-    def takes(self, target: bytes) -> bool:
-        """Return True if the handler takes requests for this raw path and query."""
+    def place_of(self, target: bytes) -> Place | None:
+        """Return where requests for this raw path and query go; None where the handler takes none for it."""
 
-    def at_once(self, head: RequestHead, peer: str) -> AnsweredAtOnce | None:
+    def at_once(self, head: RequestHead, place: Place, peer: str) -> AnsweredAtOnce | None:
         """Make the whole answer to a plain request from this address, if it needs no call; it is sent."""
 
     def begin(self, call: InboundCall) -> None:
@@ -125,6 +127,7 @@ class InboundCall(msgspec.Struct, eq=False):
     _connection: Connection
     _handler: CallHandler
     head: RequestHead
+    place: Place
     method: str
     request_id: str
     started_ns: int
@@ -151,10 +154,11 @@ class InboundCall(msgspec.Struct, eq=False):
     message_event: ClassVar[asyncio.Event] = _NOBODY_WAITS
 
     @staticmethod
-    def accepted(
+    def accepted(  # noqa: PLR0917 - by place, as below
         connection: Connection,
         handler: CallHandler,
         head: RequestHead,
+        place: Place,
         keep_alive: bool = True,  # noqa: FBT001, FBT002 - by place: one for each request
         takes_chunks: bool = True,  # noqa: FBT001, FBT002 - as above
         waits_to_continue: bool = False,  # noqa: FBT001, FBT002 - as above
@@ -165,6 +169,7 @@ class InboundCall(msgspec.Struct, eq=False):
             connection,
             handler,
             head,
+            place,
             head.method,
             request_id,
             started_ns,

@@ -19,7 +19,7 @@ from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.http.client_addresses import plain_address, rate_key
 from tollkeeper.core.http.heads import RequestHead, read_head
 from tollkeeper.core.limits import HEADERS_MAX, REQUEST_HEAD_SIZE_BYTES
-from tollkeeper.edge.server.call import CallHandler, InboundCall
+from tollkeeper.edge.server.call import CallHandler, InboundCall, Place
 from tollkeeper.edge.server.caller_connection import CallerConnection
 from tollkeeper.edge.server.client_liveness import AHEAD_STEP_BYTES, Attendance, Presence
 from tollkeeper.edge.server.joined_writes import JoinedWrites
@@ -120,12 +120,14 @@ class StrictProtocol(CallerConnection):
         """Answer a plain request, or begin its call; False where it is the application's, or nothing may begin now."""
         if self._is_draining or self.flow.write_paused:
             return False
-        answered = calls.at_once(head, self.peer)
+        place = calls.place_of(head.target)
+        if place is None:
+            return False
+        answered = calls.at_once(head, place, self.peer)
         if answered is None:
-            if not calls.takes(head.target):
-                return False
             self._unanswered += 1
-            self._current = self.cycle = call = InboundCall.accepted(self, calls, head)  # type: ignore[assignment]  # as below
+            call = InboundCall.accepted(self, calls, head, place)
+            self._current = self.cycle = call  # type: ignore[assignment]  # as below
         self._is_accepted = self._is_http_11 = True
         self._head_seconds = 0.0
         if answered is None:
@@ -256,8 +258,8 @@ class StrictProtocol(CallerConnection):
             self._in_body = self._closes_early = self.expect_100_continue = False
             self._pieces.end_body()
         calls = self.listener.calls
-        if calls is not None and calls.takes(self.url):
-            self._accept_call(calls, head, keep_alive=keep_alive and not self._closes_early)
+        if calls is not None and (place := calls.place_of(self.url)) is not None:
+            self._accept_call(calls, head, place, keep_alive=keep_alive and not self._closes_early)
         else:
             self.headers = head.headers
             self._accept_for_asgi()
@@ -274,10 +276,10 @@ class StrictProtocol(CallerConnection):
         is_long = length_bytes is None or length_bytes > UNREAD_BODY_BYTES or expects
         self._closes_early = keep_alive and is_long and self._in_body
 
-    def _accept_call(self, calls: CallHandler, head: RequestHead, *, keep_alive: bool) -> None:
+    def _accept_call(self, calls: CallHandler, head: RequestHead, place: Place, *, keep_alive: bool) -> None:
         """Begin the call, or let it wait for its turn and for a caller who reads."""
         keep_alive, expects = keep_alive and not self._is_draining, self.expect_100_continue
-        call = InboundCall.accepted(self, calls, head, keep_alive, self._is_http_11, expects)
+        call = InboundCall.accepted(self, calls, head, place, keep_alive, self._is_http_11, expects)
         self.cycle = call  # type: ignore[assignment]  # uvicorn asks it only what `InboundCall` names
         self._unanswered += 1
         self._is_accepted = True

@@ -96,7 +96,7 @@ class WholeAnswers:
             parser.feed_data(data)
             if not told.left and data.count(b"\n", 0, end) == len(headers) + 2 and len(headers) <= HEADERS_MAX:
                 status = parser.get_status_code()
-                head = judged_response_head(method, status, "1.1", (*headers,), headers.values())
+                head = judged_response_head(method, status, "1.1", (*headers,), [*headers.values()])
                 headers.clear()
                 framing = head.framing
                 is_whole = framing.end is BodyEnd.LENGTH and framing.declared_bytes == len(data) - end

@@ -122,18 +122,20 @@ class TargetConnection(asyncio.Protocol):
         self._is_in_record = False  # of TLS: more has come than was handed on
         self._arrivals: poll  # asks the system about this one socket
         self._came: list[bytes] = []  # of the body, and not yet handed on
-        self._reset("")
+        self._method = ""
+        self._request_sent = self._heard = False
+        self._reset()
 
-    def _reset(self, method: str) -> None:
+    def _reset(self) -> None:
+        """Know nothing of a response any more that was read piece by piece; those in one piece leave this as it is."""
         if self._parser is None:
             self._parser = HttpResponseParser(self)
-        self._method = method
         self._headers: list[Header] = []
         self._head_bytes = self._chatter = self._informational = 0
         self._lead: bytes | None = b""  # of what came before the response's own head; None once that has begun
         self._framing: ResponseFraming | None = None
         self._left_bytes = 0  # to come of a body of known length: taken past the parser
-        self._request_sent = self._heard = self._complete = self._reusable = False
+        self._complete = self._reusable = False
         self._promised_seconds: int | None = None  # by the target's Keep-Alive header
 
     # What a driver calls
@@ -142,8 +144,8 @@ class TargetConnection(asyncio.Protocol):
         """Start an exchange; the connection must be free. The request follows through `write`."""
         if self._exchange is not None:
             raise RuntimeError("the connection is carrying an exchange")
-        self._reset(method)
-        self._exchange = exchange
+        self._exchange, self._method = exchange, method
+        self._request_sent = self._heard = False
 
     def send(self, exchange: Exchange, method: str, request: bytes) -> None:
         """`begin`, `write` and `end_request` at once, for a request that is there to its last byte."""
@@ -315,20 +317,16 @@ class TargetConnection(asyncio.Protocol):
         """Take an answer that came in one piece."""
         exchange = self._exchange
         assert exchange is not None  # noqa: S101 - it is heard for one
-        self._heard = self._complete = True
+        self._heard = self._has_served = True
+        self._exchange = None
         try:
-            exchange.on_head(head)
-            if body and self._exchange is exchange:
-                exchange.on_body(body)
-            if self._exchange is exchange:  # else it was refused
-                self._exchange, self._has_served = None, True
-                if self._request_sent:
-                    self._hand_on(promised_seconds(head) if b"keep-alive" in head.header else None)
-                else:
-                    self.transport.abort()
-                exchange.on_end()
+            if self._request_sent:
+                self._hand_on(promised_seconds(head) if b"keep-alive" in head.header else None)
+            else:
+                self.transport.abort()
+            exchange.on_whole(head, body)
         except Exception as fault:  # noqa: BLE001 - as in `_guard`
-            self._exchange = self._exchange or exchange
+            self._exchange = exchange
             self._broken(fault)
 
     def _without_informational(self, data: bytes) -> bytes:
@@ -450,7 +448,9 @@ class TargetConnection(asyncio.Protocol):
             return
         self._has_served = True
         if self._reusable and self._request_sent:
-            self._guard(self._hand_on, self._promised_seconds)
+            promised_seconds = self._promised_seconds
+            self._reset()
+            self._guard(self._hand_on, promised_seconds)
         else:
             self.transport.abort()
         self._guard(exchange.on_end, failing=exchange)
@@ -461,7 +461,8 @@ class TargetConnection(asyncio.Protocol):
         if self._is_in_record or transport.get_write_buffer_size() or transport.is_closing():
             transport.abort()
             return
-        self.resume_reading()
+        if self._reading_paused:
+            self.resume_reading()
         self._on_idle(self, promised_seconds)
 
     def _end_early(self) -> None:

@@ -19,7 +19,7 @@ class TargetFailure:
 
 
 class Exchange(Protocol):
-    """Driver of a connection. The last call is `on_end` or `on_failure`, once."""
+    """Driver of a connection. The last call is `on_end`, `on_whole` or `on_failure`, once."""
 
     def on_head(self, head: ResponseHead) -> None:
         """The final response's head; header names in lower case."""
@@ -29,6 +29,13 @@ class Exchange(Protocol):
 
     def on_end(self) -> None:
         """The response is complete."""
+
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        """The response, which came in one piece; the connection is free again. In place of the three above."""
+        self.on_head(head)
+        if body:
+            self.on_body(body)
+        self.on_end()
 
     def on_failure(self, failure: TargetFailure) -> None:
         """There will be no complete response."""

@@ -135,17 +135,18 @@ class Relay(Exchange):
 
     def start(self) -> None:
         """Send the request: on a kept connection at once, else as soon as one is open."""
-        use = self._request.use
-        self._has_place = self._connections.places.take(use.tenant)
+        request, limits, connections = self._request, self._limits, self._connections
+        use = request.use
+        self._has_place = connections.places.take(use.tenant)
         if not self._has_place:
             self._refuse(self._crowded("calls"))
             return
-        if not self._has_space(use.answer_size_bytes):
+        if use.answer_size_bytes > limits.memory_size_bytes and not self._has_space(use.answer_size_bytes):
             self._refuse(self._crowded("answers"))
             return
-        is_here = isinstance(self._request.body, bytes)
-        self._set_deadline(self._limits.response_seconds if is_here else self._limits.request_seconds)
-        connection = self._connections.kept(self._request.target)
+        seconds = limits.response_seconds if isinstance(request.body, bytes) else limits.request_seconds
+        connections.deadlines.set(self, self._loop.time() + seconds, self._loop)
+        connection = connections.kept(request.target)
         if connection is None:
             self._open()
         else:
@@ -212,16 +213,17 @@ class Relay(Exchange):
         elif self._is_over:
             opening.result().abort()
         else:
+            connection = opening.result()
             try:
-                self._send(opening.result())
+                if connection.is_closing():
+                    self._try_again()
+                else:
+                    self._send(connection)
             except Exception as broken:  # noqa: BLE001 - the owner is told
                 self._refuse(broken)
 
     def _send(self, connection: TargetConnection) -> None:
         request = self._request
-        if connection.is_closing():
-            self._try_again()
-            return
         self._connection = connection
         if isinstance(request.body, bytes):
             self._is_sent = True
@@ -358,6 +360,17 @@ class Relay(Exchange):
             self._set_deadline(self._limits.response_seconds)
             self._reading_back = self._loop.create_task(self._spool.finish())
             self._reading_back.add_done_callback(self._read_back)
+
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        """Hand an answer over that came in one piece."""
+        size_bytes, limits = len(body), self._limits
+        if size_bytes > limits.memory_size_bytes or size_bytes > limits.response_size_bytes:
+            super().on_whole(head, body)
+        elif not self._is_over:
+            self._connection, self._head, self._size_bytes = None, head, size_bytes
+            self._give_place_back()
+            self._let_body_go()
+            self._deliver([body] if body else [])
 
     def _let_body_go(self) -> None:
         """The rest of the request goes to nobody any more: its caller may send all of it before he reads."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol, cast
 
 from tollkeeper.core.http.heads import ResponseHead
+from tollkeeper.edge.target.exchange import Exchange
 from tollkeeper.edge.target.relay import AnswerOwner, ForwardLimits, Relay, RelayRequest, TargetConnections
 
 
@@ -57,6 +58,10 @@ class StreamedRelay(Relay):
             self._too_large(self._size_bytes)
         else:
             self._stream.on_part(data)
+
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        """Pass an answer on that came in one piece."""
+        Exchange.on_whole(self, head, body)
 
     def on_end(self) -> None:
         """End the answer."""

@@ -7,8 +7,8 @@ Every rule of contract 4.5 about a credit stands here; those that need no stack 
 credits are taken, and of which purchase, is `storage.ledger.spends`.
 
 - Committed is charged (4.3): a credit is taken before the first byte goes to the target, and durable by then.
-- Nothing else in the gateway waits for the ledger but `Credit._ledger`, and no cut ends that waiting (`driver`): what a
-  commit has taken is known here, whatever became of the call meanwhile.
+- Nothing else in the gateway waits for the ledger but `Credit._take` and `Credit._give_back`, and no cut ends that
+  waiting (`driver`): what a commit has taken is known here, whatever became of the call meanwhile.
 - Where the database went away without a word, nobody knows whether a credit was taken: the call is refused, and the
   ledger gives back what it took once the database is there again (`Ledger.refused`).
 - Spending precedes buying (4.2), so bought credits outlive every change of price, address and validity.
@@ -40,6 +40,7 @@ from tollkeeper.gateway.limiting import PROOFS, PROOFS_OF_PAYERS
 from tollkeeper.gateway.purchase.service import PurchaseAttempt, Waiter
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.ledger.purchase_rows import SpendRequest, SpendResult
+from tollkeeper.storage.ledger.spends import HeldSpend
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
@@ -164,7 +165,7 @@ class Credit:
             if (purchase := await self._by_bearer(call.wallet)) is None:
                 await call.driver.in_task(self._check_token(call.wallet))
             return purchase
-        if call.facts.has_proof:
+        if request_facts.shows_proof(call.http.head):
             raise login_required()
         return None
 
@@ -250,28 +251,24 @@ class Credit:
     # or has to be (`storage.sqlite.engine.SqliteDatabase.post`): then the loop lends it the interpreter, up to 2 ms at
     # a time (`storage.sqlite.batches`).
 
-    async def _ledger(self, asked: Awaitable[T]) -> T:
-        """Wait for the ledger, cut or not. What nobody knows of it is given back as soon as the database can say so."""
-        try:
-            return await asked
-        except StorageError:
-            self._call.context.purchases.ledger.refused(self._call.http.request_id)
-            raise
-
     async def _take(self, asked: Awaitable[SpendResult | ApiError]) -> SpendResult:
-        """Learn whether a credit was taken; only then whether the call was cut meanwhile. Raises: CutShortError."""
-        call, result = self._call, None
+        """Learn whether a credit was taken; only then whether the call was cut meanwhile. Raises: CutShortError.
+
+        What nobody knows of it is given back as soon as the database can say so.
+        """
+        call, context = self._call, self._call.context
         try:
-            result = await self._ledger(asked)
+            result = await asked
             if isinstance(result, ApiError):
                 raise result
         except StorageError:
+            context.purchases.ledger.refused(call.http.request_id)
             self.state = CreditState.UNKNOWN
             call.driver.check()
             raise
         if result.outcome is Spend.SPENT:
             self.state, call.purchase = CreditState.TAKEN, result.purchase  # 4.3: charged from here on
-        if call.context.is_stopping:
+        if context.is_stopping:
             call.driver.cut_short(Cut.STOPPED)  # 4.5: a 503, and it is given back
         if call.driver.cut is not None:
             call.driver.check()
@@ -291,7 +288,7 @@ class Credit:
 
     def _post(self, presented: PresentedPayment, request: SpendRequest) -> Coroutine[Any, Any, SpendResult]:
         reply: KeptReply[SpendResult | ApiError] = KeptReply()
-        self._call.context.purchases.spend_soon(presented.key, request, clock_ms(), reply.tell)
+        self._call.context.purchases.ledger.spend(HeldSpend(presented.key, None, request), clock_ms(), reply.tell)
         return self._take(reply)
 
     async def _spend_of(self, purchase_id: str, *, is_token: bool) -> SpendResult:
@@ -495,10 +492,12 @@ class Credit:
 
     async def _give_back(self, status: int) -> CreditOutcome:
         call = self._call
-        giving = call.context.purchases.restore(call.http.request_id, status, clock_ms())
+        purchases = call.context.purchases
+        asked = call.driver.in_kept_task(purchases.restore(call.http.request_id, status, clock_ms()))
         try:
-            left = await self._ledger(call.driver.in_kept_task(giving))
+            left = await asked
         except StorageError:
+            purchases.ledger.refused(call.http.request_id)
             return CreditOutcome("the credit is given back as soon as the database can")
         if left is None:
             return CreditOutcome("the credit was used, and no more of this purchase are given back")

@@ -25,12 +25,11 @@ import structlog
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.paygates.fields import CreditBinding
 from tollkeeper.core.paygates.statistics import CLIENT_GONE_STATUS
-from tollkeeper.gateway.call import headers, request_facts
+from tollkeeper.gateway.call import headers, request_facts, responder
 from tollkeeper.gateway.call.credit import Credit, CreditState, Ending, ending_of
 from tollkeeper.gateway.call.credit_refusals import ExhaustedError
 from tollkeeper.gateway.call.driver import Cut, CutShortError
 from tollkeeper.gateway.call.forwarding import Forwarding
-from tollkeeper.gateway.call.responder import Responder
 from tollkeeper.gateway.open_gate import not_found
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ _LOG = structlog.get_logger("tollkeeper.gateway.call.flow")
 async def serve(call: PaidCall) -> None:
     """Serve one call at a PayGate. Cut where its client leaves or the process stops (`driver`)."""
     http, context = call.http, call.context
-    credit, responder = Credit(call), Responder(call)
+    credit = Credit(call)
     try:
         if context.is_stopping:
             call.driver.cut_short(Cut.STOPPED)
@@ -57,30 +56,31 @@ async def serve(call: PaidCall) -> None:
             gate = await call.driver.in_task(call.open_gate())  # 404
         call.gate = gate
         if request_facts.is_preflight(http):  # 2
-            responder.preflight(gate)
+            responder.preflight(call, gate)
             return
         request_facts.check_request(context, http, call.facts, gate)  # 405, 429, 413, 400, 404
         if call.is_login_wanted:
             await call.driver.in_task(call.log_in())  # 401
-        purchase = await credit.acquire() if call.facts.has_proof or gate.is_of_wallets else None  # 3, 4, 5
+        shows_proof = request_facts.shows_proof(http.head)
+        purchase = await credit.acquire() if shows_proof or gate.is_of_wallets else None  # 3, 4, 5
         if purchase is None:
-            await _challenge(call, responder)  # 402
+            await _challenge(call)  # 402
             return
         _count_as_paid(call, credit)
         if (file := call.gate.gate.file) is not None:
-            await _hand_over(call, credit, responder, purchase, file)
+            await _hand_over(call, credit, purchase, file)
         else:
-            await _forward(call, credit, responder, purchase)  # 6
+            await _forward(call, credit, purchase)  # 6
     except (Exception, CutShortError) as fault:  # noqa: BLE001 - whatever it was, this caller must not wait for ever
-        await _end(call, credit, responder, fault)
+        await _end(call, credit, fault)
 
 
-async def _challenge(call: PaidCall, responder: Responder) -> None:
+async def _challenge(call: PaidCall) -> None:
     """Ask for a payment. Raises: NOT_FOUND where nothing is sold, UNAVAILABLE where it cannot be paid for now."""
     gate = await call.newest_gate()
     if (unsold := gate.unsold()) is not None:
         raise unsold
-    responder.challenge(gate)
+    responder.challenge(call, gate)
 
 
 def _count_as_paid(call: PaidCall, credit: Credit) -> None:
@@ -92,28 +92,28 @@ def _count_as_paid(call: PaidCall, credit: Credit) -> None:
         limit.bought(call.http)
 
 
-async def _hand_over(
-    call: PaidCall, credit: Credit, responder: Responder, purchase: Purchase, file: StoredFile
-) -> None:
+async def _hand_over(call: PaidCall, credit: Credit, purchase: Purchase, file: StoredFile) -> None:
     """A file PayGate forwards nothing: the answer is a link to what was bought (contract 4.8)."""
     link = await call.driver.in_task(call.context.files.bought(file, purchase.id, call.http.request_id))
     credit.serve(200)
-    responder.link(link)
+    responder.link(call, link)
 
 
-async def _forward(call: PaidCall, credit: Credit, responder: Responder, purchase: Purchase) -> None:
+async def _forward(call: PaidCall, credit: Credit, purchase: Purchase) -> None:
     """Have the target answer, and pass that on, filtered (contract 4.7): from memory, from disk, or as it comes."""
     http, forwarding = call.http, Forwarding(call, purchase)
-    receipt = responder.receipt()
+    receipt = responder.receipt(call)
     try:
         answer = await forwarding.answer()
         lines, has_date = headers.answer_lines(http, call.gate, call.facts, answer.head)
         if isinstance(answer.body, list):
             credit.serve(answer.head.status)
-            responder.relay(answer.head, lines + receipt, answer.body, answer.length_bytes or 0, has_date=has_date)
+            responder.relay(
+                call, answer.head, lines + receipt, answer.body, answer.length_bytes or 0, has_date=has_date
+            )
         else:
             status, length_bytes = answer.head.status, answer.length_bytes
-            slowly = responder.relay_slowly(status, lines + receipt, answer.body, length_bytes, has_date=has_date)
+            slowly = responder.relay_slowly(call, status, lines + receipt, answer.body, length_bytes, has_date=has_date)
             await call.driver.in_task(slowly)
             credit.serve(status)
             http.end()
@@ -127,16 +127,16 @@ async def _forward(call: PaidCall, credit: Credit, responder: Responder, purchas
         forwarding.close()
 
 
-async def _end(call: PaidCall, credit: Credit, responder: Responder, fault: BaseException) -> None:
+async def _end(call: PaidCall, credit: Credit, fault: BaseException) -> None:
     """End a call that is not answered with what its gate sells. What is found wrong meanwhile ends it anew."""
     for _ in range(_ENDINGS_MAX):
         try:
             if isinstance(fault, CutShortError):
-                await _end_cut(call, credit, responder, fault.cut)
+                await _end_cut(call, credit, fault.cut)
             elif credit.is_taken:
-                await _end_paid(call, credit, responder, fault)
+                await _end_paid(call, credit, fault)
             elif credit.state is not CreditState.CLOSED:
-                await _refuse(call, responder, fault)
+                await _refuse(call, fault)
             else:
                 call.http.fail(fault)
         except (Exception, CutShortError) as other:  # noqa: BLE001 - as in `serve`
@@ -146,7 +146,7 @@ async def _end(call: PaidCall, credit: Credit, responder: Responder, fault: Base
     call.http.fail(fault)
 
 
-async def _end_cut(call: PaidCall, credit: Credit, responder: Responder, cut: Cut) -> None:
+async def _end_cut(call: PaidCall, credit: Credit, cut: Cut) -> None:
     """End a call whose client left, or that the process's stop cuts: a 503, unless an answer has begun."""
     http = call.http
     if cut is Cut.LEFT:
@@ -158,12 +158,12 @@ async def _end_cut(call: PaidCall, credit: Credit, responder: Responder, cut: Cu
     else:
         await credit.leave(Ending.STOPPED, GIVEN_UP_STATUS, Code.UNAVAILABLE)
         message = "the gateway is stopping; send the same request again, it is not charged twice"
-        responder.stopped(ApiError(Code.UNAVAILABLE, message), responder.token_line(call.claimed))
+        responder.stopped(call, ApiError(Code.UNAVAILABLE, message), responder.token_line(call, call.claimed))
 
 
-async def _end_paid(call: PaidCall, credit: Credit, responder: Responder, fault: BaseException) -> None:
+async def _end_paid(call: PaidCall, credit: Credit, fault: BaseException) -> None:
     """Answer a failure with the receipt, and with what becomes of the credit."""
-    http, error = call.http, responder.refusal_of(fault)
+    http, error = call.http, responder.refusal_of(call, fault)
     if http.response_started:
         await credit.leave(Ending.BROKEN_OFF, error.status, error.code)
         http.abort()
@@ -172,14 +172,14 @@ async def _end_paid(call: PaidCall, credit: Credit, responder: Responder, fault:
     _LOG.info(event, code=error.code.value, slug=call.gate.gate.slug, request_id=http.request_id)
     outcome = await credit.leave(ending_of(error, call.gate.gate.on_failure), error.status, error.code)
     try:
-        receipt = responder.receipt(outcome.left)
+        receipt = responder.receipt(call, outcome.left)
     except Exception:  # noqa: BLE001 - logged; then the caller is told without it
         _LOG.exception("receipt_not_made", request_id=http.request_id)
         receipt = b""
-    responder.failed(error.adding(outcome.told), receipt)
+    responder.failed(call, error.adding(outcome.told), receipt)
 
 
-async def _refuse(call: PaidCall, responder: Responder, fault: BaseException) -> None:
+async def _refuse(call: PaidCall, fault: BaseException) -> None:
     """Answer a refusal, as contract 4.5 has it; `ApiError.at_gate` gives a refused payment its status at a gate.
 
     credits used up               402 as if unpaid; 404 where nothing is sold, 503 while nothing can be paid for
@@ -196,32 +196,32 @@ async def _refuse(call: PaidCall, responder: Responder, fault: BaseException) ->
     if isinstance(fault, ExhaustedError):
         gate = await call.newest_gate()
         if (unsold := gate.unsold()) is not None:
-            responder.refuse(gate, unsold, limit.challenged(http))
+            responder.refuse(call, gate, unsold, limit.challenged(http))
         else:
-            responder.exhausted(gate, fault)
+            responder.exhausted(call, gate, fault)
     elif not isinstance(fault, ApiError):
         if call.claimed is None:
             http.fail(fault)
         else:
-            responder.failed(responder.refusal_of(fault), responder.token_line(call.claimed))
+            responder.failed(call, responder.refusal_of(call, fault), responder.token_line(call, call.claimed))
     elif gate is None or call.buyer is None:
         is_hidden = gate is not None and gate.is_deleted and fault.status not in {401, 429, 503}
-        responder.refuse(gate, not_found() if is_hidden else fault, limit.refused(http, fault))
+        responder.refuse(call, gate, not_found() if is_hidden else fault, limit.refused(http, fault))
     else:
-        await _refuse_shown(call, responder, fault.at_gate())
+        await _refuse_shown(call, fault.at_gate())
 
 
-async def _refuse_shown(call: PaidCall, responder: Responder, error: ApiError) -> None:
+async def _refuse_shown(call: PaidCall, error: ApiError) -> None:
     """Answer the refusal of a payment or a token that was shown."""
     gate = await call.newest_gate() if error.status == 402 else call.gate
     lines = call.context.limit.refused(call.http, error)
     is_for_next_try = error.status == 402 and gate.gate.credit_binding is CreditBinding.TOKEN
     if error.status == 503 or is_for_next_try:
-        lines += responder.token_line(call.claimed)
+        lines += responder.token_line(call, call.claimed)
     if error.status == 402:
         error = gate.unsold() or error
     if error.status == 402:
-        responder.refuse_payment(gate, error, lines)
+        responder.refuse_payment(call, gate, error, lines)
     else:
         is_hidden = gate.is_deleted and error.status != 503
-        responder.refuse(gate, not_found() if is_hidden else error, lines)
+        responder.refuse(call, gate, not_found() if is_hidden else error, lines)

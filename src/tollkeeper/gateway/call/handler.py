@@ -22,7 +22,7 @@ from tollkeeper.gateway.call import headers
 from tollkeeper.gateway.call.driver import Cut
 from tollkeeper.gateway.call.flow import serve
 from tollkeeper.gateway.call.headers import CORS, PAYMENT_REQUIRED_STATUS
-from tollkeeper.gateway.call.request_facts import SLUGS, RequestFacts
+from tollkeeper.gateway.call.request_facts import RequestFacts
 from tollkeeper.gateway.call.state import PaidCall
 
 if TYPE_CHECKING:
@@ -53,20 +53,17 @@ class PayGateHandler:
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
 
-    def takes(self, target: bytes) -> bool:
-        """Return True if the first path segment, as it was sent, is a slug (security A-18)."""
-        return SLUGS[target.partition(b"?")[0].split(b"/", 2)[1]] is not None
+    def place_of(self, target: bytes) -> RequestFacts | None:
+        """Return the place of a request at a PayGate; None for every other request."""
+        return RequestFacts.of(target)
 
-    def at_once(self, head: RequestHead, peer: str) -> UnpaidRequest | None:
+    def at_once(self, head: RequestHead, place: RequestFacts, peer: str) -> UnpaidRequest | None:
         """Make the 402 if the request shows nothing and is plain, and its gate in memory sells to whoever pays."""
         context, shape = self._context, head.shape
         if shape.has_proof or context.is_stopping:
             return None
         started_ns, now_ms = time.perf_counter_ns(), clock_ms()
-        path, _, query = head.target.partition(b"?")
-        end = path.find(b"/", 1)
-        slug = SLUGS[path[1:] if end < 0 else path[1:end]]
-        gate = None if slug is None else context.gates.kept(slug)
+        gate = context.gates.kept(place.slug)
         if gate is None:
             return None
         ready = gate.ready
@@ -74,8 +71,8 @@ class PayGateHandler:
             _make(ready, gate, context.profile, now_ms)
         if (
             head.method not in ready.methods
-            or (end > 0 and not (ready.takes_paths and is_plain_subpath(path[end:])))
-            or (query and ready.has_own_query)
+            or (place.subpath and not (ready.takes_paths and is_plain_subpath(place.subpath)))
+            or (place.query and ready.has_own_query)
             or shape.place_of(b"upgrade") >= 0
             or b"=" in (accept := head.value_of(b"accept"))  # one form of the 402 (`core.paygates.challenge`)
             or b"text/html" in accept  # a page (`gateway.pages`)
@@ -90,7 +87,7 @@ class PayGateHandler:
 
     def begin(self, call: InboundCall) -> None:
         """Answer one request at a slug, by a coroutine."""
-        paid = PaidCall(self._context, call, RequestFacts.of(call.head))
+        paid = PaidCall(self._context, call)
         call.on_gone = paid.driver.client_left
         paid.driver.begin(serve(paid))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tollkeeper.core.api.errors import ApiError, Code, failed_check, invalid, payment_error
-from tollkeeper.core.http.forwarding import check_subpath, request_target
+from tollkeeper.core.http.forwarding import request_target
 from tollkeeper.core.networks import normalise
 from tollkeeper.core.paygates.challenge import profile_of
 from tollkeeper.core.paygates.fields import RESERVED_SLUGS, is_slug
@@ -30,13 +30,23 @@ if TYPE_CHECKING:
 
 def is_preflight(call: InboundCall) -> bool:
     """Is a browser asking whether it may call? Answered by the gateway itself (contract 3.1)."""
+    if call.method != "OPTIONS":
+        return False
     header = call.head.header
-    return call.method == "OPTIONS" and b"origin" in header and b"access-control-request-method" in header
+    return b"origin" in header and b"access-control-request-method" in header
 
 
 def shows_payment(call: InboundCall) -> bool:
     """Does the call show a payment, in whichever header?"""
     return not PAYMENT_HEADERS.keys().isdisjoint(call.head.header)
+
+
+def shows_proof(head: RequestHead) -> bool:
+    """Does the head show a payment or a credit token?"""
+    if not head.shape.has_proof:
+        return False
+    header = head.header
+    return not PAYMENT_HEADERS.keys().isdisjoint(header) or bool(header.get(b"x-credit-token"))
 
 
 def check_method(gate: PayGate, call: InboundCall) -> None:
@@ -135,28 +145,29 @@ SLUGS: Final = _Slugs()
 
 
 class RequestFacts(msgspec.Struct):
-    """The facts of a request's head. Its first path segment is a slug."""
+    """The place of a request at a PayGate: slug, path below it, query, as they were sent."""
 
     slug: str
-    query: bytes
     subpath: bytes
-    has_proof: bool
+    query: bytes
+    _opened: OpenGate | None = None
+    _target_path: bytes = b""
 
     @staticmethod
-    def of(head: RequestHead) -> RequestFacts:
-        """Take a head apart."""
-        path, _, query = head.target.partition(b"?")
-        _, segment, *below = path.split(b"/", 2)
-        slug = SLUGS[segment]
-        assert slug is not None  # noqa: S101 - else it is not taken
-        header = head.header
-        has_proof = head.shape.has_proof and (
-            not PAYMENT_HEADERS.keys().isdisjoint(header) or bool(header.get(b"x-credit-token"))
-        )
-        return RequestFacts(slug, query, b"/" + below[0] if below else b"", has_proof)
+    def of(target: bytes) -> RequestFacts | None:
+        """Take a raw path and query apart. None where the first segment, as it was sent, is no slug (security A-18)."""
+        path, _, query = target.partition(b"?")
+        end = path.find(b"/", 1)
+        slug = SLUGS[path[1:] if end < 0 else path[1:end]]
+        return None if slug is None else RequestFacts(slug, b"" if end < 0 else path[end:], query)
 
     def target_path(self, opened: OpenGate) -> bytes:
         """Path and query of the request to this gate's target. Raises: INVALID_PARAMETER."""
+        if self._opened is not opened:
+            self._target_path, self._opened = self._path_at(opened), opened
+        return self._target_path
+
+    def _path_at(self, opened: OpenGate) -> bytes:
         wire, target = opened.wire, opened.target
         if not (self.query or self.subpath) or target is None:
             return wire.path
@@ -181,14 +192,11 @@ def check_forwardable(call: InboundCall, asked: RequestFacts, opened: OpenGate) 
     NOT_FOUND for a path below a slug that has none, INVALID_PARAMETER for one that could be read in two ways and for
     whatever else cannot be sent on; a WebSocket too.
     """
-    if b"upgrade" in call.head.header:
+    if not call.head.shape.is_plain and b"upgrade" in call.head.header:
         _check_upgrade(call)
-    if asked.subpath:
-        if opened.target is None or not opened.gate.allow_subpaths:
-            raise ApiError(Code.NOT_FOUND, "this PayGate has no paths below its slug")
-        check_subpath(asked.subpath)
-    if asked.query and opened.wire.own_parameters:
-        without(asked.query, opened.wire.own_parameters)
+    if asked.subpath and (opened.target is None or not opened.gate.allow_subpaths):
+        raise ApiError(Code.NOT_FOUND, "this PayGate has no paths below its slug")
+    asked.target_path(opened)
 
 
 def _check_upgrade(call: InboundCall) -> None:

@@ -43,10 +43,10 @@ class PaidCall:
     purchase: Purchase | None = None  # the one whose credit it has
     is_proof = False  # its credit was spent by its payment, which is never settled (contract 10.3)
 
-    def __init__(self, context: GatewayContext, http: InboundCall, facts: RequestFacts) -> None:
+    def __init__(self, context: GatewayContext, http: InboundCall) -> None:
         self.context = context
         self.http = http  # its head, its body and its answer, on its connection
-        self.facts = facts  # what its head says
+        self.facts: RequestFacts = http.place
         self.driver = CallDriver(context.under_way, http.fail)
 
     @property
@@ -110,7 +110,8 @@ class PaidCall:
         try:
             return await looked_up
         except ApiError as error:
-            if error.code is not Code.NOT_FOUND or not (self.facts.has_proof or self.bearer is not None):
+            shows_nothing = self.bearer is None and not request_facts.shows_proof(self.http.head)
+            if error.code is not Code.NOT_FOUND or shows_nothing:
                 raise
             gate = await self.context.gates.deleted(slug)
             if not await self._may_be_owed_at(gate):

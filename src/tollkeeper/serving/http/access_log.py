@@ -143,7 +143,7 @@ class _LoggedCalls:
     def __init__(self, inner: CallHandler, counts: RequestCounts, spans: Spans | None) -> None:
         self._spans = spans
         self._counts = counts.gate
-        self.takes = inner.takes
+        self.place_of = inner.place_of
         self.begin = inner.begin
         self.at_once = inner.at_once
         self._is_written = _is_written(logging.INFO)

@@ -14,7 +14,7 @@ from tollkeeper.core.api.errors import ApiError, Code
 
 if TYPE_CHECKING:
     from tollkeeper.core.http.heads import RequestHead
-    from tollkeeper.edge.server.call import AnsweredAtOnce, CallHandler, InboundCall
+    from tollkeeper.edge.server.call import AnsweredAtOnce, CallHandler, InboundCall, Place
     from tollkeeper.serving.http.asgi import Application, Message, Receive, Send
 
 _OWN: Final = ("/app", "/assets")
@@ -27,7 +27,7 @@ class AppHost:
         self._host = urlsplit(app_url).netloc.lower().encode()
         self._app = app
         self._calls = calls
-        self.takes = calls.takes
+        self.place_of = calls.place_of
         self.ended = calls.ended
 
     def begin(self, call: InboundCall) -> None:
@@ -37,9 +37,9 @@ class AppHost:
         else:
             self._calls.begin(call)
 
-    def at_once(self, head: RequestHead, peer: str) -> AnsweredAtOnce | None:
+    def at_once(self, head: RequestHead, place: Place, peer: str) -> AnsweredAtOnce | None:
         """Answer a plain request at once, unless it names this host."""
-        return None if head.header.get(b"host", b"").lower() == self._host else self._calls.at_once(head, peer)
+        return None if head.value_of(b"host").lower() == self._host else self._calls.at_once(head, place, peer)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """The ASGI entry."""

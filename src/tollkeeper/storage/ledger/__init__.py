@@ -8,7 +8,7 @@ Promises:
 The states of a purchase are `core.purchases.PurchaseState`. A call is DISPATCHED, then DONE, RESTORED or
 INTERRUPTED.
 
-The way of a spend and of its answer: `Purchases.spend_soon`, `Ledger.spend`, `Ledger._next` (one batch),
+The way of a spend and of its answer: `Ledger.spend`, `Ledger._next` (one batch),
 `SpendBatch.unit`, `Database.post` (the commit, in the loop or by the writing thread), `Ledger._done`, then the callback
 of each spend, which takes its call on (`gateway.call.driver`).
 

@@ -109,7 +109,7 @@ class Ledger:
 
         It is given StorageError (503) where the outcome is unknown or the database takes nothing.
         """
-        if self.waiting_count >= WAITING_MAX:
+        if len(self._waiting) + len(self._known) >= WAITING_MAX:
             full = StorageError("too many requests are waiting for the database")
             asyncio.get_running_loop().call_soon(callback, full)
             return
@@ -119,7 +119,8 @@ class Ledger:
         else:
             self._waiting.append((request, callback))
         self._now_ms = now_ms
-        self._begin()
+        if not self._is_under_way:
+            self._begin()
 
     def begin_anew(self) -> None:
         """Note soon which calls are open: another program has ended this one's, and what was noted of them."""

@@ -82,20 +82,6 @@ class Purchases:
         self._sealing = sealing
         self.ledger = Ledger(database)
 
-    def spend_soon(
-        self,
-        key: PaymentKey,
-        spend_request: SpendRequest,
-        now_ms: int,
-        callback: Callable[[SpendResult | ApiError], None],
-    ) -> None:
-        """Spend one credit that this payment holds at the gate, if it holds one and the proof counts.
-
-        It is one of a batch, with every other spend that waits. `callback` gets the outcome, never before this returns.
-        It is given StorageError (503) if the outcome is unknown or the database takes nothing.
-        """
-        self.ledger.spend(HeldSpend(key, None, spend_request), now_ms, callback)
-
     async def spend_token(self, purchase_id: str, spend_request: SpendRequest, now_ms: int) -> SpendResult:
         """Spend one credit of a purchase by another proof than its header, which does not count from then on.
 
