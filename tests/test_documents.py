@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.settlement.states import TRANSITIONS, State, public_status
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -180,6 +181,12 @@ def test_what_docstrings_and_comments_name_in_a_module_stands_there() -> None:
                 gone.add((str(path.relative_to(ROOT / "src/tollkeeper")), name))
     assert seen > 100
     assert gone == set()
+
+
+@pytest.mark.parametrize("guide", ["guide-owner.md", "guide-operator.md"])
+def test_guides_name_every_network(guide: str) -> None:
+    text = (DOCS / guide).read_text()
+    assert [name for name in NETWORKS if name not in text] == []
 
 
 def test_documents_are_short() -> None:
