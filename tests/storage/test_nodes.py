@@ -16,12 +16,14 @@ from tests.storage.test_ledger import by_header, spend_together
 from tests.storage.test_purchases import NOW_MS, Shop
 from tollkeeper.core.purchases import Spend
 from tollkeeper.storage.auth import admit
+from tollkeeper.storage.engine import database as units
 from tollkeeper.storage.engine.database import (
     Database,
     NotTakenError,
     Statement,
     Steps,
     StorageError,
+    counted_together,
     gate_to_change,
     unit_of_work,
 )
@@ -211,6 +213,27 @@ async def test_a_database_that_does_not_answer_keeps_each_who_waits_to_learn_wha
     is_over.set()
     await holding
     await first.nodes.catch_up()
+
+
+async def test_units_that_wait_for_each_other_leave_the_connections_to_the_rest_and_are_told_of_a_fault_at_once(
+    tmp_path: Path,
+) -> None:
+    database = open_database(str(tmp_path / "shared.db"))
+    await database.run(units.rows_of(Statement("SELECT 1 AS one")))
+    is_over = asyncio.Event()
+    holding = asyncio.create_task(hold(counted_together("claims:base"), tmp_path, is_over))
+    await waiting(tmp_path, 1, of="granted")
+    counting = [asyncio.create_task(database.run(units.rows_of(counted_together("claims:base")))) for _ in range(40)]
+    await waiting(tmp_path, 1)
+    assert await database.run(units.rows_of(Statement("SELECT 1 AS one"))) == [{"one": 1}]
+    assert not any(unit.done() for unit in counting)
+    async with asyncio.timeout(60):  # each by itself, one after the other, they would take minutes
+        told = await asyncio.gather(*counting, return_exceptions=True)
+    assert {type(one) for one in told} == {NotTakenError}
+    is_over.set()
+    await holding
+    assert await database.run(units.rows_of(counted_together("claims:base")))
+    await database.close()
 
 
 async def hold(statement: Statement, tmp_path: Path, is_over: asyncio.Event) -> None:

@@ -36,13 +36,15 @@ class Statement:
 
     `instead`: a unit that returns the same rows, played in its place by an engine that has one writer and so needs no
     lock, or that has no functions on a server. `is_whole`: its unit consists of this statement, which says itself
-    whose it is by `:node` (`Database.write_as`) if that matters.
+    whose it is by `:node` (`Database.write_as`) if that matters. `turn`: units of one program that begin with it wait
+    for each other by that name, before they take a connection.
     """
 
     sql: str
     params: Mapping[str, Value] = field(default_factory=dict)
     instead: Unit[list[Row]] | None = None
     is_whole: bool = False
+    turn: str = ""
 
 
 OURSELVES: Final = "the program itself"  # who lists for its own work
@@ -226,7 +228,7 @@ def counted_together(*names: str) -> Statement:
         "SELECT count(pg_advisory_xact_lock(hashtextextended(n.name, 0))) AS locked"
         " FROM unnest(CAST(:names AS TEXT[])) AS n (name)"
     )
-    return Statement(sql, {"names": sorted(names)}, nothing)
+    return Statement(sql, {"names": sorted(names)}, nothing, turn=" ".join(sorted(names)))
 
 
 def purchases_to_change(*ids: str) -> Statement:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from asyncpg.pool import PoolConnectionProxy
 
-    from tollkeeper.storage.engine.database import Row, Statement, Unit
+    from tollkeeper.storage.engine.database import Row, Statement, Steps, Unit
 
     _Connection = PoolConnectionProxy[asyncpg.Record]
 
@@ -65,10 +65,40 @@ class _Pools:
         self.writing = _Connections(options_of(url, seconds=STATEMENT_SECONDS))
         self.reading = _Connections(options_of(url, seconds=LIST_SECONDS, is_read_only=True))
         self.lists = Places(_LISTS_AT_ONCE)
+        self._lines: dict[str, _Line] = {}
+
+    @asynccontextmanager
+    async def turn(self, name: str) -> AsyncIterator[None]:
+        """One of this loop's units at a time. Raises: NotTakenError where one that was waited for met a fault."""
+        line = self._lines.setdefault(name, _Line())
+        line.count += 1
+        faults = line.faults
+        try:
+            async with line.lock:
+                if line.faults != faults:
+                    raise NotTakenError("the database cannot be reached at the moment")
+                try:
+                    yield
+                except StorageError:
+                    line.faults += 1
+                    raise
+        finally:
+            line.count -= 1
+            if not line.count:
+                del self._lines[name]
 
     async def close(self) -> None:
         await self.writing.close()
         await self.reading.close()
+
+
+class _Line:
+    """Units that wait for each other here, and not each with a connection that others could use."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.count = 0
+        self.faults = 0
 
 
 class _Connections:
@@ -232,25 +262,39 @@ class PostgresqlDatabase:
 
     async def _run_once(self, unit: Unit[T], node: str | None) -> T:
         pools = self._pools[asyncio.get_running_loop()]
-        async with pools.writing.lent() as connection:
-            steps = iter(unit)
+        steps = iter(unit)
+        try:
             try:
-                asked = next(steps)
-                if not asked.is_whole:  # else it is a transaction of its own: one way to the server, not three
-                    await _say(connection, _BEGIN if node is None else f"{_BEGIN}; SELECT require_node('{node}')")
-                while True:
-                    asked = steps.send(await _rows(connection, asked, node))
-                    _require_transaction(connection, unit)
+                first = next(steps)
             except StopIteration as stop:
-                if connection.is_in_transaction():
-                    await _say(connection, "COMMIT")
-                result: T = stop.value
-                return result
-            except BaseException:
-                await _roll_back(connection)
-                raise
-            finally:
-                steps.close()
+                nothing_asked: T = stop.value
+                return nothing_asked
+            if not first.turn:
+                return await _carry_out(pools, unit, steps, first, node)
+            async with pools.turn(first.turn):
+                return await _carry_out(pools, unit, steps, first, node)
+        finally:
+            steps.close()
+
+
+async def _carry_out(pools: _Pools, unit: Unit[T], steps: Steps[T], first: Statement, node: str | None) -> T:
+    """Carry out the unit whose first statement this is."""
+    async with pools.writing.lent() as connection:
+        try:
+            if not first.is_whole:  # else it is a transaction of its own: one way to the server, not three
+                await _say(connection, _BEGIN if node is None else f"{_BEGIN}; SELECT require_node('{node}')")
+            asked = first
+            while True:
+                asked = steps.send(await _rows(connection, asked, node))
+                _require_transaction(connection, unit)
+        except StopIteration as stop:
+            if connection.is_in_transaction():
+                await _say(connection, "COMMIT")
+            result: T = stop.value
+            return result
+        except BaseException:
+            await _roll_back(connection)
+            raise
 
 
 async def _rows(
