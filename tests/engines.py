@@ -61,11 +61,6 @@ def use_engine() -> None:
         urls.server_of = lambda url: url if url.startswith("postgresql://") else url_of(url.removeprefix("sqlite:///"))
 
 
-def is_to_come_again(status: int) -> bool:
-    """On a busy machine some wait too long for a connection to PostgreSQL: they are charged nothing, and told so."""
-    return IS_POSTGRESQL and status == 503
-
-
 def leave_out_other_engine(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests that are about the other engine alone."""
     left_out = [item for item in items if item.get_closest_marker(_OTHER) is not None]

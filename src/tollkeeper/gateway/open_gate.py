@@ -7,7 +7,9 @@ the version again where they commit, and say STALE. An update is answered only a
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -23,7 +25,7 @@ from tollkeeper.core.x402.version2 import TakenOffer, offer_of
 from tollkeeper.edge.target.relay import TargetUse
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from tollkeeper.core.http.target_addresses import TargetUrl
     from tollkeeper.core.paygates.challenge import Challenge
@@ -175,12 +177,12 @@ def not_found() -> ApiError:
 CACHED_GATES_MAX: Final = 10_000  # 5 KB each, up to 30 where texts are long, and more on several networks
 
 
-@dataclass(slots=True)
-class _Reads:
-    """How many read one gate just now, and how often it changed meanwhile."""
+class _Reading:
+    """The one read of a gate that is under way, for all who ask, and how often the gate changed meanwhile."""
 
-    under_way: int = 0
-    changes: int = 0
+    def __init__(self, read: Callable[[_Reading], Coroutine[None, None, OpenGate | None]]) -> None:
+        self.changes = 0
+        self.task = asyncio.ensure_future(read(self))
 
 
 class Gates:
@@ -193,7 +195,7 @@ class Gates:
         self._open: dict[str, OpenGate] = {}
         self.kept: Callable[[str], OpenGate | None] = self._open.get  # the copy of the gate with this slug that counts
         self._catch_up: Callable[[], Awaitable[None]] | None = None
-        self._being_read: dict[str, _Reads] = {}
+        self._being_read: dict[str, _Reading] = {}
 
     def count_while(self, is_current: Callable[[], bool], catch_up: Callable[[], Awaitable[None]]) -> None:
         """Other programs change gates too: a copy counts while it `is_current`, and again after `catch_up`."""
@@ -209,30 +211,44 @@ class Gates:
 
         One that is not there is looked up each time, before any limit is asked (contract 4.2).
         """
-        return self.kept(slug) or await self.reload(slug)
+        kept = self.kept(slug)
+        if kept is None and self._catch_up is not None:  # also with keys whose tokens were ended
+            await self._catch_up()
+            kept = self.kept(slug)
+        for _ in range(2):  # where none is there, a read that is under way may have begun too early
+            if kept is None:
+                is_first = slug not in self._being_read
+                kept = await self._read(slug)
+                if is_first:
+                    break
+        if kept is None:
+            raise not_found()
+        return kept
 
     async def reload(self, slug: str) -> OpenGate:
-        """The gate as the database has it now. Raises: as `by_slug`.
+        """The gate as the database has it now. Raises: as `by_slug`."""
+        self.forget(slug)
+        return await self.by_slug(slug)
 
-        Reads again for as long as this gate changes while it is read.
-        """
-        if self._catch_up is not None:  # also with keys whose tokens were ended
-            await self._catch_up()
-        self._open.pop(slug, None)
-        reads = self._being_read.setdefault(slug, _Reads())
-        reads.under_way += 1
+    async def _read(self, slug: str) -> OpenGate | None:
+        """Wait for the read that is under way, or begin one: a thousand callers at once ask the database once."""
+        reading = self._being_read.get(slug)
+        if reading is None:
+            reading = self._being_read[slug] = _Reading(partial(self._newest, slug))
+        return await asyncio.shield(reading.task)
+
+    async def _newest(self, slug: str, reading: _Reading) -> OpenGate | None:
+        """Read a gate, again for as long as it changes meanwhile, and keep a copy."""
         try:
             while True:
-                changes = reads.changes
+                changes = reading.changes
                 gate = await self._store.by_slug(slug, clock_ms())
-                if changes == reads.changes:  # else this may be older than an update that was answered meanwhile
+                if changes == reading.changes:  # else this may be older than an update that was answered meanwhile
                     break
         finally:
-            reads.under_way -= 1
-            if not reads.under_way:
-                del self._being_read[slug]
+            del self._being_read[slug]
         if gate is None:
-            raise not_found()
+            return None
         opened = self.opened(gate)
         while len(self._open) >= CACHED_GATES_MAX:
             del self._open[next(iter(self._open))]  # the one that was read longest ago
@@ -285,12 +301,12 @@ class Gates:
 
     def forget_all(self) -> None:
         """Drop all copies: their challenges name what the facilitator settled."""
-        for reads in self._being_read.values():
-            reads.changes += 1
+        for reading in self._being_read.values():
+            reading.changes += 1
         self._open.clear()
 
     def forget(self, slug: str) -> None:
         """Drop the copy, after an update or delete was committed and before it is answered."""
-        if (reads := self._being_read.get(slug)) is not None:
-            reads.changes += 1
+        if (reading := self._being_read.get(slug)) is not None:
+            reading.changes += 1
         self._open.pop(slug, None)
