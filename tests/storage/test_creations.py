@@ -55,16 +55,3 @@ async def test_a_create_forgets_a_handful_of_what_is_a_day_old_and_its_own_key_s
         await database.run(creations.check(replace(KEY, key="key 150"), DAY_MS + 200))
         rows = await database.read(Statement("SELECT key FROM creations ORDER BY created_ms"))
     assert [row["key"] for row in rows] == [f"key {number}" for number in range(64, 200) if number != 150]
-
-
-async def test_of_two_that_race_one_is_told_to_come_again(tmp_path: Path) -> None:
-    creations = Creations(Sealing(KeyRing("a", {"a": bytes(32)}), os.urandom))
-    database = open_database(f"sqlite:///{tmp_path / 'x.db'}")
-    try:
-        await database.run(creations.keep(KEY, b"first", 0))
-        with pytest.raises(ApiError) as refusal:
-            await database.run(creations.keep(KEY, b"second", 0))
-        assert refusal.value.code is Code.CONFLICT
-        assert await creations.find(database, KEY, 0) == b"first"
-    finally:
-        await database.close()

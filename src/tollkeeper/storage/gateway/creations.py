@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.keys.sealing import place
 from tollkeeper.core.limits import IDEMPOTENCY_KEPT_SECONDS
-from tollkeeper.storage.engine.database import load_queries, unit_of_work
+from tollkeeper.storage.engine.database import counted_together, load_queries, unit_of_work
 
 if TYPE_CHECKING:
     from tollkeeper.core.keys.sealing import Sealing
@@ -62,7 +62,11 @@ class Creations:
 
     @unit_of_work
     def check(self, key: CreationKey, now_ms: int) -> Steps[None]:
-        """Go before the create, in its unit. Raises: CreatedBeforeError, CONFLICT as `find`."""
+        """Go before the create, in its unit; another one with this key waits for it.
+
+        Raises: CreatedBeforeError, CONFLICT as `find`.
+        """
+        yield counted_together(f"creation:{key.scope}:{key.key}")
         yield _Q.forget_creation(scope=key.scope, key=key.key, since_ms=_since(now_ms))
         yield _Q.forget_creations(since_ms=_since(now_ms))
         rows = yield _Q.find_creation(scope=key.scope, key=key.key, since_ms=_since(now_ms))
@@ -71,13 +75,11 @@ class Creations:
 
     @unit_of_work
     def keep(self, key: CreationKey, answer: bytes, now_ms: int) -> Steps[None]:
-        """Go behind the create, in its unit. Raises: CONFLICT where another one with the key came first."""
+        """Go behind the create, in its unit."""
         sealed = self._sealing.seal(answer, key.place)
-        kept = yield _Q.insert_creation(
+        yield _Q.insert_creation(
             scope=key.scope, key=key.key, fingerprint=key.fingerprint, answer=sealed, now_ms=now_ms
         )
-        if not kept:
-            raise ApiError(Code.CONFLICT, "a request with this Idempotency-Key is under way: send it again")
 
     def _answer(self, key: CreationKey, row: Row) -> bytes:
         if row["fingerprint"] != key.fingerprint:

@@ -590,6 +590,4 @@ DELETE FROM creations WHERE (scope, key) IN (
 
 -- name: insert_creation
 INSERT INTO creations (scope, key, fingerprint, answer, created_ms)
-VALUES (:scope, :key, :fingerprint, :answer, :now_ms)
-ON CONFLICT DO NOTHING
-RETURNING key;
+VALUES (:scope, :key, :fingerprint, :answer, :now_ms);
