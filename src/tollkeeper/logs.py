@@ -71,7 +71,7 @@ def redact_text(text: str) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Does a field of this name hold a secret?"""
+    """Tell whether a field of this name holds a secret."""
     bare = name.lower().replace("_", "").replace("-", "")
     return bare not in _SAFE_NAMES and bare.endswith(_SECRET_NAMES)
 

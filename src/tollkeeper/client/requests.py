@@ -70,7 +70,7 @@ async def ask(
 
 
 def why(error: Exception) -> str:
-    """Why no answer came, in words."""
+    """Return why no answer came, in words."""
     match error:
         case aiohttp.ClientSSLError():
             return f"it does not speak TLS as it should, or nobody vouches for it ({error.strerror or error})"

@@ -71,7 +71,7 @@ class PublicUrl:
 
 
 def is_loopback(host: str) -> bool:
-    """Is this the name or an address of this machine alone?"""
+    """Tell whether this is the name or an address of this machine alone."""
     if host.lower() == "localhost" or host.lower().endswith(".localhost"):
         return True
     try:

@@ -107,7 +107,7 @@ class EvmRow:
         return payment.authorized.authorization.payer, payment.authorized.authorization.nonce
 
     def signed_value(self, payment: Payment) -> int | None:
-        """How much was signed; None where that cannot be read."""
+        """Return how much was signed; None where that cannot be read."""
         return payment.authorized.authorization.value
 
     def history_terms(self, payload: JsonMapping, nonce: str) -> JsonObject:

@@ -58,7 +58,7 @@ TRANSITIONS: Final[dict[PurchaseState, frozenset[PurchaseState]]] = {
 
 
 def may_move(old: PurchaseState, new: PurchaseState) -> bool:
-    """Is this transition in the table?"""
+    """Tell whether this transition is in the table."""
     return new in TRANSITIONS[old]
 
 
@@ -155,7 +155,7 @@ PARKED_SHOWN_MS: Final = 7 * 86_400_000
 
 
 def next_look_ms(paid_ms: int, now_ms: int, *, is_used_up: bool) -> int | None:
-    """When to look again whether a reorganisation took a sale's payment away; None once that is over. Unix ms.
+    """Return when to look again whether a reorganisation took a sale's payment away; None once that is over. Unix ms.
 
     The older the block that it is in, the rarer: at thrice the age each time, and a last time at the end. Where no
     credit is left there is nothing to void, only the books to keep: at the end is enough.

@@ -14,7 +14,7 @@ class Exposure:
     value_micro: int
 
     def allows(self, value_micro: int, cap: Exposure) -> bool:
-        """May one more purchase of this value be trusted under `cap`?"""
+        """Tell whether one more purchase of this value may be trusted under `cap`."""
         return self.purchases < cap.purchases and self.value_micro + value_micro <= cap.value_micro
 
 

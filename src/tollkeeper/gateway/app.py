@@ -135,7 +135,7 @@ class Gateway:
         self.forwarder = Forwarder(self.resolver, places=places_for_targets())
         self.traffic = Traffic(self.purchases, statistics, clock_ms, settings.kept)
         self.gates = Gates(self.paygates, self.assets, settings.public_url.text)
-        self.nodes = self._sharing()
+        self.nodes = self._make_nodes()
         parts = self._parts()
         self.buying = PurchaseService(PurchaseDecisions(parts), self.shown_payments)
         self.transfers = DirectTransfers(parts, self.token_accounts, settings.challenge_profile)
@@ -143,11 +143,11 @@ class Gateway:
         self.payments = PaymentReader(lambda: self._settled.known)
         self._is_on_disk = isinstance(store, LocalFiles)
         self.uploads = Uploads(database, store, lambda: os.urandom(16).hex(), self._are_files_apart)
-        self.files = self._selling(store)
+        self.files = self._make_files(store)
         self.unpaid_limit = UnpaidLimit(settings.request_limits.unpaid, self.clients)
         self.api_limits = ApiLimits(settings.request_limits)
-        self.calls = PayGateHandler(self._calling(pages))
-        self.management = self._managing()
+        self.calls = PayGateHandler(self._make_context(pages))
+        self.management = self._make_management()
         self.reports = Reports(self.management, statistics, settings.kept)
         self.lists = OwnerLists(self.management, OwnerRows(database))
         self.feed = OwnerFeed(self.lists)
@@ -160,7 +160,7 @@ class Gateway:
         self.unpaid_limit.allow(limits.unpaid)
         self.api_limits.allow(limits)
 
-    def _sharing(self) -> LivingNodes:
+    def _make_nodes(self) -> LivingNodes:
         ring = self.keys.sealing.ring
         return LivingNodes(
             self.database,
@@ -185,7 +185,7 @@ class Gateway:
             status_url=self.settings.hub_public_url,
         )
 
-    def _managing(self) -> Management:
+    def _make_management(self) -> Management:
         return Management(
             store=self.paygates,
             gates=self.gates,
@@ -203,7 +203,7 @@ class Gateway:
             clients=self.clients,
         )
 
-    def _calling(self, pages: Pages) -> GatewayContext:
+    def _make_context(self, pages: Pages) -> GatewayContext:
         return GatewayContext(
             gates=self.gates,
             purchases=self.purchases,
@@ -221,7 +221,7 @@ class Gateway:
             random_bytes=os.urandom,
         )
 
-    def _selling(self, store: FileStore) -> Files:
+    def _make_files(self, store: FileStore) -> Files:
         return Files(
             database=self.database,
             store=store,
@@ -303,7 +303,7 @@ class Gateway:
             await self._settled.learn(supported.assets)
 
     def _tell_of_hub(self, reason: str) -> None:
-        """Why the hub cannot be reached: each reason once a minute, for it is asked twice a second."""
+        """Log why the hub cannot be reached: each reason once a minute, for it is asked twice a second."""
         now = time.monotonic()
         if now >= self._hub_told.get(reason, -_TELL_SECONDS) + _TELL_SECONDS:
             self._hub_told[reason] = now

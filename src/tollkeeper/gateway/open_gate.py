@@ -129,7 +129,7 @@ class OpenGate:
         return self.offers[self.settled[0].network.name]
 
     def unsold(self) -> ApiError | None:
-        """Why nobody can buy here now, whatever he pays with: 404, or 503 for a while; None where it sells."""
+        """Return why nobody can buy here now, whatever he pays with: 404, or 503 for a while; None where it sells."""
         if self.is_deleted:
             return not_found()
         if not self.gate.is_enabled:

@@ -34,7 +34,7 @@ class Pages(Protocol):
 
 
 def is_for_person(call: InboundCall) -> bool:
-    """Is a person opening the URL in a browser, with nothing to show yet (contract 4.1)?"""
+    """Tell whether a person opens the URL in a browser, with nothing to show yet (contract 4.1)."""
     header = call.head.header
     return (
         call.method == "GET"

@@ -291,7 +291,7 @@ class Traffic:
         return rows
 
     def _not_in_the_log(self) -> dict[tuple[int, int], int]:
-        """How many of the counted requests have no row and get none, by gate and its newest hour."""
+        """Return how many of the counted requests have no row and get none, by gate and its newest hour."""
         missing: Counter[int] = Counter()
         newest_ms: dict[int, int] = {}
         for (gate_id, hour_ms, _), count in self._outcomes.items():

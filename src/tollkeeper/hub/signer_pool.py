@@ -106,7 +106,7 @@ class Relayer(Generic[SignerT_co]):
 
 
 class SignerPool(Generic[SignerT_co]):
-    """At least one relayer."""
+    """Relayers of one network, at least one."""
 
     def __init__(self, relayers: Sequence[Relayer[SignerT_co]]) -> None:
         """Raises: ValueError for none, or one key twice."""

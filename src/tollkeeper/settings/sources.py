@@ -207,7 +207,7 @@ def typed_command() -> str:
 
 
 def wants_colours(stream: TextIO) -> bool:
-    """Is this a terminal whose user has not set NO_COLOR?"""
+    """Tell whether this is a terminal whose user has not set NO_COLOR."""
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 

@@ -39,7 +39,7 @@ _PARKED: Final = "nobody can tell their outcome. `tollkeeper payments honour` gr
 
 
 def is_own_host(host: str, address: str) -> bool:
-    """Does a request name this machine, or the address where the page is served?"""
+    """Tell whether a request names this machine, or the address where the page is served."""
     name = urlsplit("//" + host).hostname or ""
     return is_loopback(name) or name == address.strip("[]").lower()
 

@@ -467,7 +467,7 @@ def keeps_alive(version: str, head: ResponseHead) -> bool:
 
 
 def promised_seconds(head: ResponseHead) -> int | None:
-    """How long a `Keep-Alive` says that its connection is kept."""
+    """Return how long a `Keep-Alive` says that its connection is kept."""
     for part in head.header.get(b"keep-alive", b"").split(b","):
         option, _, number = part.strip().partition(b"=")
         if option.lower() == b"timeout" and number.isdigit() and len(number) < 6:

@@ -67,11 +67,11 @@ class RateLimiter:
         self._each_ns = self._window_ns // requests if requests else 0
 
     def __len__(self) -> int:
-        """How many keys are remembered."""
+        """Return how many keys are remembered."""
         return len(self.paid_off_ns)
 
     def standing(self, key: str, now_ns: int) -> RateStanding:
-        """How the key stands, without counting anything."""
+        """Return how the key stands, without counting anything."""
         if not self._each_ns:
             return RateStanding(is_allowed=True, remaining=0, reset_seconds=0, wait_seconds=0)
         owed_ns = max(0, self.paid_off_ns.get(key, 0) - now_ns)

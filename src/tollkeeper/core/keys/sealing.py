@@ -50,7 +50,7 @@ def place(table: str, row: str | int, column: str) -> bytes:
 
 
 def sealed_prefix(name: str) -> bytes:
-    """How every value begins that was sealed under the key of this name, and no other."""
+    """Return how every value begins that was sealed under the key of this name, and no other."""
     return bytes([len(name.encode())]) + name.encode()
 
 

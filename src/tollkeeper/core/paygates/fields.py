@@ -97,7 +97,7 @@ def parse_slug(value: object) -> str:
 
 
 def is_slug(text: str) -> bool:
-    """Could this path segment be a gate's slug?"""
+    """Tell whether this path segment could be a gate's slug."""
     return _SLUG.fullmatch(text) is not None
 
 

@@ -107,7 +107,7 @@ class PayGate:
         return next((one.payment_address for one in self.recipients if one.network == network), None)
 
     def allows(self, method: str) -> bool:
-        """May this HTTP method be called? GET implies HEAD (contract 3.1)."""
+        """Tell whether this HTTP method may be called; GET implies HEAD (contract 3.1)."""
         return method in self.methods or (method == "HEAD" and "GET" in self.methods)
 
     @property

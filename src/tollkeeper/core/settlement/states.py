@@ -44,7 +44,7 @@ TRANSITIONS: Final[dict[State, frozenset[State]]] = {
 
 
 def may_move(old: State, new: State) -> bool:
-    """Is this transition in the table?"""
+    """Tell whether this transition is in the table."""
     return new in TRANSITIONS[old]
 
 

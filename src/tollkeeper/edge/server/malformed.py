@@ -43,7 +43,7 @@ def check_trailer(name: bytes) -> None:
 
 
 def reason_of(error: HttpParserError) -> ApiError:
-    """Why the parser stopped: a callback of ours that refused, a fault in one, or bytes that are not HTTP."""
+    """Return why the parser stopped: a callback of ours that refused, a fault in one, or bytes that are not HTTP."""
     cause = error.__context__
     if isinstance(cause, ApiError):
         return cause

@@ -88,7 +88,7 @@ class Pieces:
         return len(data)
 
     def _chunks_in(self, data: bytes) -> int:
-        """How far `data` is chunks before the last one, and lines that are not all there.
+        """Return how far `data` is chunks before the last one, and lines that are not all there.
 
         From the last one on, or a size that is none, an empty line is looked for. Of a size's line that is not all
         there only the size is kept, however long its extension is.

@@ -56,7 +56,7 @@ def require_descriptor() -> None:
 
 
 def places_for_targets() -> int:
-    """How many connections to targets this process may have: half of what its callers have descriptors up to.
+    """Return how many connections to targets this process may have: half of what its callers have descriptors up to.
 
     A call that waits for its target takes two, one of them with its caller (`protocol_class.strict_protocol`).
     """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class GatewayContext:
-    """One for all requests of a process."""
+    """Parts of a gateway that its calls ask, one for all requests of a process."""
 
     gates: Gates
     purchases: Purchases

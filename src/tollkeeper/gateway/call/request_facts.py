@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def is_preflight(call: InboundCall) -> bool:
-    """Is a browser asking whether it may call? Answered by the gateway itself (contract 3.1)."""
+    """Tell whether a browser asks if it may call: answered by the gateway itself (contract 3.1)."""
     if call.method != "OPTIONS":
         return False
     header = call.head.header
@@ -37,7 +37,7 @@ def is_preflight(call: InboundCall) -> bool:
 
 
 def shows_payment(call: InboundCall) -> bool:
-    """Does the call show a payment, in whichever header?"""
+    """Tell whether the call shows a payment, in whichever header."""
     return not PAYMENT_HEADERS.keys().isdisjoint(call.head.header)
 
 

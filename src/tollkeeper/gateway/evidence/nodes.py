@@ -72,7 +72,7 @@ class EvidenceNodes:
         return network in self._chains
 
     def problem(self, network: str) -> str:
-        """Why the network's node cannot be asked now; empty when it can."""
+        """Return why the network's node cannot be asked now; empty when it can."""
         return "" if self._chains[network].asset is not None else self._chains[network].problem
 
     @property

@@ -58,7 +58,7 @@ class TokenAccounts:
         return warnings
 
     async def _judged(self, recipient: Recipient, asset: Asset | None) -> tuple[NoWallet | None, Holder]:
-        """Why it is no wallet, and who holds its token account: itself, unless a node says another or none."""
+        """Return why it is no wallet, and who holds its token account: itself, unless a node says another or none."""
         address = recipient.payment_address
         if asset is None or not asset.has_accounts:
             return None, Holder(address, is_its_own=True)

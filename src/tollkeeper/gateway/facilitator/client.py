@@ -437,14 +437,14 @@ def _error_of(body: JsonMapping) -> JsonMapping:
 
 
 def _reason_of(body: JsonObject) -> str:
-    """Why our hub is not available; empty where it does not say so itself."""
+    """Return why our hub is not available; empty where it does not say so itself."""
     error = _error_of(body)
     message = error.get("message") if error.get("code") == Code.UNAVAILABLE else None
     return message if isinstance(message, str) else ""
 
 
 def _is_unknown_payment(body: JsonObject) -> bool:
-    """Is it our hub's word that it has no record of a payment?"""
+    """Tell whether it is our hub's word that it has no record of a payment."""
     return str(_error_of(body).get("message", "")).startswith(UNKNOWN_PAYMENT)
 
 

@@ -70,7 +70,7 @@ _STATE_OF: Final = {word: state for state, word in STATES.items()}
 
 @dataclass(frozen=True, slots=True)
 class OwnerLists:
-    """The verbs behind the lists."""
+    """Verbs behind an owner's lists."""
 
     management: Management
     rows: OwnerRows

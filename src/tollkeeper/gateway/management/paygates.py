@@ -94,7 +94,7 @@ class GateFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Management:
-    """The verbs behind the routes."""
+    """Verbs behind the routes of PayGates."""
 
     store: PayGates
     gates: Gates

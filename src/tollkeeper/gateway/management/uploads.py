@@ -66,7 +66,7 @@ class _Reading:
 
 
 def is_form(headers: Mapping[str, str]) -> bool:
-    """Is the body a form with parts?"""
+    """Tell whether the body is a form with parts."""
     return headers.get("content-type", "").lower().startswith("multipart/")
 
 

@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.purchase.monitor import PurchaseParts
     from tollkeeper.storage.ledger.purchase_rows import Purchase, SpendRequest, SpendResult
 
-# Requests that wait for a purchase which somebody else decides: another request, recovery, another process. Who waits
-# holds nothing; each looks the purchase up when it is told that something was decided, and once a second besides. What
-# it is told when that takes too long is here, too (contract 4.3, 4.5).
-
 _LOOK_SECONDS: Final = 1.0  # for another process may decide it
 
 
@@ -49,14 +45,18 @@ class _AwaitedPurchase:
 
 
 class PendingPurchases:
-    """Those of one process."""
+    """Purchases of one process that requests wait for and somebody else decides: another request, recovery, a process.
+
+    Who waits holds nothing; each looks the purchase up when it is told that something was decided, and once a second
+    besides. What it is told when that takes too long is here, too (contract 4.3, 4.5).
+    """
 
     def __init__(self, parts: PurchaseParts) -> None:
         self._parts = parts
         self._awaited: dict[str, _AwaitedPurchase] = {}
 
     def has_one_for(self, purchase_id: str) -> bool:
-        """Does somebody wait right now for this purchase, and may spend of it?"""
+        """Tell whether somebody waits right now for this purchase and may spend of it."""
         awaited = self._awaited.get(purchase_id)
         return awaited is not None and bool(awaited.spending)
 
@@ -120,7 +120,7 @@ _LOG = structlog.get_logger("tollkeeper.gateway.purchase.decisions")
 
 
 class PurchaseDecisions:
-    """One per process."""
+    """Rules of an attempt to buy, and the decisions that answers of the facilitator bring; one per process."""
 
     def __init__(self, parts: PurchaseParts) -> None:
         self.parts = parts
@@ -142,7 +142,7 @@ class PurchaseDecisions:
             raise unavailable()
 
     def is_seen(self, network: str) -> bool:
-        """Does this gateway look at the chain itself?"""
+        """Tell whether this gateway looks at the chain itself."""
         return not self.parts.supported().is_ours and self.parts.evidence.covers(network)
 
     async def require_unused(self, presented: PresentedPayment, *, is_trusted: bool) -> None:
@@ -167,7 +167,7 @@ class PurchaseDecisions:
             raise refused
 
     async def is_claimed(self, refused: ApiError, opened: OpenGate, key: PaymentKey) -> bool:
-        """Has somebody bought with it meanwhile, or does? Then that is why it is refused.
+        """Tell whether somebody has bought with it meanwhile, or does: then that is why it is refused.
 
         Where it had failed here, its failure may have been taken back, however it is refused: as used, or because its
         gate asks for something else by now. Then it is claimed again, only while that may be (`purchase.monitor`), and
@@ -226,7 +226,7 @@ class PurchaseDecisions:
         return self.parts.cap if self._is_followed(network) else WITHOUT_LIMIT
 
     def _is_followed(self, network: str) -> bool:
-        """Can somebody tell whether a trusted payment became final?"""
+        """Tell whether anybody can see that a trusted payment became final."""
         return self.parts.supported().is_ours or self.parts.evidence.covers(network)
 
     def purchase_data(self, gate: PayGate, terms: Terms, purchase_id: str) -> JsonObject:
@@ -298,6 +298,6 @@ class PurchaseDecisions:
         return not_settled(answer, purchase.network)
 
     async def _look_for_former(self, purchase: Purchase, now_ms: int) -> int | None:
-        """When to look whether an earlier attempt's failure was taken back, of one that sent nothing itself."""
+        """Return when to look whether an earlier attempt's failure was taken back, of one that sent nothing itself."""
         was_sent = self.parts.supported().is_ours and await self.parts.purchases.shown_in(purchase) is not None
         return now_ms + FIRST_LOOK_MS if was_sent else None

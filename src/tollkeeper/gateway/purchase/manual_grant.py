@@ -99,7 +99,7 @@ class ManualGrants:
         return fitting
 
     async def _fits(self, payment: ChainPayment, gate: PayGate) -> bool:
-        """Does it pay what was claimed with it, or, if it never was, what the gate asks now?"""
+        """Tell whether it pays what was claimed with it, or, if it never was, what the gate asks now."""
         purchase = await self.purchases.by_payment(payment.key)
         if purchase is None:
             return _reaches(payment, gate.pay_to_on(payment.key.network)) and payment.value >= gate.price_micro
@@ -185,7 +185,7 @@ def _nothing_fits(gate: PayGate, family: Family, silent: Mapping[str, Exception]
 
 
 def _left(purchase: Purchase, now_ms: int, *, is_deleted: bool) -> int:
-    """How many calls may be spent of it; of a gate that was deleted one is due, where none was answered."""
+    """Return how many calls may be spent of it; of a gate that was deleted one is due, where none was answered."""
     if purchase.expires_ms is not None and purchase.expires_ms <= now_ms:
         return 0
     return int(0 < purchase.remaining == purchase.granted) if is_deleted else purchase.remaining
@@ -223,6 +223,6 @@ async def _require_own(chain: AnyChain, payment: ChainPayment) -> None:
 
 
 def _reaches(payment: ChainPayment, wallet: str | None) -> bool:
-    """Was this wallet paid, or an account of its own?"""
+    """Tell whether this wallet was paid, or an account of its own."""
     family = NETWORKS[payment.key.network].family
     return wallet is not None and payment.pay_to in FAMILIES[family].accounts_of(wallet, payment.key.asset)

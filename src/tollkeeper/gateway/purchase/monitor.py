@@ -231,7 +231,7 @@ class SaleMonitor:
 
 
 def failure_looked_at_ms(answer: SettleAnswer, now_ms: int) -> int | None:
-    """When a claim's failure at our hub is looked at again (Unix ms), None for never.
+    """Return when a claim's failure at our hub is looked at again (Unix ms), None for never.
 
     Where a transaction shows it, a reorganisation may take that away, and what clocks show, two show that differ.
     """

@@ -62,7 +62,7 @@ class _UnderWay:
 
 
 class PayerProofs:
-    """One per process."""
+    """Payers' proofs at the gates of one process: what they are, and whose credits they spend."""
 
     def __init__(self, decisions: PurchaseDecisions, shown: ShownPayments) -> None:
         self._parts = decisions.parts
@@ -102,19 +102,19 @@ class PayerProofs:
         return PayerProof(presented, place_of(opened, presented.key), terms)
 
     async def is_known(self, key: PaymentKey) -> bool:
-        """Was the payment claimed or shown before, here or at another gate?"""
+        """Tell whether the payment was claimed or shown before, here or at another gate."""
         return await self._shown.has(key)
 
     async def is_held(self, proof: PayerProof) -> bool:
-        """Does its payer hold a credit there?"""
+        """Tell whether its payer holds a credit there."""
         return await self._shown.holds(proof.place, self._parts.clock_ms())
 
     async def is_held_by(self, shown: Purchase) -> bool:
-        """Does the payer of a payment that was shown before hold a credit where it was?"""
+        """Tell whether the payer of a payment that was shown before holds a credit where it was."""
         return await self._shown.holds(Place(shown.payer, shown.gate_id, shown.network), self._parts.clock_ms())
 
     async def standing(self, proof: PayerProof) -> AuthorizationStanding:
-        """Is it unused on its chain? Raises: UNAVAILABLE where nobody says."""
+        """Tell how it stands on its chain. Raises: UNAVAILABLE where nobody says."""
         payment, offered = proof.presented.payment, proof.presented.offered
         if not self._parts.evidence.covers(offered.key.network):
             blockhash = b"" if offered.valid_before is not None else _blockhash_of(proof.presented)

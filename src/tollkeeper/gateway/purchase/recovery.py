@@ -231,7 +231,7 @@ class PurchaseRecovery:
         return untold or answer
 
     async def _is_not_told(self, purchase: Purchase, answer: SettleAnswer, status: PaymentStatus) -> bool:
-        """Does our hub have the payment on record, and not say whether for this claim?
+        """Tell whether our hub has the payment on record, and does not say whether for this claim.
 
         Nothing is started by such an answer, and what was started before, for whomever, is not taken back by it. The
         operator has a day to have it told, and then the claim: the payment is decided, so that waiting ends nothing.

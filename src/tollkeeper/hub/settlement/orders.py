@@ -141,7 +141,7 @@ class GivenUpError(ApiError):
 
 
 class ExpiredError(GivenUpError):
-    """By its signature."""
+    """The request has expired, by its signature."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -152,7 +152,7 @@ class ExpiredError(GivenUpError):
 
 
 class UnawaitedError(GivenUpError):
-    """Its caller has left, or would be told of no outcome any more."""
+    """The request's caller has left, or would be told of no outcome any more."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -122,7 +122,7 @@ class EmbeddedSolanaChain:
         return self._recent[self.blockhash]
 
     def is_recent(self, blockhash: str) -> bool:
-        """May a transaction with this blockhash still be executed?"""
+        """Tell whether a transaction with this blockhash may still be executed."""
         return self._recent.get(blockhash, -1) >= self.slot
 
     def time_of(self, slot: int) -> int | None:
@@ -135,7 +135,7 @@ class EmbeddedSolanaChain:
         return None if executed is None or executed.slot in self.lacks else executed
 
     def is_final(self, slot: int) -> bool:
-        """Was this slot finalised?"""
+        """Tell whether this slot was finalised."""
         return slot <= self.slot - FINAL_SLOTS
 
     def next_slot(self, count: int = 1) -> None:

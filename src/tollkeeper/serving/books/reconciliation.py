@@ -153,7 +153,7 @@ async def compare_with_chain(settings: Settings, since_block: int | None = None)
 
 
 def not_compared(settings: Settings) -> dict[str, int]:
-    """How many payments the books have of each network and token that no node of these settings shows.
+    """Return how many payments the books have of each network and token that no node of these settings shows.
 
     Raises: StorageError.
     """

@@ -41,7 +41,7 @@ def _bucket(place: Bucket) -> FileStore:
 
 
 def judge_file_store(settings: FileSettings, *, asks: bool = True) -> Findings:
-    """Why it cannot be used, where it cannot. With a warning a start goes on without it.
+    """Return why it cannot be used, where it cannot. With a warning a start goes on without it.
 
     A directory is only looked at; a bucket, where it `asks`, is written a small object, which is deleted. Waits for it
     for 10 s.
@@ -81,7 +81,7 @@ def _judge_directories(place: Path, min_free_bytes: int) -> list[SettingProblem]
 
 
 def unusable(directory: Path) -> str:
-    """Why nothing can be kept there, be it that it cannot be made; empty where it can."""
+    """Return why nothing can be kept there, be it that it cannot be made; empty where it can."""
     there = _nearest(directory)
     if not os.path.isdir(there):  # noqa: PTH112
         return f"{there} is no directory"

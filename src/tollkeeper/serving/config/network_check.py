@@ -174,7 +174,7 @@ async def _ask(address: str, networks: list[NetworkSettings], settings: Settings
 
 
 def _unknown(chain: AnyChain, network: NetworkSettings) -> tuple[str, str]:
-    """Why no node said anything of a wallet, and what to do."""
+    """Return why no node said anything of a wallet, and what to do."""
     if not network.rpc_urls:
         return "is set", "name one"
     if chain.is_refused:

@@ -31,7 +31,7 @@ def take_turn(role: str, holder: str, until_ms: int, now_ms: int, *, is_alone: b
 
 @unit_of_work
 def last_checked_ms(role: str) -> Steps[int]:
-    """When a program checked this role's books last; 0 where none did."""
+    """Return when a program checked this role's books last; 0 where none did."""
     rows = yield _Q.last_check(role=role)
     return rows[0]["changes_ms"] if rows else 0
 

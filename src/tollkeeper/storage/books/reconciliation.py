@@ -79,7 +79,7 @@ class Books:
         return [entry for row in found if (entry := _sale(row, ring)).standing is BookedPayment.PAID]
 
     def is_honoured(self, key: PaymentKey) -> bool:
-        """Did an operator grant the payment's credits by hand?"""
+        """Tell whether an operator granted the payment's credits by hand."""
         return bool(self._snapshot.read(_Q.honoured(payer=key.payer, nonce=key.nonce, **self._where)))
 
     def next_block(self) -> int | None:

@@ -117,7 +117,7 @@ def _move(statements: Sequence[Any]) -> Steps[int]:
 
 
 def sealed_under(snapshot: Snapshot, key_ids: Sequence[str]) -> tuple[dict[str, int], int]:
-    """How many values each of these keys sealed, and how many none of them did. Reads whole tables."""
+    """Return how many values each of these keys sealed, and how many none of them did. Reads whole tables."""
     counts = {}
     for key_id in key_ids:
         prefix = sealed_prefix(key_id)
@@ -126,7 +126,7 @@ def sealed_under(snapshot: Snapshot, key_ids: Sequence[str]) -> tuple[dict[str, 
 
 
 async def lost_gates(database: Database, ring: KeyRing) -> tuple[int, tuple[str, ...]]:
-    """How many gates are sealed under keys that the ring lacks, and the ids of such keys, of the newest gates.
+    """Return how many gates are sealed under keys that the ring lacks, and the ids of such keys, of the newest gates.
 
     Raises: StorageError.
     """

@@ -154,7 +154,7 @@ class Statistics:
         return [LoggedRequest(**one) for one in given], total
 
     async def not_logged(self, gate_id: int, from_ms: int) -> int:
-        """How many requests at a gate since then, by the hour, the log has no row of."""
+        """Return how many requests at a gate since then, by the hour, the log has no row of."""
         rows = await self._database.read(_Q.not_logged_of_gate(gate_id=gate_id, from_ms=from_ms, outcome=_NOT_LOGGED))
         count: int = rows[0]["requests"]
         return count

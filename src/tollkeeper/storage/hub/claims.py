@@ -90,11 +90,11 @@ class Leeway:
     promised: int = 0
 
     def has_room(self, *, is_trusted: bool) -> bool:
-        """Is there room for one more?"""
+        """Tell whether there is room for one more."""
         return self.under_way < (self.bounds.total if is_trusted else self.bounds.strangers)
 
     def can_pay(self, cost: int) -> bool:
-        """Does the signer's money last for one more?"""
+        """Tell whether the signer's money lasts for one more."""
         return self.bounds.funds is None or self.promised + cost <= self.bounds.funds.spendable
 
     def take(self, cost: int) -> None:

@@ -47,7 +47,7 @@ def payer_obstacle(
     now_ms: int,
     under_way_max: int = PAYER_UNDER_WAY_MAX,
 ) -> Steps[Overdrawn | Suspended | None]:
-    """Why `value` more may not be signed for the payer of `key` now, if anything.
+    """Return why `value` more may not be signed for the payer of `key` now, if anything.
 
     A `balance` of None is not judged; those under way whose nonces are `used` have been taken from it.
     """

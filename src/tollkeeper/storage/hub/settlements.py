@@ -85,7 +85,7 @@ class Settlement:
         return by is not None and by.get("gateway") == json.loads(self.purchase_data).get("gateway")
 
     def is_of_purchase(self, by: JsonMapping | None) -> bool:
-        """Is it the settlement of the very purchase that this purchase data names?"""
+        """Tell whether it is the settlement of the very purchase that this purchase data names."""
         if self.purchase_data is None or by is None or by.get("purchaseId") is None:
             return False
         known = json.loads(self.purchase_data)
@@ -235,7 +235,7 @@ def take_over(holder: str, now_ms: int) -> Steps[int]:
 
 
 async def has_orphans(database: Database, holder: str, now_ms: int) -> bool:
-    """Is there anything that `take_over` would take? A look costs less than a write."""
+    """Tell whether there is anything that `take_over` would take. A look costs less than a write."""
     return bool(await database.read(_QUERIES.find_orphan(holder=holder, now_ms=now_ms)))
 
 
@@ -273,7 +273,7 @@ def set_aside(settlement_id: str, holder: str, now_ms: int, times: int = 1) -> S
 
 
 async def count_set_aside(database: Database, failures: int) -> dict[str, int]:
-    """How many rows of each network have failed to be worked on at least so often in a row."""
+    """Return how many rows of each network have failed to be worked on at least so often in a row."""
     rows = await database.read(_QUERIES.count_set_aside(failures=failures))
     return {row["network"]: row["total"] for row in rows}
 
@@ -358,7 +358,7 @@ async def list_confirmed(database: Database, network: str, after: tuple[int, str
 
 
 async def newest_confirmed_ms(database: Database, network: str, until_ms: int) -> int | None:
-    """When the newest of those was confirmed until then; None where none was."""
+    """Return when the newest of those was confirmed until then; None where none was."""
     (row,) = await database.read(_QUERIES.newest_confirmed(network=network, until_ms=until_ms))
     return None if row["newest_ms"] is None else int(row["newest_ms"])
 
@@ -399,7 +399,7 @@ def read_row(row: Row) -> Settlement:
 
 
 async def count_unfinished(database: Database) -> dict[tuple[str, str], int]:
-    """How many settlements have no final outcome, by network and state. Raises: StorageError."""
+    """Return how many settlements have no final outcome, by network and state. Raises: StorageError."""
     rows = await database.read(_QUERIES.count_unfinished())
     return {(row["network"], row["state"]): row["settlements"] for row in rows}
 

@@ -144,7 +144,7 @@ class Ledger:
         self._open.end(call_id, status)
 
     def take_dropped(self) -> int:
-        """How many ends were dropped since this was asked."""
+        """Return how many ends were dropped since this was asked."""
         return self._open.take_dropped()
 
     def row_of(self, call_id: str) -> int | None:

@@ -39,7 +39,7 @@ class Ended(NamedTuple):
 
 
 class OpenCalls:
-    """Those of one ledger."""
+    """Open calls of one ledger, and ends of calls that are not written yet."""
 
     def __init__(self) -> None:
         self.name = f"{PROCESS_MARK}-{next(_names)}"

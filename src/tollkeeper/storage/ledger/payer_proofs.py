@@ -68,7 +68,7 @@ def _spend_shown(
 
 
 class ShownPayments:
-    """Those of one database."""
+    """Payments that were shown to spend held credits, in one database."""
 
     def __init__(self, database: Database, sealing: Sealing) -> None:
         self._database = database

@@ -199,7 +199,7 @@ _changed = msgspec.structs.replace
 
 @unit_of_work
 def spend_known(known: KnownSpends, now_ms: int, *, is_alone: bool = False, is_whole: bool = False) -> Steps[Spent]:
-    """How many credits each purchase has left after the spend that named it and was right.
+    """Spend; return how many credits each purchase has left after the spend that named it and was right.
 
     None where that is not sure, nothing taken: its gate or another of these has changed, or its purchase has not the
     credits for all of these. Such a spend is asked again as one that is not known. `is_whole`: its unit is no more than
@@ -249,7 +249,7 @@ def _spend_here(known: KnownSpends, count_of: Counter[int], now_ms: int) -> Step
 
 
 def _lefts(numbers: Collection[int], count_of: Counter[int], left_of: dict[int, int]) -> list[int | None]:
-    """How many credits are left after each; None where it is not enough for all of its purchase's."""
+    """Return how many credits are left after each; None where it is not enough for all of its purchase's."""
     if len(count_of) == len(numbers):  # mostly each has one
         return list(map(left_of.get, numbers))
     left: list[int | None] = []
@@ -377,7 +377,7 @@ class RestoredOftenError(Exception):
 
 @unit_of_work
 def _give_credit_back(purchase_id: str, *, is_bounded: bool) -> Steps[int]:
-    """How many credits the purchase has then. Raises: RestoredOftenError, by which the unit changes nothing."""
+    """Give a credit back; return how many there are then. Raises: RestoredOftenError, which changes nothing."""
     yield purchases_to_change(purchase_id)
     rows = yield _Q.give_credit_back(id=purchase_id, is_bounded=int(is_bounded))
     if not rows and is_bounded:

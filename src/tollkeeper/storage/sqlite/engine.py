@@ -362,7 +362,7 @@ class SqliteDatabase:
         return is_late or self._log_pages_max() * self._log_share > _LOG_PAGES_MAX
 
     def _log_pages_max(self) -> int:
-        """How many pages the log may have got since it was last folded."""
+        """Return how many pages the log may have got since it was last folded."""
         commits, rows = self._log_begun
         return (self.commits - commits) * _PAGES_OF_COMMIT + self._writer.total_changes - rows
 
@@ -402,7 +402,7 @@ class SqliteDatabase:
                 self._folded.set()
 
     def _copied_pages(self) -> int:
-        """How many pages the log has, copied by the other connection. Raises: sqlite3.Error."""
+        """Copy the log by the other connection; return how many pages it has. Raises: sqlite3.Error."""
         self._writing.gil_yield.rest()
         try:
             ((_, pages, copied),) = self._folder.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

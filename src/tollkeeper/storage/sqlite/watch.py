@@ -58,7 +58,7 @@ class FileWatch:
         os.close(self._descriptor)
 
     def look(self) -> str | None:
-        """Why the open database is not the one at its path; None while it is."""
+        """Return why the open database is not the one at its path; None while it is."""
         for path, known in self._known.items():
             try:
                 found = path.stat()
