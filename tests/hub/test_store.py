@@ -21,6 +21,7 @@ from tollkeeper.core.settlement.states import Proof, SettlementKind, State
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.storage.engine.database import Database, Statement, Steps, Unit, load_queries, unit_of_work
 from tollkeeper.storage.hub.claims import (
+    ClaimBounds,
     ClaimedSettlement,
     NewSettlement,
     Overtaken,
@@ -82,6 +83,10 @@ BUDGET = GasBudget("base-sepolia", 1_000, 1_000, 60_000)
 OTHERS = [replace(NEW, id=f"s-{index}", key=structs.replace(KEY, nonce=f"0x{index:064x}")) for index in range(60)]
 
 
+BUDGET = GasBudget("base-sepolia", 10**9, 10**9, 1_000)
+BOUNDS = ClaimBounds("base-sepolia", 10**9, 10**9)
+
+
 def sign(nonce: int, _won: object) -> tuple[bytes, str]:
     return b"raw-%d" % nonce, f"0x{nonce:064x}"
 
@@ -109,7 +114,7 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
 async def claim(
     database: Database, *requests: SettlementRequest, budget: GasBudget | None = None
 ) -> list[SettlementClaim]:
-    return await database.run(claim_and_sign(requests, sign, budget))
+    return await database.run(claim_and_sign(requests, sign, budget or BUDGET, BOUNDS))
 
 
 async def claimed(database: Database, new: NewSettlement = NEW, *, key: IdempotencyKey | None = None) -> Settlement:
@@ -183,7 +188,7 @@ async def test_one_of_many_claims_wins_and_the_others_see_it(database: Database)
 
 async def test_nonces_are_dense_and_a_refused_signature_leaves_no_gap(database: Database) -> None:
     def unit(index: int) -> Unit[list[SettlementClaim]]:
-        return claim_and_sign([SettlementRequest(OTHERS[index])], refuse if index % 3 == 0 else sign)
+        return claim_and_sign([SettlementRequest(OTHERS[index])], refuse if index % 3 == 0 else sign, BUDGET, BOUNDS)
 
     outcomes = await asyncio.gather(*(database.run(unit(index)) for index in range(60)), return_exceptions=True)
     assert sum(isinstance(outcome, ValueError) for outcome in outcomes) == 20

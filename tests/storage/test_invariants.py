@@ -19,9 +19,9 @@ from tollkeeper.core.purchases import Spend
 from tollkeeper.core.settlement.states import Proof, SettlementKind, State
 from tollkeeper.storage.books.invariants import inspect
 from tollkeeper.storage.engine.database import StorageError, load_queries
-from tollkeeper.storage.hub.claims import NewSettlement, SettlementRequest, claim_and_sign
+from tollkeeper.storage.hub.claims import ClaimBounds, NewSettlement, SettlementRequest, claim_and_sign
 from tollkeeper.storage.hub.settlements import Move, Settlement, move
-from tollkeeper.storage.hub.transactions import open_lane
+from tollkeeper.storage.hub.transactions import GasBudget, open_lane
 from tollkeeper.storage.ledger.purchase_rows import SpendResult
 from tollkeeper.storage.urls import open_database, open_snapshot
 
@@ -59,9 +59,10 @@ class Books:
         return await self.claim(new_settlement(number))
 
     async def claim(self, new: NewSettlement) -> Settlement:
-        spend_requests = [SettlementRequest(new)]
+        network, large = new.key.network, 10**9
+        budget, bounds = GasBudget(network, large, large, NOW_MS), ClaimBounds(network, large, large)
         (signed,) = await self.database.run(
-            claim_and_sign(spend_requests, lambda nonce, _won: (b"raw", f"0x{nonce:064x}"))
+            claim_and_sign([SettlementRequest(new)], lambda nonce, _won: (b"raw", f"0x{nonce:064x}"), budget, bounds)
         )
         assert signed.settlement is not None
         return signed.settlement

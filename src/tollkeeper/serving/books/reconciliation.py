@@ -14,7 +14,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter
@@ -40,18 +40,14 @@ if TYPE_CHECKING:
     from tollkeeper.storage.engine.database import Database
 
 
-# Chains as the comparison of the books reads them, of either family: newest block, payments in blocks, sightings.
+class ComparedChain:
+    """A network of either family as the comparison reads it. What asks its nodes may raise RpcUnavailable."""
 
-
-class EvmComparison:
-    """An EVM network. `open`, `newest`, `payments` and `look` may raise RpcUnavailable."""
-
-    day_blocks: Final = 43_200  # of Base
-
-    def __init__(self, chain: EvmChain) -> None:
+    def __init__(self, chain: EvmChain | SolanaChain) -> None:
         self._chain = chain
         self.name = chain.network.name
         self.open, self.look, self.close = chain.open, chain.look, chain.close
+        self.day_blocks = 43_200 if isinstance(chain, EvmChain) else 216_000  # 43,200 of Base
 
     @property
     def asset(self) -> str:
@@ -60,52 +56,26 @@ class EvmComparison:
 
     async def newest(self) -> int:
         """Read the newest block that may be compared."""
-        return (await self._chain.latest_block()).number
-
-    async def payments(
-        self,
-        senders: Collection[str],  # noqa: ARG002 - whoever sent them is shown
-        sold_to: Collection[str],  # noqa: ARG002 - are among the recipients
-        recipients: Sequence[str],
-        blocks: range,
-    ) -> list[ChainPayment]:
-        """Read at least those that `senders` sent to `recipients`, and those to `sold_to` whoever sent them."""
-        return await payments.read_payments(self._chain, recipients, blocks)
-
-
-class SolanaComparison:
-    """The same of a Solana network."""
-
-    day_blocks: Final = 216_000
-
-    def __init__(self, chain: SolanaChain) -> None:
-        self._chain = chain
-        self.name = chain.network.name
-        self.open, self.look, self.close = chain.open, chain.look, chain.close
-
-    @property
-    def asset(self) -> str:
-        """The token's address, of an open chain."""
-        return self._chain.require_asset().address
-
-    async def newest(self) -> int:
-        """Read the newest block that may be compared."""
+        if isinstance(self._chain, EvmChain):
+            return (await self._chain.latest_block()).number
         return await self._chain.reader.final_slot()
 
     async def payments(
         self, senders: Collection[str], sold_to: Collection[str], recipients: Sequence[str], blocks: range
     ) -> list[ChainPayment]:
-        """Read the same."""
+        """Read at least those that `senders` sent to `recipients`, and those to `sold_to` whoever sent them.
+
+        On EVM those to `recipients` are read whoever sent them, and `sold_to` are among these.
+        """
+        if isinstance(self._chain, EvmChain):
+            return await payments.read_payments(self._chain, recipients, blocks)
         return await solana_payments.read_payments(self._chain, sorted(senders), sorted(sold_to), recipients, blocks)
-
-
-ComparedChain: TypeAlias = EvmComparison | SolanaComparison
 
 
 def compared_chains(settings: Settings) -> list[ComparedChain]:
     """Every network of these settings that has a node."""
     chains = [chain_of(network, settings) for network in settings.networks.values() if network.rpc_urls]
-    return [EvmComparison(one) if isinstance(one, EvmChain) else SolanaComparison(one) for one in chains]
+    return [ComparedChain(one) for one in chains]
 
 
 INTERVAL_SECONDS: Final = 60.0

@@ -207,27 +207,18 @@ class PayGates:
             credits=row["credits"],
             recipients=(
                 Recipient(row["network"], pay_to),
-                *self._accepts(row["accepts"], "paygate_versions", version),
+                *self._opened(row["accepts"], _DECODE_ACCEPTS, "paygate_versions", version, "accepts"),
             ),
             replaced_ms=row["replaced_ms"],
         )
 
-    def _accepts(self, sealed: bytes | None, table: str, row: str | int) -> tuple[Recipient, ...]:
-        return () if sealed is None else _DECODE_ACCEPTS(self._unseal(sealed, table, row, "accepts"))
+    def _opened(
+        self, sealed: bytes | None, decode: Callable[[str], tuple[T, ...]], table: str, row: str | int, column: str
+    ) -> tuple[T, ...]:
+        return () if sealed is None else decode(self._unseal(sealed, table, row, column))
 
-    def _sealed_accepts(self, accepts: tuple[Recipient, ...], table: str, row: str | int) -> bytes | None:
-        return self._seal(_ENCODE(accepts).decode(), table, row, "accepts") if accepts else None
-
-    def _headers(self, row: Row) -> tuple[tuple[str, str], ...]:
-        sealed = row["target_headers"]
-        if sealed is None:
-            return ()
-        return _DECODE_HEADERS(self._unseal(sealed, "paygates", row["id"], "target_headers"))
-
-    def _sealed_headers(self, gate: PayGate) -> bytes | None:
-        if not gate.target_headers:
-            return None
-        return self._seal(_ENCODE(gate.target_headers).decode(), "paygates", gate.id, "target_headers")
+    def _sealed(self, values: tuple[object, ...], table: str, row: str | int, column: str) -> bytes | None:
+        return self._seal(_ENCODE(values).decode(), table, row, column) if values else None
 
     def _seal(self, text: str, table: str, row: str | int, column: str) -> bytes:
         return self._sealing.seal(text.encode(), place(table, row, column))
@@ -425,7 +416,7 @@ class PayGates:
             credits=gate.credits,
             network=gate.network,
             pay_to=self._seal(gate.payment_address, "paygate_versions", version, "pay_to"),
-            accepts=self._sealed_accepts(gate.accepts, "paygate_versions", version),
+            accepts=self._sealed(gate.accepts, "paygate_versions", version, "accepts"),
             now_ms=gate.updated_ms,
         )
 
@@ -434,18 +425,19 @@ class PayGates:
             **{name: _plain(getattr(gate, name)) for name in _PLAIN_COLUMNS},
             "methods": ",".join(gate.methods),
             "payment_address": self._seal(gate.payment_address, "paygates", gate.id, "payment_address"),
-            "accepts": self._sealed_accepts(gate.accepts, "paygates", gate.id),
-            "target_headers": self._sealed_headers(gate),
+            "accepts": self._sealed(gate.accepts, "paygates", gate.id, "accepts"),
+            "target_headers": self._sealed(gate.target_headers, "paygates", gate.id, "target_headers"),
             "file_id": None if gate.file is None else gate.file.id,
         }
 
     def _gate(self, row: Row) -> PayGate:
+        headers = self._opened(row["target_headers"], _DECODE_HEADERS, "paygates", row["id"], "target_headers")
         shown = {
             **row,
             "methods": row["methods"].split(","),
             "payment_address": self._unseal(row["payment_address"], "paygates", row["id"], "payment_address"),
-            "accepts": self._accepts(row["accepts"], "paygates", row["id"]),
-            "target_headers": self._headers(row),
+            "accepts": self._opened(row["accepts"], _DECODE_ACCEPTS, "paygates", row["id"], "accepts"),
+            "target_headers": headers,
             "file": file_of_row(row),
         }
         return msgspec.convert(shown, PayGate, strict=False)  # flags are 0 and 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.json_types import JsonObject
 from tollkeeper.core.limits import PAYER_UNDER_WAY_MAX, PAYMENT_ATTEMPTS_MAX
@@ -192,27 +192,36 @@ class SettlementClaim:
 def claim_and_sign(
     requests: Sequence[SettlementRequest],
     sign: Callable[[int, Sequence[NewSettlement]], tuple[bytes, str]],
-    budget: GasBudget | None = None,
-    bounds: ClaimBounds | None = None,
+    budget: GasBudget,
+    bounds: ClaimBounds,
 ) -> Steps[list[SettlementClaim]]:
     """Claim payments that nobody has claimed, and sign one transaction for all that were won, with the next nonce.
 
     All requests are of one network and signer; a claim answers the request in its place. `sign` is given the nonce and
     what was won, and is not called where nothing was. Raises: what `sign` raises, with the unit undone.
     """
-    prepared = yield from _prepare(requests, budget, bounds)
-    claims = prepared.claims
-    won = [
-        (request.new, claim.settlement)
-        for request, claim in zip(requests, claims, strict=True)
-        if claim.outcome is ClaimedSettlement.WON and claim.settlement is not None
-    ]
-    if prepared.nonce is None:
+    yield counted_together(f"claims:{bounds.network}")
+    left = yield from gas_left(budget, dict.fromkeys(request.new.tenant for request in requests))
+    within = yield from leeway(bounds)
+    claims: list[SettlementClaim] = []
+    won: list[tuple[NewSettlement, Settlement]] = []
+    for request in requests:
+        claim = yield from _claim_within(request, within, left)
+        claims.append(claim)
+        if claim.outcome is ClaimedSettlement.WON and claim.settlement is not None:
+            won.append((request.new, claim.settlement))
+    if not won:
         return claims
     first = won[0][0]
-    raw, transaction_hash = sign(prepared.nonce, [new for new, _ in won])
-    signed = RawTransaction(raw, transaction_hash, first.key.network, first.signer, prepared.nonce, first.now_ms)
-    rows = {row.id: row for row in (yield from _record_signed(won, signed, budget, prepared.left))}
+    nonce = yield from take_nonce(first.key.network, first.signer)
+    raw, transaction_hash = sign(nonce, [new for new, _ in won])
+    signed = RawTransaction(raw, transaction_hash, first.key.network, first.signer, nonce, first.now_ms)
+    attempts = [(row.id, row.attempt) for _, row in won]
+    yield from add_signed(signed, attempts, sum(left.taken.values()), left.taken[True])
+    rows = {}
+    for new, row in won:
+        rows[row.id] = yield from _set_signed(new, row, transaction_hash)
+    yield from add_gas(budget, left)
     return [
         SettlementClaim(ClaimedSettlement.WON, rows[claim.settlement.id], signed)
         if claim.outcome is ClaimedSettlement.WON and claim.settlement is not None
@@ -221,68 +230,24 @@ def claim_and_sign(
     ]
 
 
-class _Prepared(NamedTuple):
-    """A claim for each request; the nonce of those that were won, None where none was; what is left of the budget."""
-
-    claims: list[SettlementClaim]
-    nonce: int | None
-    left: GasLeft | None
-
-
 @unit_of_work
-def _prepare(
-    requests: Sequence[SettlementRequest], budget: GasBudget | None, bounds: ClaimBounds | None
-) -> Steps[_Prepared]:
-    """Claim within the budget and the bounds, and take a nonce."""
-    claims: list[SettlementClaim] = []
-    yield counted_together(*{f"claims:{request.new.key.network}" for request in requests})
-    tenants = dict.fromkeys(request.new.tenant for request in requests)
-    left = None if budget is None else (yield from gas_left(budget, tenants))
-    within = None if bounds is None else (yield from leeway(bounds))
-    most = PAYER_UNDER_WAY_MAX if bounds is None else bounds.of_payer
-    won: NewSettlement | None = None
-    for request in requests:
-        if within is not None and not within.has_room(is_trusted=request.is_trusted):
-            claims.append(SettlementClaim(ClaimedSettlement.NO_ROOM))
-            continue
-        if within is not None and not within.can_pay(request.gas):
-            claims.append(SettlementClaim(ClaimedSettlement.NO_FUNDS))
-            continue
-        if left is not None and not left.has(request.gas, is_trusted=request.is_trusted):
-            claims.append(SettlementClaim(ClaimedSettlement.OVER_BUDGET))
-            continue
-        if left is not None and not left.take(request.gas, is_trusted=request.is_trusted, tenant=request.new.tenant):
-            claims.append(SettlementClaim(ClaimedSettlement.OVER_SHARE))
-            continue
-        claim = (yield from _obstructed(request, most)) or (yield from _claim(request))
-        if claim.outcome is ClaimedSettlement.WON:
-            won = won or request.new
-            if within is not None:
-                within.take(request.gas)
-        elif left is not None:
-            left.give_back(request.gas, is_trusted=request.is_trusted, tenant=request.new.tenant)
-        claims.append(claim)
-    nonce = None if won is None else (yield from take_nonce(won.key.network, won.signer))
-    return _Prepared(claims, nonce, left)
-
-
-@unit_of_work
-def _record_signed(
-    won: Sequence[tuple[NewSettlement, Settlement]],
-    signed: RawTransaction,
-    budget: GasBudget | None,
-    left: GasLeft | None,
-) -> Steps[list[Settlement]]:
-    """Store the transaction, name it in the rows of its settlements, and count its gas."""
-    taken = {True: 0} if left is None else left.taken
-    attempts = [(row.id, row.attempt) for _, row in won]
-    yield from add_signed(signed, attempts, sum(taken.values()), taken[True])
-    rows = []
-    for new, row in won:
-        rows.append((yield from _set_signed(new, row, signed.hash)))
-    if budget is not None and left is not None:
-        yield from add_gas(budget, left)
-    return rows
+def _claim_within(request: SettlementRequest, within: Leeway, left: GasLeft) -> Steps[SettlementClaim]:
+    """Claim a payment within the bounds and the budget, and count it in both."""
+    gas, is_trusted, tenant = request.gas, request.is_trusted, request.new.tenant
+    if not within.has_room(is_trusted=is_trusted):
+        return SettlementClaim(ClaimedSettlement.NO_ROOM)
+    if not within.can_pay(gas):
+        return SettlementClaim(ClaimedSettlement.NO_FUNDS)
+    if not left.has(gas, is_trusted=is_trusted):
+        return SettlementClaim(ClaimedSettlement.OVER_BUDGET)
+    if not left.take(gas, is_trusted=is_trusted, tenant=tenant):
+        return SettlementClaim(ClaimedSettlement.OVER_SHARE)
+    claim = (yield from _obstructed(request, within.bounds.of_payer)) or (yield from _claim(request))
+    if claim.outcome is ClaimedSettlement.WON:
+        within.take(gas)
+    else:
+        left.give_back(gas, is_trusted=is_trusted, tenant=tenant)
+    return claim
 
 
 @unit_of_work

@@ -64,15 +64,7 @@ def record_answer(
     `failed`: the settlement and attempt that had failed by then; were that taken back, the key shows what came of it.
     """
     settlement_id, attempt = failed or (None, None)
-    rows = yield _QUERIES.add_key(
-        key=key.name,
-        fingerprint=key.fingerprint,
-        settlement_id=settlement_id,
-        attempt=attempt,
-        answer=json.dumps(answer),
-        now_ms=now_ms,
-    )
-    return bool(rows)
+    return bool((yield bind_key(key, settlement_id, attempt, now_ms, json.dumps(answer))))
 
 
 async def forget_old_refusals(database: Database, now_ms: int) -> int:
@@ -95,14 +87,16 @@ def forget_refusals(before_ms: int) -> Steps[int]:
     return len(rows)
 
 
-def bind_key(key: IdempotencyKey, settlement_id: str, attempt: int, now_ms: int) -> Statement:
-    """Lets the key show that attempt's outcome; returns a row where it was free."""
+def bind_key(
+    key: IdempotencyKey, settlement_id: str | None, attempt: int | None, now_ms: int, answer: str | None = None
+) -> Statement:
+    """Let the key show that attempt's outcome, or this answer; return a row where it was free."""
     return _QUERIES.add_key(
         key=key.name,
         fingerprint=key.fingerprint,
         settlement_id=settlement_id,
         attempt=attempt,
-        answer=None,
+        answer=answer,
         now_ms=now_ms,
     )
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.keys.sealing import Sealing
     from tollkeeper.core.x402.version1 import PaymentKey
-    from tollkeeper.storage.engine.database import Database, Row, Steps
+    from tollkeeper.storage.engine.database import Database, Query, Row, Steps, Value
 
 
 _Q = load_queries("gateway.sql")
@@ -264,16 +264,19 @@ class Purchases:
 
         It is looked at again at `follow_ms`; one that was open again before only where it `is_followed_anew`.
         """
-        statement = _Q.fail_purchase(
-            id=purchase.id,
-            attempt=purchase.attempt,
+        return await self._write(
+            _Q.fail_purchase,
+            purchase,
             failure=failure,
             transaction_hash=transaction_hash,
             follow_ms=follow_ms,
             is_followed_anew=int(is_followed_anew),
             now_ms=now_ms,
         )
-        return bool(await self._database.run(rows_of(statement)))
+
+    async def _write(self, query: Query, attempt: Purchase, **columns: Value) -> bool:
+        """Write to this attempt of a purchase. Return False if that changed nothing."""
+        return bool(await self._database.run(rows_of(query(id=attempt.id, attempt=attempt.attempt, **columns))))
 
     async def shown_in(self, purchase: Purchase) -> str | None:
         """The transaction of any of its attempts that failed, and shows its payment to everybody; None without one."""
@@ -289,18 +292,16 @@ class Purchases:
         if rows:
             since_ms: int = rows[0]["untold_ms"]
             return since_ms
-        await self._database.run(rows_of(_Q.mark_untold(id=purchase.id, attempt=purchase.attempt, now_ms=now_ms)))
+        await self._write(_Q.mark_untold, purchase, now_ms=now_ms)
         return now_ms
 
     async def name(self, purchase: Purchase, transaction_hash: str) -> None:
         """Keep the transaction that a facilitator named for a claim which it did not settle for sure."""
-        statement = _Q.name_claim(id=purchase.id, attempt=purchase.attempt, transaction_hash=transaction_hash)
-        await self._database.run(rows_of(statement))
+        await self._write(_Q.name_claim, purchase, transaction_hash=transaction_hash)
 
     async def park(self, purchase: Purchase, failure: str, now_ms: int) -> None:
         """Leave a claim to the operator."""
-        statement = _Q.park_purchase(id=purchase.id, attempt=purchase.attempt, failure=failure, now_ms=now_ms)
-        await self._database.run(rows_of(statement))
+        await self._write(_Q.park_purchase, purchase, failure=failure, now_ms=now_ms)
 
     async def confirm(self, purchase: Purchase, now_ms: int, named: str = "", *, is_followed: bool = True) -> None:
         """Record that a trusted settlement proved true, in that transaction where one is known."""
@@ -321,8 +322,7 @@ class Purchases:
 
         False for one that has not failed, or is followed no more.
         """
-        statement = _Q.reopen_failed(id=purchase.id, attempt=purchase.attempt, now_ms=now_ms)
-        return bool(await self._database.run(rows_of(statement)))
+        return await self._write(_Q.reopen_failed, purchase, now_ms=now_ms)
 
     async def end_calls(self, ended: dict[str, int], now_ms: int) -> None:
         """Write how these calls ended (by id), and what no spend took along. Raises: StorageError; it is kept."""
@@ -341,8 +341,7 @@ class Purchases:
 
     async def by_payment(self, key: PaymentKey) -> Purchase | None:
         """The purchase of a payment."""
-        statement = _Q.purchase_by_payment(**key.columns)
-        rows = await self._database.read(statement)
+        rows = await self._database.read(_Q.purchase_by_payment(**key.columns))
         return purchase_from(rows[0]) if rows else None
 
     async def of_payer(self, payer: str, limit: int, offset: int) -> tuple[list[tuple[Purchase, str]], int]:

@@ -37,18 +37,20 @@ from tollkeeper.storage.engine.database import (
 from tollkeeper.storage.sqlite.batches import BatchThread, answer_to
 from tollkeeper.storage.sqlite.connections import (
     BUSY_TIMEOUT_SECONDS,
+    connect_reader,
     is_of_the_disk,
     limit_each,
     primary_code,
     rows_of,
     shown,
 )
+from tollkeeper.storage.sqlite.watch import FileWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tollkeeper.storage.sqlite.batches import GilYield
-    from tollkeeper.storage.sqlite.watch import FileWatch
 
 T = TypeVar("T")
 _Short: TypeAlias = "tuple[Unit[Any], Callable[[JobOutcome], None]]"
@@ -85,24 +87,15 @@ _NO_WRITES_AT_ALL: Final = "the database takes no writes until the operator has 
 class SqliteDatabase:
     """An open, migrated SQLite file whose lock is held. Carries out `Database`."""
 
-    def __init__(
-        self,
-        writer: sqlite3.Connection,
-        reader: sqlite3.Connection,
-        lister: sqlite3.Connection,
-        looker: sqlite3.Connection,
-        folder: sqlite3.Connection,
-        lock: int,
-        *,
-        watch: FileWatch,
-    ) -> None:
+    def __init__(self, path: Path, writer: sqlite3.Connection, lock: int) -> None:
         self._writer = writer
+        reader, lister, looker, folder = (connect_reader(path) for _ in range(4))
         self._looker = looker  # for the loops
         self._lister = lister  # for its thread
         self._begin_list = limit_each(lister, _LIST_SECONDS, lambda: self._is_closed)
         self._folder = folder  # for the writing thread too
         self._lock = lock
-        self._watch = watch
+        self._watch = FileWatch(path)
         writer.execute("PRAGMA busy_timeout = 0")  # an event loop may be the one that writes: it must not wait
         self._failure: str | None = None
         self._lost: str | None = None  # the files are not those that were opened: a failure for good, of reading too
@@ -133,7 +126,7 @@ class SqliteDatabase:
         )
         self._lists = Places(_LISTS_AT_ONCE)
 
-        watch.start(self._lose)
+        self._watch.start(self._lose)
 
     def _lose(self, _why: str) -> None:
         self._lost = self._failure = _LOST

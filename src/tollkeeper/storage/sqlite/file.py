@@ -13,14 +13,13 @@ import fcntl
 import os
 import sqlite3
 import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.storage.engine.database import MovedError, StorageError
 from tollkeeper.storage.engine.migrations import SCHEMA_TABLE, Applied, Migration, load_migrations, missing_migrations
-from tollkeeper.storage.sqlite.connections import STEPS_BETWEEN_LOOKS, connect_reader, connect_writer, is_of_the_disk
+from tollkeeper.storage.sqlite.connections import STEPS_BETWEEN_LOOKS, connect_writer, is_of_the_disk
 from tollkeeper.storage.sqlite.engine import SqliteDatabase
-from tollkeeper.storage.sqlite.watch import FileWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -40,21 +39,17 @@ def open_sqlite(path: Path, known: Sequence[Migration]) -> SqliteDatabase:
     Raises: StorageError, the file untouched.
     """
     path = path.absolute().parent.resolve() / path.name
-    lock = lock_file(path)
-    try:
-        writer = _open_writer(path, missing_migrations(known, applied_migrations(path)))
+    with ExitStack() as on_failure:
+        lock = lock_file(path)
+        on_failure.callback(os.close, lock)
         try:
-            reader, lister, looker, folder = (connect_reader(path) for _ in range(4))
-            return SqliteDatabase(writer, reader, lister, looker, folder, lock, watch=FileWatch(path))
-        except BaseException:
-            writer.close()
-            raise
-    except sqlite3.Error as error:
-        os.close(lock)
-        raise StorageError(f"{path}: {error}") from error
-    except BaseException:
-        os.close(lock)
-        raise
+            writer = _open_writer(path, missing_migrations(known, applied_migrations(path)))
+            on_failure.callback(writer.close)
+            database = SqliteDatabase(path, writer, lock)
+        except sqlite3.Error as error:
+            raise StorageError(f"{path}: {error}") from error
+        on_failure.pop_all()
+    return database
 
 
 def lock_file(path: Path) -> int:
