@@ -225,8 +225,8 @@ async def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_hold_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for place in (tmp_path / "nowhere" / "db", tmp_path / "file" / "db"):
-        with pytest.raises(StorageError, match="cannot be written"):
+    for place in (tmp_path / "file" / "below" / "db", tmp_path / "file" / "db"):
+        with pytest.raises(StorageError, match="cannot be made"):
             open_database(str(place))
     with pytest.raises(StorageError, match="cannot be read"):
         open_database(str(tmp_path))
