@@ -31,6 +31,7 @@ from tollkeeper.hub.api.transfer import Transfers
 from tollkeeper.hub.families import FamilyDispatch, HubContext, account_of
 from tollkeeper.hub.membership import Membership
 from tollkeeper.hub.metrics import HubMetrics
+from tollkeeper.hub.refusals import LogThrottle
 from tollkeeper.hub.settlement.family import Sender, SettlementParts
 from tollkeeper.hub.settlement.outcomes import SettlementRecords
 from tollkeeper.storage.engine.database import Statement
@@ -94,7 +95,7 @@ class Hub:
         self._reached_until: dict[str, float] = {}  # event loop time, by network
         askers = Askers(self.trusted_keys, self.public_url, clients or ClientAddresses(), now_ms)
         shared = (self.accounts, self.settling, askers, now_ms)
-        self.facilitator, self.transfers = Facilitator(*shared), Transfers(*shared)
+        self.facilitator, self.transfers = Facilitator(*shared, LogThrottle(now_ms)), Transfers(*shared)
         self.standings = Standings(self.accounts, records, askers)
         self.recoveries = self.settling.recoveries(self.accounts, recovery_interval_seconds)
 

@@ -8,6 +8,7 @@ the cheap ones come before any question to a node.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
@@ -23,7 +24,7 @@ from tollkeeper.api import (
     send_unless_known,
 )
 from tollkeeper.core.api.bodies import Settled
-from tollkeeper.core.api.errors import ApiError, invalid
+from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.api.strict_json import parse_json_around
 from tollkeeper.core.families import row_of
 from tollkeeper.core.networks import ALIASES, CAIP2_NAMES, NETWORKS
@@ -33,20 +34,19 @@ from tollkeeper.core.x402.verification import Check, Reason, form_checks
 from tollkeeper.core.x402.version1 import SCHEME, X402_VERSION, Payment
 from tollkeeper.hub.api.answers import pending_body, refused_unread, settled_body, verdict_body
 from tollkeeper.hub.api.bodies import PendingSettlement, SupportedKind, SupportedKinds
-from tollkeeper.hub.api.gateway_signature import GatewaySignature
+from tollkeeper.hub.api.gateway_signature import read_headers
 from tollkeeper.hub.api.requests import (
-    Headers,
-    caller_of,
+    Arrival,
     parse_asked,
     parse_kind,
     parse_kind_of_version_2,
     parse_settle_options,
     parse_versions,
     read_plain,
+    waiting_request,
 )
 from tollkeeper.hub.api.withdrawal import settle_or_withdraw
 from tollkeeper.hub.families import AnyAccount, enabled_assets, require_answers_for, require_reachable
-from tollkeeper.hub.refusals import LogThrottle
 from tollkeeper.hub.settlement.orders import Order, refusal, requirements_hash
 
 if TYPE_CHECKING:
@@ -56,8 +56,9 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.solana.rules import SolanaAsset
     from tollkeeper.core.x402.verification import EvmAsset
-    from tollkeeper.hub.api.gateway_signature import Askers
+    from tollkeeper.hub.api.gateway_signature import Askers, GatewaySignature
     from tollkeeper.hub.families import AnyOrder, FamilyDispatch
+    from tollkeeper.hub.refusals import LogThrottle
     from tollkeeper.hub.settlement.orders import SettleOutcome
     from tollkeeper.hub.settlement.requests import Asker, RequestedPayment, SettleOptions
 
@@ -65,25 +66,17 @@ _LOG = structlog.get_logger("tollkeeper.hub")
 # Rules without which the payment has no meaning on any chain.
 _FORM: Final = frozenset({"network", "payload"})
 _VERSIONS: Final = [X402_VERSION, version2.VERSION]
-_SINGLE_HEADERS: Final = frozenset({b"idempotency-key", b"signature", b"signature-input", b"content-digest"})
 
 
+@dataclass(frozen=True, slots=True)
 class Facilitator:
     """The three protocol endpoints over the hub's accounts (by network name)."""
 
-    def __init__(
-        self,
-        accounts: Mapping[str, AnyAccount],
-        settlements: FamilyDispatch,
-        askers: Askers,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        """`askers`: whose signature lets `purchaseData` into the history, and whose share a request takes."""
-        self._accounts = accounts
-        self._settlements = settlements
-        self._askers = askers
-        self._clock_ms = clock_ms
-        self._telling = LogThrottle(clock_ms)
+    _accounts: Mapping[str, AnyAccount]
+    _settlements: FamilyDispatch
+    _askers: Askers  # whose signature lets `purchaseData` into the history, and whose share a request takes
+    _clock_ms: Callable[[], int]
+    _telling: LogThrottle
 
     async def supported(self, scope: HTTPScope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
         """GET: what can be paid here, in the form that all official clients read."""
@@ -99,7 +92,7 @@ class Facilitator:
         if isinstance(asked, Check):
             await send_answer(send, 200, envelope(verdict_body(asked, None, [asked] if explain else None)))
             return
-        asker = await self._asker(scope, data)
+        asker = await self._askers.of_question(scope, data)
         checks = await self._checks(asked, asker, explain=explain)
         failed = next((check for check in checks if not check.ok), None)
         before = None
@@ -116,7 +109,7 @@ class Facilitator:
 
     async def settle(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """POST: settle the payment, once (contract 5.2)."""
-        arrived, arrived_ms = asyncio.get_running_loop().time(), self._clock_ms()
+        arrival = Arrival(asyncio.get_running_loop().time(), self._clock_ms())
         data = await read_body(receive_chunks(receive), scope["headers"])
         body = read_object(data)
         headers = read_headers(scope)
@@ -127,40 +120,31 @@ class Facilitator:
             return
         signature = await self._askers.signature(scope, headers, data, options.purchase_data)
         require_reachable(self._accounts, asked.payment.network)
-        options = owned(options, signature, asked.payment)
-        deadline = arrived + options.wait_seconds
-        caller = caller_of(scope, options, signature, arrived_ms)
         asker = self._askers.of(scope, signature, body)
+        request = waiting_request(scope, options, signature, asked.payment, asker, arrival)
         asked, failed = await self._judged(asked, asker)
         purchase_data = self._purchase_data(options, signature)
         hashed = requirements_hash(asked.requirements, asked.x402_version)
         try:
             if failed is not None:
-                records = self._settlements.records
-                known = await records.of_same(asked.payment, hashed, options, deadline, caller)
-                outcome = known or await records.refused(
-                    asked.payment, options, refusal(failed.reason.value), deadline, purchase_data
-                )
+                records, refused = self._settlements.records, refusal(failed.reason.value)
+                known = await records.of_same(asked.payment, hashed, request)
+                outcome = known or await records.refused(asked.payment, request, refused, purchase_data)
             else:
                 account = self._account(asked.payment)
                 key, payload = account.identified(asked.payment)
                 order = Order(
-                    account=account,
-                    key=key,
+                    account,
+                    key,
+                    payload,
                     payment=asked.payment,
-                    payload=payload,
                     requirements=asked.requirements,
-                    options=options,
+                    request=request,
                     kind=SettlementKind.PURCHASE,
                     purchase_data=purchase_data,
-                    deadline=deadline,
-                    receipt_deadline=arrived + options.receipt_seconds,
-                    expires_seconds=signature.expires_seconds,
-                    caller=caller,
-                    asker=asker,
                     requirements_hash=hashed,
                 )
-                outcome = await self._settled(order, arrived + options.patience_seconds)
+                outcome = await self._settled(order, arrival.loop_seconds + options.patience_seconds)
         except ApiError as error:
             answer: PendingSettlement | Settled = pending_body(asked, error)
         else:
@@ -236,14 +220,6 @@ class Facilitator:
         if is_formed:
             yield from self._account(asked.payment).static_checks(asked, now_seconds)
 
-    async def _asker(self, scope: HTTPScope, data: bytes) -> Asker:
-        """Say for whom a verification is made, which starts nothing: a refused signature is any stranger's."""
-        try:
-            signature = await self._askers.signature(scope, read_headers(scope), data)
-        except ApiError:
-            signature = GatewaySignature()
-        return self._askers.of(scope, signature, {})
-
     async def _checks(self, asked: RequestedPayment, asker: Asker, *, explain: bool) -> list[Check]:
         """The rules in order, up to the first that fails; with `explain`, all that can be judged.
 
@@ -271,25 +247,9 @@ def is_explained(query: bytes) -> bool:
     )
 
 
-def owned(options: SettleOptions, signature: GatewaySignature, payment: Payment) -> SettleOptions:
-    """Name the owner of the options' idempotency key, so that nobody can take another's (contract 5.2)."""
-    gateway = signature.owner_of(options.purchase_data)
-    return options.of_payer(row_of(payment).payer_of(payment)) if gateway is None else options.of_gateway(gateway)
-
-
 def read_object(data: bytes) -> dict[str, object]:
     """Read a request's body, in which sellers may have put anything beside what counts. Raises: INVALID_PARAMETER."""
     return parse_json_object(data, parse_json_around)
-
-
-def read_headers(scope: HTTPScope) -> Headers:
-    """Return the request's headers. Raises: INVALID_PARAMETER where one that must be single came twice."""
-    headers: Headers = {}
-    for name, value in scope["headers"]:
-        if name in headers and name in _SINGLE_HEADERS:
-            raise invalid(name.decode("latin-1"), f"{name.decode('latin-1')} came twice")
-        headers[name] = value
-    return headers
 
 
 def _readable(body: dict[str, object], assets: Mapping[str, EvmAsset | SolanaAsset]) -> RequestedPayment | Check:

@@ -14,7 +14,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.core.api.errors import ApiError, Code, invalid
 from tollkeeper.core.configuration import is_loopback
 from tollkeeper.core.http.client_addresses import ClientAddresses, rate_key
 from tollkeeper.core.http.signatures import (
@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 LABEL: Final = "tollkeeper"
 GATEWAY_IN_PROCESS: Final = "tollkeeper.gateway"  # a scope's state: the URL of the gateway that asks within the process
 COVERED: Final = ("@method", "@authority", "@path", "content-digest", "idempotency-key")
+
+
+_SINGLE_HEADERS: Final = frozenset({b"idempotency-key", b"signature", b"signature-input", b"content-digest"})
+
+Headers = dict[bytes, bytes]
 
 
 class TrustedKeys(dict[str, "Mapping[str, VerifyingKey]"]):
@@ -112,6 +117,16 @@ class GatewaySignature:
         """Say whether the gateway that this purchase data names is one of those who signed it."""
         gateway = purchase_data.get("gateway")
         return isinstance(gateway, str) and gateway in self.gateways
+
+
+def read_headers(scope: HTTPScope) -> Headers:
+    """Return the request's headers. Raises: INVALID_PARAMETER where one that must be single came twice."""
+    headers: Headers = {}
+    for name, value in scope["headers"]:
+        if name in headers and name in _SINGLE_HEADERS:
+            raise invalid(name.decode("latin-1"), f"{name.decode('latin-1')} came twice")
+        headers[name] = value
+    return headers
 
 
 def read_gateway_signature(
@@ -227,6 +242,14 @@ class Askers:
         await self._trusted_keys.know(headers, purchase_data)
         now_seconds = self._clock_ms() // 1000
         return read_gateway_signature(scope, headers, data, self._trusted_keys, self._place, now_seconds)
+
+    async def of_question(self, scope: HTTPScope, data: bytes) -> Asker:
+        """Say for whom a question is asked, which starts nothing: a refused signature is any stranger's."""
+        try:
+            signature = await self.signature(scope, read_headers(scope), data)
+        except ApiError:
+            signature = GatewaySignature()
+        return self.of(scope, signature, {})
 
     def of(self, scope: HTTPScope, signature: GatewaySignature, body: Mapping[str, object]) -> Asker:
         """For whom the request is made. `body`: of a signed request, which may name a tenant of its gateway's."""

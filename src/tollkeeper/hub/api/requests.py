@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tollkeeper.core.api.errors import invalid, missing
+from tollkeeper.core.families import row_of
 from tollkeeper.core.http.prefer_header import preferred_wait_seconds
 from tollkeeper.core.limits import ACCEPT_WAIT_SECONDS, SETTLE_HOLD_SECONDS, SETTLE_WAIT_SECONDS
 from tollkeeper.core.x402 import version2
@@ -25,16 +26,22 @@ from tollkeeper.core.x402.version1 import (
     payment_body,
     requirements_body,
 )
-from tollkeeper.hub.settlement.requests import CallerPresence, RequestedPayment, SettleOptions, canonical_hash
+from tollkeeper.hub.settlement.requests import (
+    CallerPresence,
+    RequestedPayment,
+    SettleOptions,
+    WaitingRequest,
+    canonical_hash,
+)
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
 
-    from tollkeeper.hub.api.gateway_signature import GatewaySignature
+    from tollkeeper.core.x402.version1 import Payment
+    from tollkeeper.hub.api.gateway_signature import GatewaySignature, Headers
+    from tollkeeper.hub.settlement.requests import Asker
 
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
-
-Headers = dict[bytes, bytes]
 
 
 def parse_versions(body: dict[str, object]) -> tuple[int, int]:
@@ -166,11 +173,37 @@ def _longest_wait_seconds(version: int) -> int:
 # trusted gateway's signature says itself until when its request may be begun.
 
 
-def caller_of(scope: HTTPScope, options: SettleOptions, signature: GatewaySignature, arrived_ms: int) -> CallerPresence:
-    """Return who made a request. Our own listener knows whether the caller has left; within the program nobody does.
+class Arrival(NamedTuple):
+    """Moment in which a request came: by the event loop's clock, and Unix time."""
 
-    A caller that may have left is taken for one that did: it is told that nothing was started, and asks again if it is
-    there all the same. Reverse proxies speak HTTP/1.0, and close their connection when their own caller leaves.
+    loop_seconds: float
+    unix_ms: int
+
+
+def waiting_request(
+    scope: HTTPScope,
+    options: SettleOptions,
+    signature: GatewaySignature,
+    payment: Payment,
+    asker: Asker,
+    arrival: Arrival,
+) -> WaitingRequest:
+    """Name the owner of the request's idempotency key, so that nobody can take another's, and its caller.
+
+    Our own listener knows whether the caller has left; within the program nobody does. A caller that may have left is
+    taken for one that did: it is told that nothing was started, and asks again if it is there all the same. Reverse
+    proxies speak HTTP/1.0, and close their connection when their own caller leaves (contract 5.2).
     """
-    until_ms = None if signature.is_trusted else arrived_ms + options.patience_seconds * 1000
-    return CallerPresence(until_ms, scope["state"].get("may_have_left") if options.idempotency_key is None else None)
+    until_ms = None if signature.is_trusted else arrival.unix_ms + options.patience_seconds * 1000
+    has_left = scope["state"].get("may_have_left") if options.idempotency_key is None else None
+    gateway = signature.owner_of(options.purchase_data)
+    return WaitingRequest(
+        options=options,
+        key_owner=gateway or row_of(payment).payer_of(payment) or "",
+        is_gateway_s=gateway is not None,
+        deadline=arrival.loop_seconds + options.wait_seconds,
+        receipt_deadline=arrival.loop_seconds + options.receipt_seconds,
+        expires_seconds=signature.expires_seconds,
+        caller=CallerPresence(until_ms, has_left),
+        asker=asker,
+    )

@@ -7,6 +7,7 @@ whoever has that could settle it. What a node says of it starts nothing and is n
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import envelope, read_body, receive_chunks, send_answer
@@ -17,8 +18,7 @@ from tollkeeper.core.solana.base58 import decode_key
 from tollkeeper.core.wallets import parse_address_of
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.hub.api.bodies import PaymentStanding
-from tollkeeper.hub.api.facilitator import read_headers, read_object
-from tollkeeper.hub.api.gateway_signature import GatewaySignature
+from tollkeeper.hub.api.facilitator import read_object
 from tollkeeper.hub.families import require_answers_for, require_reachable
 from tollkeeper.hub.refusals import unavailable
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 _NONCES: Final = {Family.EVM: re.compile("0x[0-9a-f]{64}"), Family.SOLANA: re.compile("[0-9a-f]{64}")}
 
 
+@dataclass(frozen=True, slots=True)
 class Standings:
     """The endpoint over the hub's accounts (by network name)."""
 
-    def __init__(self, accounts: Mapping[str, AnyAccount], records: SettlementRecords, askers: Askers) -> None:
-        self._accounts = accounts
-        self._records = records
-        self._askers = askers
+    _accounts: Mapping[str, AnyAccount]
+    _records: SettlementRecords
+    _askers: Askers
 
     async def standing(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """POST: unused on the chain, and not on record here? With the chain's moment (`AuthorizationStanding`)."""
@@ -53,11 +53,7 @@ class Standings:
             supported = {"field": "network", "supported": sorted(self._accounts)}
             raise ApiError(Code.INVALID_NETWORK, "network is not enabled here", details=supported)
         key, blockhash = _identity(account, body)
-        try:
-            signature = await self._askers.signature(scope, read_headers(scope), data)
-        except ApiError:
-            signature = GatewaySignature()
-        require_answers_for(account, self._askers.of(scope, signature, {}))
+        require_answers_for(account, await self._askers.of_question(scope, data))
         try:
             standing = await account.standing(key, blockhash)
         except RpcUnavailable as error:

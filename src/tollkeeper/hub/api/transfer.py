@@ -8,7 +8,7 @@ It has no requirements, and goes the way of every settlement: one payment is mov
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import envelope, read_body, receive_chunks, send_answer
@@ -27,8 +27,9 @@ from tollkeeper.core.x402.version1 import (
     parse_uint256,
 )
 from tollkeeper.hub.api.answers import settled_body
-from tollkeeper.hub.api.facilitator import owned, read_headers, read_object
-from tollkeeper.hub.api.requests import caller_of, parse_options
+from tollkeeper.hub.api.facilitator import read_object
+from tollkeeper.hub.api.gateway_signature import read_headers
+from tollkeeper.hub.api.requests import Arrival, parse_options, waiting_request
 from tollkeeper.hub.families import enabled_assets, require_answers_for, require_reachable
 from tollkeeper.hub.settlement.orders import Order, refusal
 from tollkeeper.hub.settlement.requests import RequestedTransfer, canonical_hash
@@ -39,10 +40,10 @@ if TYPE_CHECKING:
     from litestar.types import HTTPScope, Receive, Send
 
     from tollkeeper.core.networks import Family
-    from tollkeeper.hub.api.gateway_signature import Askers, GatewaySignature
+    from tollkeeper.hub.api.gateway_signature import Askers
     from tollkeeper.hub.families import AnyAccount, AnyOrder, FamilyDispatch
     from tollkeeper.hub.settlement.orders import SettleOutcome
-    from tollkeeper.hub.settlement.requests import Asker, CallerPresence, SettleOptions
+    from tollkeeper.hub.settlement.requests import WaitingRequest
 
 _FAULTS: Final = 500
 # A transaction that was sent and failed is an outcome (200); everything else that is no success is a refusal (400).
@@ -99,41 +100,33 @@ def _parse_terms(body: dict[str, object], network: str, family: Family) -> Reque
     )
 
 
+@dataclass(frozen=True, slots=True)
 class Transfers:
     """The endpoint, over the hub's accounts (by network name)."""
 
-    def __init__(
-        self,
-        accounts: Mapping[str, AnyAccount],
-        settlements: FamilyDispatch,
-        askers: Askers,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._accounts = accounts
-        self._settlements = settlements
-        self._askers = askers
-        self._clock_ms = clock_ms
+    _accounts: Mapping[str, AnyAccount]
+    _settlements: FamilyDispatch
+    _askers: Askers
+    _clock_ms: Callable[[], int]
 
     async def transfer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """POST: carry the authorization out, once."""
-        arrived, arrived_ms = asyncio.get_running_loop().time(), self._clock_ms()
+        arrival = Arrival(asyncio.get_running_loop().time(), self._clock_ms())
         data = await read_body(receive_chunks(receive), scope["headers"])
         body = read_object(data)
         headers = read_headers(scope)
         asked = parse_transfer(body, self._accounts)
         options = parse_options(body, headers, asked.body())
         signature = await self._askers.signature(scope, headers, data)
-        options = owned(options, signature, asked.payment)
-        deadline = arrived + options.wait_seconds
-        caller = caller_of(scope, options, signature, arrived_ms)
+        # It is any stranger's, whoever asks for it.
+        asker = replace(self._askers.of(scope, signature, body), is_trusted=False)
+        request = waiting_request(scope, options, signature, asked.payment, asker, arrival)
         try:
-            # It is any stranger's, whoever asks for it.
-            asker = replace(self._askers.of(scope, signature, body), is_trusted=False)
-            order = await self._order(asked, options, signature, deadline, caller, asker)
+            order = await self._order(asked, request)
         except ApiError as refused:
             if refused.status >= _FAULTS:
                 raise
-            outcome = await self._instead_of(refused, asked, options, deadline, caller)
+            outcome = await self._instead_of(refused, asked, request)
             if outcome is None or (not outcome.success and outcome.reason == _reason_of(refused)):
                 raise
         else:
@@ -144,12 +137,7 @@ class Transfers:
         await send_answer(send, 200, envelope(answer))
 
     async def _instead_of(
-        self,
-        refused: ApiError,
-        asked: RequestedTransfer,
-        options: SettleOptions,
-        deadline: float,
-        caller: CallerPresence,
+        self, refused: ApiError, asked: RequestedTransfer, request: WaitingRequest
     ) -> SettleOutcome | None:
         """Return the outcome of the same earlier request, which goes on, whatever is taken by now; else the refusal.
 
@@ -157,44 +145,31 @@ class Transfers:
         taken. Raises: CONFLICT, SETTLEMENT_PENDING.
         """
         records, hashed, reason = self._settlements.records, canonical_hash(asked.body()), _reason_of(refused)
-        known = await records.of_same(asked.payment, hashed, options, deadline, caller)
+        known = await records.of_same(asked.payment, hashed, request)
         if known is not None or reason is None:
             return known
-        return await records.refused(asked.payment, options, refusal(reason), deadline, None)
+        return await records.refused(asked.payment, request, refusal(reason), None)
 
-    async def _order(
-        self,
-        asked: RequestedTransfer,
-        options: SettleOptions,
-        signature: GatewaySignature,
-        deadline: float,
-        caller: CallerPresence,
-        asker: Asker,
-    ) -> AnyOrder:
+    async def _order(self, asked: RequestedTransfer, request: WaitingRequest) -> AnyOrder:
         """Return the transfer as it is to be carried out. Raises: the first rule that it breaks; UNAVAILABLE."""
         name = normalise(asked.payment.network).name
         _require_enabled(self._accounts, name)
         account = self._accounts[name]
         require(form_checks(asked.payment, enabled_assets(self._accounts)))
         require(account.transfer_checks(asked))
-        require_answers_for(account, asker)
+        require_answers_for(account, request.asker)
         payment, signed = await account.authorized(asked.payment)
         require([signed])
         key, payload = account.identified(payment)
         return Order(
-            account=account,
-            key=key,
+            account,
+            key,
+            payload,
             payment=payment,
-            payload=payload,
             requirements=account.own_requirements(asked),
-            options=options,
+            request=request,
             kind=SettlementKind.TRANSFER,
             purchase_data=None,
-            deadline=deadline,
-            receipt_deadline=deadline,
-            expires_seconds=signature.expires_seconds,
-            caller=caller,
-            asker=asker,
             requirements_hash=canonical_hash(asked.body()),
         )
 

@@ -24,7 +24,7 @@ from tollkeeper.core.x402.version1 import parse_payment
 from tollkeeper.hub.evm.batch import BatchWindow
 from tollkeeper.hub.evm.nonce_lanes import STUCK_SECONDS
 from tollkeeper.hub.settlement.family import Claimed, Outgoing
-from tollkeeper.hub.settlement.orders import GivenUpError, new_settlement, payment_text, require_awaited
+from tollkeeper.hub.settlement.orders import GivenUpError, require_awaited
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.hub.claims import (
     ClaimedSettlement,
@@ -159,7 +159,7 @@ class EvmSigning:
         count = len(party) * -(-gas // account.chain.config.gas_limit)
         relayer = account.signers.pick(count, but)
         for ready in party:
-            ready.order.caller.look()
+            ready.order.request.caller.look()
         relayer.in_flight += len(party)
         try:
             claims = await self._committed(account, party, carrier, relayer, gas)
@@ -254,17 +254,9 @@ class EvmSigning:
         self, order: EvmOrder, known: Settlement | None, row_id: str, signer: str, gas: int
     ) -> SettlementRequest:
         authorization = order.payload.authorization
-        new = new_settlement(
-            order,
-            row_id,
-            pay_to=authorization.pay_to,
-            value=authorization.value,
-            payment=payment_text(order.payment),
-            signer=signer,
-            holder=self._parts.membership.id,
-            now_ms=self._parts.clock_ms(),
+        return self._parts.claim_of(
+            order, known, row_id, pay_to=authorization.pay_to, value=authorization.value, signer=signer, gas=gas
         )
-        return SettlementRequest(new, known, order.options.idempotency, is_trusted=order.asker.is_trusted, gas=gas)
 
 
 # A transfer that failed in a batch, or waits for a key that is gone, gets one more transaction (contract 5.2). What

@@ -8,6 +8,7 @@ same names in the same order. What a verb raises beside RpcUnavailable and Stora
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -16,7 +17,10 @@ import structlog
 from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import Expected, Submission
 from tollkeeper.core.settlement.states import State
+from tollkeeper.core.x402.version1 import payment_body, requirements_body
 from tollkeeper.hub.settlement.orders import AccountT, AccountT_contra, PayloadT
+from tollkeeper.hub.settlement.requests import canonical_json
+from tollkeeper.storage.hub.claims import NewSettlement, SettlementRequest
 from tollkeeper.storage.hub.settlements import Move, reopen_all
 
 if TYPE_CHECKING:
@@ -117,6 +121,40 @@ class SettlementParts:
     membership: Membership
     metrics: HubMetrics
     sender: Sender
+
+    def claim_of(
+        self,
+        order: Order[AccountT, PayloadT],
+        known: Settlement | None,
+        row_id: str,
+        *,
+        pay_to: str,
+        value: int,
+        signer: str,
+        gas: int,
+        alias: str = "",
+        **kept: int,
+    ) -> SettlementRequest:
+        """Return the claim of an order. `kept`: what its family keeps beside the payment."""
+        request = order.request
+        new = NewSettlement(
+            id=row_id,
+            key=order.key,
+            kind=order.kind,
+            pay_to=pay_to,
+            value=value,
+            payment=json.dumps({**payment_body(order.payment), **kept}, separators=(",", ":")),
+            requirements=canonical_json(requirements_body(order.requirements)),
+            requirements_hash=order.requirements_hash,
+            confirm=request.options.confirm,
+            purchase_data=None if order.purchase_data is None else canonical_json(order.purchase_data),
+            signer=signer,
+            holder=self.membership.id,
+            now_ms=self.clock_ms(),
+            alias=alias,
+            tenant=request.asker.tenant,
+        )
+        return SettlementRequest(new, known, request.idempotency, is_trusted=request.asker.is_trusted, gas=gas)
 
     async def reopen(self, rows: Sequence[Settlement], detail: str) -> int:
         """Make rows pending again whose block is gone, in one commit; how many. Raises: StorageError."""

@@ -90,7 +90,7 @@ class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
                 outcome = await self._follow(order, leading)
                 if outcome is not None:
                     return await self._kept(order, outcome)
-            known = await self._records.of_key(order.options, order.deadline)
+            known = await self._records.of_key(order.request)
             if known is not None:
                 return known
             row = await find_settlement(self._parts.database, order.key)
@@ -98,7 +98,7 @@ class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
                 return await self._known_payment(order, row)
             if order.key in self._leading:
                 continue
-            order.caller.look()
+            order.request.caller.look()
             late = order.given_up(self._parts.clock_ms())
             if late is not None:
                 raise late
@@ -113,7 +113,7 @@ class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
         Raises: SETTLEMENT_PENDING; UNAVAILABLE where that request could not start anything.
         """
         try:
-            async with asyncio.timeout_at(order.deadline):
+            async with asyncio.timeout_at(order.request.deadline):
                 shared = await asyncio.shield(leading)
         except TimeoutError:
             row = await find_settlement(self._parts.database, order.key)
@@ -175,7 +175,7 @@ class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
             return success(row)
         if row.state is State.FAILED:
             return failed(row)
-        if has_outcome(row, confirm=order.options.confirm):  # another process moved it first
+        if has_outcome(row, confirm=order.request.options.confirm):  # another process moved it first
             return await self._known_payment(order, row)
         raise self._records.pending(row.key, row.transaction_hash)
 
@@ -219,7 +219,7 @@ class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
         if claim.outcome is ClaimedSettlement.OVER_BUDGET:
             raise account.gas_budget.used_up()
         if claim.outcome is ClaimedSettlement.OVER_SHARE:
-            raise account.gas_budget.share_used_up(order.asker.tenant)
+            raise account.gas_budget.share_used_up(order.request.asker.tenant)
         if claim.outcome is ClaimedSettlement.NO_FUNDS:
             account.gas_budget.promised(claimed.relayer.signer.address)
             raise account.without_money()
@@ -263,13 +263,11 @@ class SettlementFlow(Generic[AccountT, PayloadT, TermsT]):
         required = row.requirements_hash if is_same else order.requirements_hash
         if not self.family.same_payment(order, row):
             is_same, required = False, _NOTHING  # what moved is not what this caller asks for
-        return await self._records.of_payment(
-            row, required, order.options, order.deadline, order.caller, is_same=is_same
-        )
+        return await self._records.of_payment(row, required, order.request, is_same=is_same)
 
     async def _kept(
         self, order: Order[AccountT, PayloadT], outcome: SettleOutcome, known: Settlement | None = None
     ) -> SettleOutcome:
         """Return the outcome, kept with the caller's key. `known`: the row that the order would have tried again."""
         is_same = known is not None and known.state is State.FAILED and known.is_of_purchase(order.purchase_data)
-        return await self._records.kept(order.options, outcome, order.deadline, known if is_same else None)
+        return await self._records.kept(order.request, outcome, known if is_same else None)

@@ -14,8 +14,7 @@ from msgspec import UNSET, UnsetType
 from tollkeeper.core.api.bodies import Body, Count
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.x402.version1 import X402_VERSION, payment_body, requirements_body
-from tollkeeper.hub.settlement.requests import canonical_hash, canonical_json
-from tollkeeper.storage.hub.claims import NewSettlement
+from tollkeeper.hub.settlement.requests import canonical_hash
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.x402.verification import Reason
     from tollkeeper.core.x402.version1 import Payment, PaymentKey, Requirements
     from tollkeeper.hub.admission import Admission, FeeBudget
-    from tollkeeper.hub.settlement.requests import Asker, CallerPresence, SettleOptions
+    from tollkeeper.hub.settlement.requests import WaitingRequest
 
 
 class SupportedAsset(Body):
@@ -114,52 +113,36 @@ class Order(Generic[AccountT, PayloadT]):
 
     account: AccountT
     key: PaymentKey
-    payment: Payment
     payload: PayloadT  # what is to be carried out, as the account's family reads it
+    payment: Payment
     requirements: Requirements
-    options: SettleOptions
+    request: WaitingRequest
     kind: SettlementKind
     purchase_data: dict[str, object] | None
-    deadline: float  # event loop time
-    receipt_deadline: float  # the same, where a node has taken the transaction
-    expires_seconds: int | None  # from then on (Unix time) nothing may be started for the request; None: ever
-    caller: CallerPresence  # for whom nothing is started once it waits no more
-    asker: Asker  # for whom it is settled; trusted for a gateway of ours, for something that it was paid for
     requirements_hash: str
 
     def given_up(self, now_ms: int) -> GivenUpError | None:
         """Say why nothing may be started for it by now, by the last look for its caller; None where something may."""
-        if self.expires_seconds is not None and self.expires_seconds * 1000 <= now_ms:
-            return ExpiredError()
-        return None if self.caller.waits(now_ms) else UnawaitedError()
+        expires_seconds = self.request.expires_seconds
+        if expires_seconds is not None and expires_seconds * 1000 <= now_ms:
+            return GivenUpError(
+                Code.INVALID_SIGNATURE,
+                "this settle request has expired: nothing was started",
+                details={"reason": "signature_expired"},
+            )
+        if self.request.caller.waits(now_ms):
+            return None
+        return GivenUpError(
+            Code.UNAVAILABLE,
+            "this settlement could not be started while its caller waited: nothing was started, ask again",
+            headers={"Retry-After": "1"},
+        )
 
 
 class GivenUpError(ApiError):
     """A request that came, or got on, too late to start a settlement. `rows`: the ids that theirs would have had."""
 
     rows: frozenset[str] = frozenset()
-
-
-class ExpiredError(GivenUpError):
-    """The request has expired, by its signature."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            Code.INVALID_SIGNATURE,
-            "this settle request has expired: nothing was started",
-            details={"reason": "signature_expired"},
-        )
-
-
-class UnawaitedError(GivenUpError):
-    """The request's caller has left, or would be told of no outcome any more."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            Code.UNAVAILABLE,
-            "this settlement could not be started while its caller waited: nothing was started, ask again",
-            headers={"Retry-After": "1"},
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,38 +175,6 @@ class SettleOutcome:
         }
 
 
-def new_settlement(  # noqa: PLR0913 - what families read differently
-    order: Order[AccountT, PayloadT],
-    row_id: str,
-    *,
-    pay_to: str,
-    value: int,
-    payment: str,
-    signer: str,
-    holder: str,
-    now_ms: int,
-    alias: str = "",
-) -> NewSettlement:
-    """Return the row that a claim writes for an order."""
-    return NewSettlement(
-        id=row_id,
-        key=order.key,
-        kind=order.kind,
-        pay_to=pay_to,
-        value=value,
-        payment=payment,
-        requirements=canonical_json(requirements_body(order.requirements)),
-        requirements_hash=order.requirements_hash,
-        confirm=order.options.confirm,
-        purchase_data=None if order.purchase_data is None else canonical_json(order.purchase_data),
-        signer=signer,
-        holder=holder,
-        now_ms=now_ms,
-        alias=alias,
-        tenant=order.asker.tenant,
-    )
-
-
 def require_awaited(orders: Mapping[str, Order[AccountT, PayloadT]], now_ms: int) -> None:
     """Refuse right before the signature what nobody waits for: a node or a disk may have taken long.
 
@@ -232,18 +183,13 @@ def require_awaited(orders: Mapping[str, Order[AccountT, PayloadT]], now_ms: int
     late = {row_id: error for row_id, order in orders.items() if (error := order.given_up(now_ms)) is not None}
     for error in late.values():
         # Those for another reason are found once the rest goes without these.
-        error.rows = frozenset(row_id for row_id, other in late.items() if type(other) is type(error))
+        error.rows = frozenset(row_id for row_id, other in late.items() if other.code is error.code)
         raise error
 
 
 def refusal(reason: str, transaction: str = "", settlement_id: str | None = None) -> SettleOutcome:
     """Return the answer to a payment that was not settled, and is not, for this caller."""
     return SettleOutcome(success=False, transaction=transaction, reason=reason, settlement_id=settlement_id)
-
-
-def payment_text(payment: Payment) -> str:
-    """Return a payment as it is kept with its settlement."""
-    return json.dumps(payment_body(payment), separators=(",", ":"))
 
 
 def is_kept_as(payment: Payment, text: str) -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.x402.version1 import Payment, PaymentKey
     from tollkeeper.hub.settlement.orders import AccountT, Order, PayloadT
-    from tollkeeper.hub.settlement.requests import CallerPresence, SettleOptions
+    from tollkeeper.hub.settlement.requests import WaitingRequest
     from tollkeeper.storage.engine.database import Database
     from tollkeeper.storage.hub.idempotency import IdempotencyKey
 
@@ -52,24 +52,24 @@ class SettlementRecords:
         """Tell whether anything is on record of a payment, failed or not. Raises: StorageError."""
         return await find_payment(self._database, key.network, key.payer, key.nonce, key.asset) is not None
 
-    async def of_key(self, options: SettleOptions, deadline: float, *, is_signed: bool = True) -> SettleOutcome | None:
+    async def of_key(self, request: WaitingRequest, *, is_signed: bool = True) -> SettleOutcome | None:
         """Return the outcome of a key that was seen before; None for a new one, or none.
 
         Raises: CONFLICT, SETTLEMENT_PENDING.
 
         If nobody knows whether the payer signed (not `is_signed`), another request tells nothing of the payer's key.
         """
-        key = options.idempotency
+        key = request.idempotency
         known = None if key is None else await find_key(self._database, key)
         if key is None or known is None:
             return None if key is None else self._refusals.of(key)
         if known.fingerprint != key.fingerprint:
-            if is_signed or options.is_gateway_s:
+            if is_signed or request.is_gateway_s:
                 raise conflict()
             return None
         row = None if known.settlement_id is None else await read_settlement(self._database, known.settlement_id)
         if known.answer is None and row is not None and row.attempt == known.attempt:
-            row = await self._decided(row, options, deadline)
+            row = await self._decided(row, request)
             if row.state is State.FAILED:
                 return failed(row)
             if row.handed_out_ms is None:
@@ -83,14 +83,12 @@ class SettlementRecords:
             answer.get("settlementId", known.settlement_id),
         )
 
-    async def of_same(
-        self, payment: Payment, requirements_hash: str, options: SettleOptions, deadline: float, caller: CallerPresence
-    ) -> SettleOutcome | None:
+    async def of_same(self, payment: Payment, requirements_hash: str, request: WaitingRequest) -> SettleOutcome | None:
         """Return the outcome of the very same earlier request, also without a key; None if it cannot succeed any more.
 
         Raises: CONFLICT, SETTLEMENT_PENDING.
         """
-        known = await self.of_key(options, deadline, is_signed=False)
+        known = await self.of_key(request, is_signed=False)
         name = None if known is not None else row_of(payment).name_of(payment)
         if name is None:
             return known
@@ -99,17 +97,10 @@ class SettlementRecords:
             return None
         if row.requirements_hash != requirements_hash or not is_kept_as(payment, row.payment):
             return None
-        return await self.of_payment(row, requirements_hash, options, deadline, caller)
+        return await self.of_payment(row, requirements_hash, request)
 
     async def of_payment(
-        self,
-        row: Settlement,
-        requirements_hash: str,
-        options: SettleOptions,
-        deadline: float,
-        caller: CallerPresence,
-        *,
-        is_same: bool = False,
+        self, row: Settlement, requirements_hash: str, request: WaitingRequest, *, is_same: bool = False
     ) -> SettleOutcome:
         """Return the answer to a payment that somebody has presented before. Raises: SETTLEMENT_PENDING.
 
@@ -117,19 +108,19 @@ class SettlementRecords:
         purchase that the row is of, whose keys show what becomes of a failure that is taken back (`kept`).
         """
         if row.handed_out_ms is None:
-            row = await self._decided(row, options, deadline)
+            row = await self._decided(row, request)
         if row.state is State.FAILED:
-            return await self.kept(options, failed(row), deadline, row if is_same else None)
+            return await self.kept(request, failed(row), row if is_same else None)
         if row.handed_out_ms is None and row.requirements_hash == requirements_hash:
-            if not caller.look():
+            if not request.caller.look():
                 raise self.pending(row.key, row.transaction_hash)
-            given = await self._database.run(hand_out(row, options.idempotency, self._clock_ms()))
+            given = await self._database.run(hand_out(row, request.idempotency, self._clock_ms()))
             if given:
                 return success(row)
-        return await self.kept(options, refusal(Reason.DUPLICATE.value, row.told_hash, row.id), deadline)
+        return await self.kept(request, refusal(Reason.DUPLICATE.value, row.told_hash, row.id))
 
     async def kept(
-        self, options: SettleOptions, outcome: SettleOutcome, deadline: float, failed_before: Settlement | None = None
+        self, request: WaitingRequest, outcome: SettleOutcome, failed_before: Settlement | None = None
     ) -> SettleOutcome:
         """Keep the answer with a gateway's key, so that the key shows it again.
 
@@ -140,14 +131,14 @@ class SettlementRecords:
         Where another request under the key was faster, perhaps in another process, it is what the key shows: the
         payment that was settled or given to that one meanwhile is no duplicate. Raises: CONFLICT, SETTLEMENT_PENDING.
         """
-        key = options.idempotency
+        key = request.idempotency
         failed = None if failed_before is None else (failed_before.id, failed_before.attempt)
         if key is None:
             return outcome
         unit = record_answer(key, outcome.recorded(), self._clock_ms(), failed)
-        if options.is_gateway_s and await self._database.run(unit):
+        if request.is_gateway_s and await self._database.run(unit):
             return outcome
-        known = await self.of_key(options, deadline, is_signed=False)
+        known = await self.of_key(request, is_signed=False)
         if known is None:
             self._refusals.add(key, outcome)
         return known or outcome
@@ -155,9 +146,8 @@ class SettlementRecords:
     async def refused(
         self,
         payment: Payment,
-        options: SettleOptions,
+        request: WaitingRequest,
         outcome: SettleOutcome,
-        deadline: float,
         purchase_data: Mapping[str, object] | None,
     ) -> SettleOutcome:
         """Return the answer to a request that a rule refuses, of which `of_same` knows nothing; kept as any other is.
@@ -173,13 +163,13 @@ class SettlementRecords:
             row.state is State.FAILED and is_kept_as(payment, row.payment) and row.is_of_purchase(purchase_data)
         ):
             row = None
-        return await self.kept(options, outcome, deadline, row)
+        return await self.kept(request, outcome, row)
 
-    async def _decided(self, row: Settlement, options: SettleOptions, deadline: float) -> Settlement:
+    async def _decided(self, row: Settlement, request: WaitingRequest) -> Settlement:
         """The row once it shows an outcome that its caller may be told. Raises: SETTLEMENT_PENDING at `deadline`."""
-        loop = asyncio.get_running_loop()
+        loop, deadline = asyncio.get_running_loop(), request.deadline
         pause = _FIRST_LOOK_SECONDS
-        while not has_outcome(row, confirm=options.confirm):
+        while not has_outcome(row, confirm=request.options.confirm):
             if loop.time() >= deadline:
                 raise self.pending(row.key, row.transaction_hash)
             await asyncio.sleep(min(pause, max(0.0, deadline - loop.time())))
@@ -189,7 +179,7 @@ class SettlementRecords:
 
     async def withdraw(self, order: Order[AccountT, PayloadT]) -> str:
         """Take back an order that nothing is signed for; the transaction where something is. Raises: StorageError."""
-        row = await self._database.run(withdraw(order.key, order.caller.leave, self._clock_ms()))
+        row = await self._database.run(withdraw(order.key, order.request.caller.leave, self._clock_ms()))
         return "" if row is None else row.transaction_hash
 
     def pending(self, key: PaymentKey, transaction_hash: str) -> ApiError:

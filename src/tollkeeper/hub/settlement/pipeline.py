@@ -63,16 +63,16 @@ class Pipeline(Generic[AccountT, PayloadT, TermsT]):
         A success is handed out in the commit that records it: a proven one, or, where the request did not ask for
         confirmation, one that a node took. Raises: StorageError.
         """
-        account, deadline, submission = order.account, order.deadline, Submission.UNCLEAR
+        account, deadline, submission = order.account, order.request.deadline, Submission.UNCLEAR
         # The send has time of its own, so that a caller who waits for no receipt still learns that a node took it.
         with suppress(TimeoutError):
             async with asyncio.timeout_at(max(deadline, asyncio.get_running_loop().time() + SEND_SECONDS)):
                 submission = await asyncio.shield(sent)
         while True:
-            until = order.receipt_deadline if submission is Submission.TAKEN else deadline
+            until = order.request.receipt_deadline if submission is Submission.TAKEN else deadline
             expected = expected_transfer(row, account.chain.config.depths)
             sighting = await account.chain.wait(expected, until)
-            advance = await self.record(account, row, submission, sighting, order.caller)
+            advance = await self.record(account, row, submission, sighting, order.request.caller)
             if advance.settlement.transaction_hash == row.transaction_hash:
                 return advance
             # It was replaced, or is tried alone: that one is followed now, if there is time.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tollkeeper.core.x402.version1 import Payment, Requirements, payment_body
@@ -31,7 +31,6 @@ class SettleOptions:
 
     `wait_seconds`: so long it is held at most; `receipt_seconds`: where a node has taken the transaction already.
     `patience_seconds`: so long a caller is taken to wait, also one who would rather hear sooner.
-    `key_owner`: the gateway that signed the request, where we trust it, else the payer; "" while that is not known.
     """
 
     x402_version: int
@@ -43,23 +42,6 @@ class SettleOptions:
     idempotency_key: str | None
     fingerprint: str
     purchase_data: dict[str, object] | None
-    key_owner: str = ""
-    is_gateway_s: bool = False
-
-    @property
-    def idempotency(self) -> IdempotencyKey | None:
-        """The caller's key with the request that it belongs to."""
-        if self.idempotency_key is None or not self.key_owner:
-            return None
-        return IdempotencyKey(self.key_owner, self.idempotency_key, self.fingerprint)
-
-    def of_gateway(self, gateway: str) -> SettleOptions:
-        """Return the same of a request that a gateway signed which we trust."""
-        return replace(self, key_owner=gateway, is_gateway_s=True)
-
-    def of_payer(self, payer: str | None) -> SettleOptions:
-        """Return the same of anybody else's: the key is its payer's, whose signature must be good where it is used."""
-        return replace(self, key_owner=payer or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +96,31 @@ class CallerPresence:
     def waits(self, now_ms: int) -> bool:
         """Say whether something may be begun for it. By the last look."""
         return not self._has_left and (self._until_ms is None or now_ms < self._until_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRequest:
+    """A request to settle: for whom it is made, and until when its caller waits for an outcome.
+
+    `key_owner`: the gateway that signed it, where we trust it, else the payer, whose signature must be good where the
+    key is used; "" where nobody knows the payer.
+    """
+
+    options: SettleOptions
+    key_owner: str
+    is_gateway_s: bool
+    deadline: float  # event loop time
+    receipt_deadline: float  # the same, where a node has taken the transaction
+    expires_seconds: int | None  # from then on (Unix time) nothing may be started for the request; None: ever
+    caller: CallerPresence  # for whom nothing is started once it waits no more
+    asker: Asker  # for whom it is settled; trusted for a gateway of ours, for something that it was paid for
+
+    @property
+    def idempotency(self) -> IdempotencyKey | None:
+        """The caller's key with the request that it belongs to."""
+        if self.options.idempotency_key is None or not self.key_owner:
+            return None
+        return IdempotencyKey(self.key_owner, self.options.idempotency_key, self.options.fingerprint)
 
 
 def canonical_hash(value: dict[str, object]) -> str:

@@ -14,10 +14,9 @@ from tollkeeper.chains.solana.blockhashes import Lifetime
 from tollkeeper.chains.solana.config import fee_lamports
 from tollkeeper.core.settlement.states import LIFETIME_DOUBTED_SECONDS
 from tollkeeper.core.solana.base58 import encode
-from tollkeeper.core.x402.version1 import payment_body
 from tollkeeper.hub.settlement.family import Claimed, Outgoing
-from tollkeeper.hub.settlement.orders import new_settlement, require_awaited
-from tollkeeper.storage.hub.claims import ClaimedSettlement, Funds, NewSettlement, SettlementRequest, claim_and_sign
+from tollkeeper.hub.settlement.orders import require_awaited
+from tollkeeper.storage.hub.claims import ClaimedSettlement, Funds, NewSettlement, claim_and_sign
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,13 +66,24 @@ class SolanaSigning:
         """Claim and co-sign for an order. Raises: UNAVAILABLE, StorageError; GivenUpError."""
         account, transfer = order.account, order.payload
         relayer = account.signers.of(transfer.fee_payer)
-        order.caller.look()
+        order.request.caller.look()
 
         def sign(_number: int, _won: Sequence[NewSettlement]) -> tuple[bytes, str]:
             require_awaited({row_id: order}, self._parts.clock_ms())
             return relayer.signer.co_sign(transfer.payload, account.asset, account.policy)
 
-        request = self._request(order, known, row_id, terms)
+        request = self._parts.claim_of(
+            order,
+            known,
+            row_id,
+            pay_to=order.requirements.pay_to,
+            value=transfer.value,
+            signer=transfer.fee_payer,
+            gas=fee_lamports(transfer),
+            alias=encode(transfer.transaction.signatures[1]),
+            **{_FIRST_SLOT: terms.lifetime.first_slot, _LAST_HEIGHT: terms.lifetime.last_height},
+        )
+        request = replace(request, balance=terms.balance, used=terms.used)
         bounds = account.admission.bounds(self._funds(account, transfer, terms))
         relayer.in_flight += 1
         try:
@@ -93,23 +103,3 @@ class SolanaSigning:
             return None
         since_ms = self._parts.clock_ms() - LIFETIME_DOUBTED_SECONDS * 1000
         return Funds(transfer.fee_payer, terms.fee_money, account.chain.config.fee_max_lamports, since_ms)
-
-    def _request(
-        self, order: SolanaOrder, known: Settlement | None, row_id: str, terms: SolanaTerms
-    ) -> SettlementRequest:
-        transfer = order.payload
-        kept = {_FIRST_SLOT: terms.lifetime.first_slot, _LAST_HEIGHT: terms.lifetime.last_height}
-        new = new_settlement(
-            order,
-            row_id,
-            pay_to=order.requirements.pay_to,
-            value=transfer.value,
-            payment=json.dumps({**payment_body(order.payment), **kept}, separators=(",", ":")),
-            signer=transfer.fee_payer,
-            holder=self._parts.membership.id,
-            now_ms=self._parts.clock_ms(),
-            alias=encode(transfer.transaction.signatures[1]),
-        )
-        gas, trusted = fee_lamports(transfer), order.asker.is_trusted
-        request = SettlementRequest(new, known, order.options.idempotency, is_trusted=trusted, gas=gas)
-        return replace(request, balance=terms.balance, used=terms.used)
