@@ -5,13 +5,19 @@ Tells an operator of what a stranger can cause at will: once a minute, not once 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
+from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code
+from tollkeeper.storage.engine.database import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+_LOG: Final = structlog.get_logger("tollkeeper.hub")
 RETRY_AFTER_SECONDS: Final = 2
 
 
@@ -39,6 +45,20 @@ def conflict() -> ApiError:
     return ApiError(
         Code.CONFLICT, "this Idempotency-Key came with another request", details={"field": "Idempotency-Key"}
     )
+
+
+@contextmanager
+def telling_faults(event: str, **about: object) -> Iterator[None]:
+    """Tell the operator of a fault of ours, which ends the block and nothing else: what comes behind does not wait.
+
+    Raises: StorageError, RpcUnavailable.
+    """
+    try:
+        yield
+    except (StorageError, RpcUnavailable):
+        raise
+    except Exception:  # noqa: BLE001 - no fault of ours may end the only task that finishes payments
+        _LOG.exception(event, **about)
 
 
 _MINUTE_MS: Final = 60_000

@@ -20,15 +20,18 @@ from tollkeeper.chains.evm.batcher import (
     read_codes,
 )
 from tollkeeper.chains.evm.blocks import quantity
+from tollkeeper.chains.evm.chain import Fees
 from tollkeeper.chains.evm.market import TIP_CALLS, read_tips
 from tollkeeper.chains.replies import RpcError, RpcUnavailable
 from tollkeeper.chains.rpc import Rpc
 from tollkeeper.core.evm.batches import DEPLOYER_ADDRESS, DEPLOYER_CODE_HASH
-from tollkeeper.core.evm.encoding import Transaction, checksum_address, keccak256, rlp_encode
+from tollkeeper.core.evm.encoding import checksum_address, keccak256, rlp_encode
 from tollkeeper.core.evm.signed_transactions import bounded_tip
+from tollkeeper.hub.evm.batch import BatchCall
 from tollkeeper.hub.signer_pool import PolicyError
 
 if TYPE_CHECKING:
+    from tollkeeper.core.evm.encoding import Transaction
     from tollkeeper.hub.evm.signer import Signer
 
 CREATION: Final = "0x"  # the recipient of a transaction that creates a contract
@@ -81,18 +84,10 @@ async def deploy_batcher(
     if by_deployer and code_hash(there) == batcher_code_hash():
         return BatcherDeployment(batcher_address(), "", is_usual=True)
     is_usual = by_deployer and code_hash(deployer) == DEPLOYER_CODE_HASH
-    nonce, tip_wei, fee_wei = await _look(rpc, signer, policy)
+    nonce, fees = await _look(rpc, signer, policy)
     creation = batcher_artifact().creation
-    transaction = Transaction(
-        chain_id=policy.chain_id,
-        nonce=nonce,
-        max_priority_fee_per_gas=tip_wei,
-        max_fee_per_gas=fee_wei,
-        gas=_GAS,
-        to=DEPLOYER_ADDRESS if is_usual else CREATION,
-        value=0,
-        data=DEPLOYMENT_SALT + creation if is_usual else creation,
-    )
+    to, data = (DEPLOYER_ADDRESS, DEPLOYMENT_SALT + creation) if is_usual else (CREATION, creation)
+    transaction = BatchCall(to, data, _GAS).transaction(policy.chain_id, nonce, fees)
     raw, transaction_hash = signer.sign(transaction, policy)
     address = batcher_address() if is_usual else created_address(signer.address, nonce)
     try:
@@ -111,8 +106,8 @@ def created_address(creator: str, nonce: int) -> str:
     return "0x" + keccak256(rlp_encode([bytes.fromhex(creator[2:]), nonce]))[12:].hex()
 
 
-async def _look(rpc: Rpc, signer: Signer, policy: DeploymentPolicy) -> tuple[int, int, int]:
-    """Return the next nonce, the tip and the most for each gas. Raises: DeploymentError, RpcUnavailable."""
+async def _look(rpc: Rpc, signer: Signer, policy: DeploymentPolicy) -> tuple[int, Fees]:
+    """Return the next nonce and the fees. Raises: DeploymentError, RpcUnavailable."""
     answers = await rpc.ask(
         [
             ("eth_chainId", []),
@@ -134,7 +129,7 @@ async def _look(rpc: Rpc, signer: Signer, policy: DeploymentPolicy) -> tuple[int
     if quantity(balance) < _GAS * fee_wei:  # what a node wants to see there, most of which is not spent
         has = f"has {quantity(balance)} wei and needs {_GAS * fee_wei} for the gas"
         raise DeploymentError(f"{checksum_address(signer.address)} {has}: fund it, or name another key")
-    return quantity(nonce), tip_wei, fee_wei
+    return quantity(nonce), Fees(fee_wei, tip_wei)
 
 
 async def _see_it_mined(rpc: Rpc, transaction_hash: str) -> None:

@@ -7,7 +7,7 @@ behind `find_out` (`findings`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,7 +15,7 @@ import structlog
 
 from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import FAILURES, Expected, Verdict
-from tollkeeper.core.evm.signed_transactions import asks_for
+from tollkeeper.core.evm.signed_transactions import SignedTransaction, asks_for
 from tollkeeper.core.x402.verification import Reason, chain_checks, signature_check, time_checks
 from tollkeeper.hub.evm.findings import EvmFindings
 from tollkeeper.hub.evm.signing import EvmSigning, FeeTerms, SecondTry
@@ -25,7 +25,6 @@ from tollkeeper.storage.hub.transactions import next_nonce_of, open_lane
 
 if TYPE_CHECKING:
     from tollkeeper.chains.evm.chain import EvmChain
-    from tollkeeper.core.evm.signed_transactions import SignedTransaction
     from tollkeeper.core.x402.version1 import Payment
     from tollkeeper.hub.evm.account import EvmAccount
     from tollkeeper.hub.evm.signing import EvmOrder
@@ -36,14 +35,8 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.hub")
 
 
-@dataclass(frozen=True, slots=True)
-class Adoption:
-    """Terms of a payment that a transaction of ours carried out, and that the database does not remember."""
-
-    found: SignedTransaction
-
-
-EvmTerms: TypeAlias = "FeeTerms | Adoption"
+# Terms of a payment that the database does not remember: the transaction of ours that carried it out.
+EvmTerms: TypeAlias = "FeeTerms | SignedTransaction"
 
 
 class EvmFamily:
@@ -90,8 +83,8 @@ class EvmFamily:
 
     async def claim(self, order: EvmOrder, known: Settlement | None, row_id: str, terms: EvmTerms) -> Claimed:
         """Claim alone or in a batch; or for a transaction that is on the chain already."""
-        if isinstance(terms, Adoption):
-            return await self._signing.adopt(order, known, row_id, terms.found)
+        if isinstance(terms, SignedTransaction):
+            return await self._signing.adopt(order, known, row_id, terms)
         return await self._signing.claim(order, known, row_id, terms)
 
     async def find_out(self, account: EvmAccount, row: Settlement) -> ProvenTransition:
@@ -113,7 +106,7 @@ class EvmFamily:
         found = await authorizations.signed(use.transaction_hash)
         is_ours = found is not None and order.account.signers.holds(found.sender)
         if found is not None and is_ours and await _was_to_make(order, found):
-            return Adoption(found)
+            return found
         return PriorOutcome(reason, use.transaction_hash)
 
     async def balance_now(self, order: EvmOrder, terms: EvmTerms, overdrawn: Overdrawn) -> EvmTerms:

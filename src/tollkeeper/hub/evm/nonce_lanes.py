@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tollkeeper.chains.evm.chain import GasTooDear
-from tollkeeper.core.evm.encoding import Transaction
 from tollkeeper.core.evm.signed_transactions import raised, read_signed
 from tollkeeper.core.settlement.states import State
+from tollkeeper.hub.evm.batch import BatchCall
 from tollkeeper.hub.settlement.family import PoolView
 from tollkeeper.storage.hub.leases import LeaseLost
 from tollkeeper.storage.hub.transactions import (
@@ -272,17 +272,8 @@ class LaneKeeper:
         chain, signer = account.chain, relayer.signer.address
         if await chain.authorizations.nonce_of(signer, "pending") > nonce:
             return None
-        nothing = Transaction(
-            chain_id=relayer.signer.policy.chain_id,
-            nonce=nonce,
-            max_priority_fee_per_gas=fees.max_priority_fee_per_gas,
-            max_fee_per_gas=fees.max_fee_per_gas,
-            gas=_EMPTY_GAS,
-            to=signer,
-            value=0,
-            data=b"",
-        )
-        data, transaction_hash = relayer.signer.sign(nothing)
+        nothing = BatchCall(signer, b"", _EMPTY_GAS)
+        data, transaction_hash = relayer.signer.sign_call(nothing, nonce, fees)
         filler = RawTransaction(data, transaction_hash, chain.network.name, signer, nonce, self.parts.clock_ms())
         if not await self.parts.database.run(store_filler(lease, filler, account.gas_budget.budget(), gas=_EMPTY_GAS)):
             return None

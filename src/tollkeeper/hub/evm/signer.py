@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tollkeeper.chains.evm.batcher import Carrier
+    from tollkeeper.chains.evm.chain import Fees
+    from tollkeeper.hub.evm.batch import BatchCall
 
 
 class Policy(Protocol):
@@ -146,6 +148,10 @@ class NetworkSigner:
     def sign(self, transaction: Transaction) -> tuple[bytes, str]:
         """Return the raw signed transaction and its hash. Raises: PolicyError."""
         return self.signer.sign(transaction, self.policy)
+
+    def sign_call(self, call: BatchCall, nonce: int, fees: Fees) -> tuple[bytes, str]:
+        """Sign a call as the transaction with that nonce. Raises: PolicyError."""
+        return self.sign(call.transaction(self.policy.chain_id, nonce, fees))
 
     def may_sign(self, transaction: Transaction) -> bool:
         """Say whether the policy allows the transaction, as it is configured now."""

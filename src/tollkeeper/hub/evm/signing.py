@@ -196,7 +196,7 @@ class EvmSigning:
             require_awaited({new.id: by_row[new.id].order for new in won}, self._parts.clock_ms())
             payloads = [by_row[new.id].terms.payload for new in won]
             called = account.planner.call(carrier, won[0].key.asset, payloads)
-            return relayer.signer.sign(called.transaction(relayer.signer.policy.chain_id, nonce, fees))
+            return relayer.signer.sign_call(called, nonce, fees)
 
         signer = relayer.signer.address
         requests = [
@@ -223,7 +223,7 @@ class EvmSigning:
         called = account.planner.call(None, row.key.asset, [payload])
 
         def sign(nonce: int) -> tuple[bytes, str]:
-            return relayer.signer.sign(called.transaction(relayer.signer.policy.chain_id, nonce, fees))
+            return relayer.signer.sign_call(called, nonce, fees)
 
         unit = sign_again(row, relayer.signer.address, sign, account.gas_budget.budget(), gas=called.gas)
         try:

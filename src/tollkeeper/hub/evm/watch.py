@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.settlement.states import EXPIRY_MARGIN_SECONDS
 from tollkeeper.hub.evm.findings import OVERDUE_SECONDS, valid_before
 from tollkeeper.hub.evm.nonce_lanes import LaneKeeper
+from tollkeeper.hub.refusals import telling_faults
 from tollkeeper.hub.settlement.family import PoolView
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.hub.settlements import list_blocks, list_in_block
@@ -36,23 +36,16 @@ class EvmWatch:
     async def look(self, account: EvmAccount, *, thoroughly: bool) -> PoolView:
         """Watch blocks and keep lanes. Raises: RpcUnavailable, StorageError."""
         head = await account.chain.latest_block()
-        try:
+        network = account.chain.network.name
+        with telling_faults("blocks_not_understood", network=network):
             await self._reorganisations.look(account, head.number, thoroughly=thoroughly)
-        except (StorageError, RpcUnavailable):
-            raise
-        except Exception:  # noqa: BLE001 - lanes and rows do not wait for it
-            _LOG.exception("blocks_not_understood", network=account.chain.network.name)
         view = PoolView(chain_seconds=head.timestamp_seconds)
         for relayer in account.signers.relayers:
-            try:
+            # What lies in a poison lane is looked at row by row all the same.
+            with telling_faults("lane_not_understood", network=network, signer=relayer.signer.address):
                 seen = await self.lanes.move(account, relayer)
-            except (StorageError, RpcUnavailable):
-                raise
-            except Exception:  # noqa: BLE001 - a poison lane: what lies in it is looked at row by row all the same
-                _LOG.exception("lane_not_understood", network=account.chain.network.name, signer=relayer.signer.address)
-                continue
-            view.waiting |= seen.waiting
-            view.taken |= seen.taken
+                view.waiting |= seen.waiting
+                view.taken |= seen.taken
         return view
 
     def is_overdue(self, row: Settlement, view: PoolView) -> bool:

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from tollkeeper.core.api.bodies import Body, Count
 from tollkeeper.core.api.errors import ApiError, Code
@@ -153,26 +153,16 @@ class PriorOutcome:
     transaction: str
 
 
-@dataclass(frozen=True, slots=True)
-class SettleOutcome:
+class SettleOutcome(Struct, frozen=True, rename="camel"):
     """Outcome that the caller is told: success, or why not.
 
-    `transaction` is the hash of the transaction it is about.
+    `transaction` is the hash of the transaction it is about. It is kept so with an idempotency key.
     """
 
     success: bool
     transaction: str = ""
     reason: str | None = None
     settlement_id: str | None = None
-
-    def recorded(self) -> dict[str, object]:
-        """Return the outcome as it is kept with an idempotency key."""
-        return {
-            "success": self.success,
-            "reason": self.reason,
-            "transaction": self.transaction,
-            "settlementId": self.settlement_id,
-        }
 
 
 def require_awaited(orders: Mapping[str, Order[AccountT, PayloadT]], now_ms: int) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from msgspec import convert, to_builtins
+
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.families import row_of
 from tollkeeper.core.limits import SETTLE_REQUEST_LIFETIME_SECONDS
@@ -75,13 +77,8 @@ class SettlementRecords:
             if row.handed_out_ms is None:
                 await self._database.run(hand_out(row, None, self._clock_ms()))
             return success(row)
-        answer = known.answer or {}
-        return SettleOutcome(
-            bool(answer.get("success")),
-            answer.get("transaction") or "",
-            answer.get("reason"),
-            answer.get("settlementId", known.settlement_id),
-        )
+        answer = {"success": False, "settlementId": known.settlement_id, **(known.answer or {})}
+        return convert(answer, SettleOutcome)
 
     async def of_same(self, payment: Payment, requirements_hash: str, request: WaitingRequest) -> SettleOutcome | None:
         """Return the outcome of the very same earlier request, also without a key; None if it cannot succeed any more.
@@ -135,7 +132,7 @@ class SettlementRecords:
         failed = None if failed_before is None else (failed_before.id, failed_before.attempt)
         if key is None:
             return outcome
-        unit = record_answer(key, outcome.recorded(), self._clock_ms(), failed)
+        unit = record_answer(key, to_builtins(outcome), self._clock_ms(), failed)
         if request.is_gateway_s and await self._database.run(unit):
             return outcome
         known = await self.of_key(request, is_signed=False)

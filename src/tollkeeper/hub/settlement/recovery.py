@@ -19,6 +19,7 @@ import structlog
 from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import Submission, Verdict
 from tollkeeper.core.settlement.states import State
+from tollkeeper.hub.refusals import telling_faults
 from tollkeeper.hub.settlement.family import PoolView, ProvenTransition, TermsT, Unexplained, expected_transfer
 from tollkeeper.hub.settlement.orders import AccountT, PayloadT
 from tollkeeper.storage.engine.database import StorageError
@@ -178,12 +179,11 @@ class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
         """Open a network at the start of the hub; one that cannot be opened, for whatever reason, is opened later."""
         chain = account.chain
         try:
-            await self.open(account)
+            with telling_faults("network_not_understood", network=chain.network.name):
+                await self.open(account)
         except (RpcUnavailable, StorageError) as error:
             chain.problem = str(error)
             _LOG.warning("network_not_reachable", network=chain.network.name, reason=str(error))
-        except Exception:  # noqa: BLE001 - no fault of ours may end the only task that finishes payments
-            _LOG.exception("network_not_understood", network=chain.network.name)
 
     async def _open_again(self, account: AccountT) -> None:
         with suppress(RpcUnavailable):  # `open` keeps why
@@ -300,11 +300,8 @@ def _is_seen(sighting: Sighting) -> bool:
 async def _on_network(account: SettlingAccount, work: Awaitable[T]) -> T | None:
     """Do one network's work; what goes wrong there holds up no other network. Raises: StorageError."""
     try:
-        return await work
+        with telling_faults("network_not_understood", network=account.chain.network.name):
+            return await work
     except RpcUnavailable as error:
         _LOG.warning("network_waits", network=account.chain.network.name, reason=str(error))
-    except StorageError:
-        raise
-    except Exception:  # noqa: BLE001 - no fault of ours may end the only task that finishes payments
-        _LOG.exception("network_not_understood", network=account.chain.network.name)
     return None

@@ -13,8 +13,8 @@ from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import Verdict
 from tollkeeper.chains.solana.history import has_every_block, no_status_of
 from tollkeeper.chains.solana.reader import STATUSES_MAX
+from tollkeeper.hub.refusals import telling_faults
 from tollkeeper.hub.settlement.family import PoolView
-from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.hub.settlements import list_confirmed, newest_confirmed_ms
 
 if TYPE_CHECKING:
@@ -28,27 +28,6 @@ if TYPE_CHECKING:
     from tollkeeper.storage.hub.settlements import Settlement
 
 _LOG = structlog.get_logger("tollkeeper.hub")
-
-
-class SolanaWatch:
-    """Watch of all Solana networks of one process."""
-
-    def __init__(self, parts: SettlementParts) -> None:
-        self._finality = FinalityWatch(parts)
-
-    async def look(self, account: SolanaAccount, *, thoroughly: bool) -> PoolView:  # noqa: ARG002 - each row is asked about once
-        """Watch finality. Raises: RpcUnavailable, StorageError."""
-        try:
-            await self._finality.look(account)
-        except (StorageError, RpcUnavailable):
-            raise
-        except Exception:  # noqa: BLE001 - rows do not wait for it
-            _LOG.exception("blocks_not_understood", network=account.chain.network.name)
-        return PoolView()
-
-    def is_overdue(self, row: Settlement, view: PoolView) -> bool:  # noqa: ARG002 - there is no pool
-        """Say yes: what is not seen is found out about, or sent again."""
-        return True
 
 
 # Watches what was confirmed on Solana until it is finalized (security F8, 5; contract 5.2). An outcome is told once a
@@ -107,7 +86,7 @@ class _Watched:
         return waited >= _GIVEN_UP_SECONDS
 
 
-class FinalityWatch:
+class SolanaWatch:
     """Watch of all networks of one hub process; one process at a time watches a network."""
 
     def __init__(self, parts: SettlementParts) -> None:
@@ -117,8 +96,17 @@ class FinalityWatch:
         self._began_ms = parts.clock_ms()
         self._others_ms: dict[str, int] = {}
 
-    async def look(self, account: SolanaAccount) -> None:
-        """Look at one network. Raises: RpcUnavailable, StorageError."""
+    async def look(self, account: SolanaAccount, *, thoroughly: bool) -> PoolView:  # noqa: ARG002 - each row is asked about once
+        """Watch finality, which no row waits for. Raises: RpcUnavailable, StorageError."""
+        with telling_faults("blocks_not_understood", network=account.chain.network.name):
+            await self._look(account)
+        return PoolView()
+
+    def is_overdue(self, row: Settlement, view: PoolView) -> bool:  # noqa: ARG002 - there is no pool
+        """Say yes: what is not seen is found out about, or sent again."""
+        return True
+
+    async def _look(self, account: SolanaAccount) -> None:
         network = account.chain.network.name
         if account.chain.config.is_final_needed:
             return
