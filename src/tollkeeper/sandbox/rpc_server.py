@@ -5,7 +5,7 @@ Single requests and batches over HTTP POST, as the chains' nodes take them. Noth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 import structlog
@@ -13,6 +13,7 @@ from aiohttp import web
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from types import TracebackType
 
     Method = Callable[..., Any]
 
@@ -90,7 +91,10 @@ class JsonRpcApp:
 
 
 class RpcServer:
-    """Serves a table of methods on 127.0.0.1 inside the running event loop: POST to any path."""
+    """Serves a table of methods on 127.0.0.1 inside the running event loop: POST to any path.
+
+    `async with server:` serves at `server.url` until the block ends.
+    """
 
     def __init__(
         self,
@@ -100,10 +104,20 @@ class RpcServer:
         subscribe: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None,
     ) -> None:
         """`answer` is given a request's body, `subscribe` whoever opens a WebSocket; `port` 0 takes any free one."""
-        self._answer = answer
+        self.url = ""
+        self._answer_to = answer
         self._port = port
         self._subscribe = subscribe
         self._runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
 
     async def start(self) -> str:
         """Listen, and return the URL. Raises: OSError where the port is taken."""
@@ -119,7 +133,8 @@ class RpcServer:
             await self.stop()
             raise
         host, port = runner.addresses[0][:2]
-        return f"http://{host}:{port}"
+        self.url = f"http://{host}:{port}"
+        return self.url
 
     async def stop(self) -> None:
         """Stop listening and let open requests finish."""
@@ -128,5 +143,5 @@ class RpcServer:
             self._runner = None
 
     async def _post(self, request: web.Request) -> web.Response:
-        answer = msgspec.json.encode(self._answer(await request.read()))
+        answer = msgspec.json.encode(self._answer_to(await request.read()))
         return web.Response(body=answer, content_type="application/json")

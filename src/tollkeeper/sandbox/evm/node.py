@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from tollkeeper.api import clock_ms
 from tollkeeper.chains.evm.batcher import load_artifact
@@ -21,7 +21,6 @@ from tollkeeper.sandbox.wallets import derive_wallets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
     from tollkeeper.sandbox.evm.engine import Engine
     from tollkeeper.sandbox.wallets import TestWallets
@@ -91,7 +90,7 @@ def short_string(text: str) -> int:
     return int.from_bytes(encoded.ljust(31, b"\0") + bytes([2 * len(encoded)]), "big")
 
 
-class EvmNode:
+class EvmNode(RpcServer):
     """`async with EvmNode() as node:` serves the chain at `node.url` until the block ends."""
 
     def __init__(
@@ -109,23 +108,4 @@ class EvmNode:
             genesis=sandbox_genesis(self.wallets),
             clock_ms=clock_ms,
         )
-        self.url = ""
-        self._server = RpcServer(evm_rpc_app(self.chain).answer_body, port=port)
-
-    async def start(self) -> str:
-        """Serve. Returns the URL. Raises: OSError where the port is taken."""
-        self.url = await self._server.start()
-        return self.url
-
-    async def stop(self) -> None:
-        """Stop serving."""
-        await self._server.stop()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
+        super().__init__(evm_rpc_app(self.chain).answer_body, port=port)

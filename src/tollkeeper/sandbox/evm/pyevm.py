@@ -45,16 +45,12 @@ _HALTS: Final[dict[type[BaseException], str]] = {
 class PyEvmEngine:
     """`Engine` on py-evm."""
 
+    name: Final = EngineName.PYEVM
+
     def __init__(self, chain_id: int) -> None:
         self._chain_id = chain_id
         self._database = AtomicDB()
         self._state = CancunState(self._database, _context(BlockContext(0, 0), chain_id), BLANK_ROOT_HASH)
-        self._transactions = CancunTransactionBuilder
-
-    @property
-    def name(self) -> EngineName:
-        """Name of this engine."""
-        return EngineName.PYEVM
 
     def account(self, address: str) -> EngineAccount:
         """An account's state."""
@@ -105,7 +101,7 @@ class PyEvmEngine:
     def _execute(self, message: EngineMessage, block: BlockContext) -> ExecutionOutcome:
         self._state.execution_context = _context(block, self._chain_id)
         sender = _canonical(message.sender)
-        unsigned = self._transactions.new_unsigned_dynamic_fee_transaction(
+        unsigned = CancunTransactionBuilder.new_unsigned_dynamic_fee_transaction(
             chain_id=self._chain_id,
             nonce=self._state.get_nonce(sender),
             max_priority_fee_per_gas=0,

@@ -59,16 +59,13 @@ class _World:
 class RevmEngine:
     """`Engine` on revm."""
 
+    name: Final = EngineName.REVM
+
     def __init__(self, chain_id: int) -> None:
         self._chain_id = chain_id
         self._evm = _new_evm(chain_id)
         self._accounts: dict[str, EngineAccount] = {}
         self._slots: dict[tuple[str, int], int] = {}
-
-    @property
-    def name(self) -> EngineName:
-        """Name of this engine."""
-        return EngineName.REVM
 
     def account(self, address: str) -> EngineAccount:
         """An account's state."""

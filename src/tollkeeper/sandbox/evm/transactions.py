@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.core.evm.encoding import SECP256K1_ORDER, keccak256, recover_unchecked, rlp_decode, rlp_encode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tollkeeper.core.evm.encoding import RlpItem, RlpTree
 
 _LEGACY: Final = 0
@@ -68,48 +70,48 @@ def _decode_fee_market(raw: bytes) -> CheckedTransaction:
     if fields[8] != []:
         raise ValueError("access lists are not supported here")
     digest = keccak256(b"\x02" + rlp_encode(_unsigned(fields[:9])))
-    chain_id, nonce, priority_fee, max_fee, gas = (_number(field) for field in fields[:5])
-    parity, r, s = (_number(field) for field in fields[9:])
-    return CheckedTransaction(
-        hash="0x" + keccak256(raw).hex(),
-        type=_FEE_MARKET,
-        sender=_sender(digest, parity, r, s),
-        chain_id=chain_id,
-        nonce=nonce,
-        max_priority_fee_per_gas=priority_fee,
-        max_fee_per_gas=max_fee,
-        gas=gas,
-        to=_recipient(fields[5]),
-        value=_number(fields[6]),
-        data=_bytes(fields[7]),
-        parity=parity,
-        r=r,
-        s=s,
-    )
+    chain_id, *numbers = map(_number, fields[:5])
+    return _checked(raw, digest, chain_id, numbers, fields[5:8], [_number(field) for field in fields[9:]])
 
 
 def _decode_legacy(raw: bytes) -> CheckedTransaction:
     fields = _fields(raw, _LEGACY_FIELDS)
-    nonce, gas_price, gas = (_number(field) for field in fields[:3])
-    v, r, s = (_number(field) for field in fields[6:])
+    nonce, gas_price, gas = map(_number, fields[:3])
+    v, *rest = map(_number, fields[6:])
     signed = _unsigned(fields[:6])
     chain_id = None
     parity = v - 27
     if v >= _EIP155_OFFSET:
         chain_id, parity = divmod(v - _EIP155_OFFSET, 2)
         signed += [chain_id, 0, 0]
+    digest = keccak256(rlp_encode(signed))
+    return _checked(raw, digest, chain_id, (nonce, gas_price, gas_price, gas), fields[3:6], [parity, *rest])
+
+
+def _checked(
+    raw: bytes,
+    digest: bytes,
+    chain_id: int | None,
+    numbers: Sequence[int],
+    called: Sequence[RlpTree],
+    signature: Sequence[int],
+) -> CheckedTransaction:
+    """Check the signature of a digest. `numbers`: nonce, fees and gas; `called`: recipient, value and data."""
+    nonce, priority_fee, max_fee, gas = numbers
+    to, value, data = called
+    parity, r, s = signature
     return CheckedTransaction(
         hash="0x" + keccak256(raw).hex(),
-        type=_LEGACY,
-        sender=_sender(keccak256(rlp_encode(signed)), parity, r, s),
+        type=_FEE_MARKET if raw[0] == _FEE_MARKET else _LEGACY,
+        sender=_sender(digest, parity, r, s),
         chain_id=chain_id,
         nonce=nonce,
-        max_priority_fee_per_gas=gas_price,
-        max_fee_per_gas=gas_price,
+        max_priority_fee_per_gas=priority_fee,
+        max_fee_per_gas=max_fee,
         gas=gas,
-        to=_recipient(fields[3]),
-        value=_number(fields[4]),
-        data=_bytes(fields[5]),
+        to=_recipient(to),
+        value=_number(value),
+        data=_bytes(data),
         parity=parity,
         r=r,
         s=s,

@@ -37,6 +37,7 @@ from tollkeeper.core.solana.programs import (
 )
 from tollkeeper.core.solana.programs import TokenAccount as Held
 from tollkeeper.core.solana.rules import FEE_PAYER_WITHOUT_MONEY
+from tollkeeper.sandbox.rpc_server import INVALID_PARAMS, ServedRpcError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,16 +47,25 @@ RECENT_SLOTS: Final = 150
 TIMES_KEPT: Final = 10_000  # slots whose time is known, more than an hour of them
 FINAL_SLOTS: Final = 32
 LAMPORTS_PER_SOL: Final = 10**9
+_BAD_SIGNATURE: Final = "SignatureFailure"
+_SIMULATION_FAILED: Final = -32002
+_SIGNATURE_FAILURE: Final = -32003
 _MINT_SUPPLY: Final = 10**15
 _DECIMALS: Final = NETWORK.usdc.decimals
 
 
-class TransactionRefused(Exception):  # noqa: N818 - the chain's answer, not a fault
+class TransactionRefused(ServedRpcError):  # noqa: N818 - the chain's answer, not a fault
     """A node does not take this transaction. `error` is the chain's word for it, None where there is none."""
 
     def __init__(self, message: str, error: object = None) -> None:
-        super().__init__(message)
         self.error = error
+        if error is None:
+            super().__init__(message, code=INVALID_PARAMS)
+        elif error == _BAD_SIGNATURE:
+            super().__init__(message, code=_SIGNATURE_FAILURE)
+        else:
+            data = {"err": error, "logs": [], "accounts": None, "unitsConsumed": 0, "returnData": None}
+            super().__init__(message, code=_SIMULATION_FAILED, data=data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,4 +371,4 @@ def _parsed(raw: bytes) -> VersionedTransaction:
 
 def _check_signatures(transaction: VersionedTransaction) -> None:
     if not all(transaction.verify_with_results()):
-        raise TransactionRefused("Transaction signature verification failure", "SignatureFailure")
+        raise TransactionRefused("Transaction signature verification failure", _BAD_SIGNATURE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from aiohttp import WSMsgType, web
@@ -28,7 +28,6 @@ from tollkeeper.sandbox.wallets import derive_solana_wallets
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
-    from types import TracebackType
 
     from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.networks import Network
@@ -41,7 +40,7 @@ _ENCODE: Final = msgspec.json.encode
 _Parameter = TypeVar("_Parameter", str, int)
 
 
-class SolanaNode:
+class SolanaNode(RpcServer):
     """`async with SolanaNode() as node:` serves the chain at `node.url` until the block ends."""
 
     def __init__(
@@ -57,8 +56,7 @@ class SolanaNode:
         self.wallets = wallets or derive_solana_wallets()
         self.chain = EmbeddedSolanaChain(network, token_program)
         self.rpc = solana_rpc_app(self.chain)
-        self.url = ""
-        self._server = RpcServer(self._answered, port=port, subscribe=self._subscribe)
+        super().__init__(self._answered, port=port, subscribe=self._subscribe)
         self._slot_seconds = slot_seconds
         self._clock: asyncio.Task[None] | None = None
         for payer in self.wallets.fee_payers:
@@ -69,7 +67,7 @@ class SolanaNode:
 
     async def start(self) -> str:
         """Serve. Returns the URL. Raises: OSError where the port is taken."""
-        self.url = await self._server.start()
+        await super().start()
         if self._slot_seconds is not None:
             self._clock = asyncio.create_task(self._pass_slots(self._slot_seconds))
         return self.url
@@ -81,16 +79,7 @@ class SolanaNode:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._clock
             self._clock = None
-        await self._server.stop()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
+        await super().stop()
 
     async def _pass_slots(self, seconds: float) -> None:
         while True:

@@ -14,7 +14,6 @@ from tollkeeper.sandbox.solana.chain import (
     FINAL_SLOTS,
     LAMPORTS_PER_SOL,
     RECENT_SLOTS,
-    TransactionRefused,
     decoded,
 )
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     Json = Any
 
 _VERSION: Final = "2.0.0"
-_SIMULATION_FAILED: Final = -32002
-_SIGNATURE_FAILURE: Final = -32003
 _BLOCK_NOT_AVAILABLE: Final = -32004
 _SLOT_SKIPPED: Final = -32007
 _AIRDROP_MAX: Final = 10 * LAMPORTS_PER_SOL
@@ -136,10 +133,7 @@ def _of_accounts(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
     def request_airdrop(address: str, lamports: int, _config: Json = None) -> Json:
         if not 0 < lamports <= _AIRDROP_MAX:
             raise ServedRpcError("airdrop request failed")
-        try:
-            return chain.send_airdrop(address, lamports)
-        except TransactionRefused as refused:
-            raise _refusal(refused) from refused
+        return chain.send_airdrop(address, lamports)
 
     return {
         "getAccountInfo": get_account_info,
@@ -154,12 +148,8 @@ def _of_transactions(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json
     def simulate_transaction(text: str, config: Json = None) -> Json:
         wanted = config or {}
         replaces = bool(wanted.get("replaceRecentBlockhash"))
-        try:
-            simulated = chain.simulate(
-                decoded(text), replaces_blockhash=replaces, checks_signatures=bool(wanted.get("sigVerify"))
-            )
-        except TransactionRefused as refused:
-            raise _refusal(refused) from refused
+        checks = bool(wanted.get("sigVerify"))
+        simulated = chain.simulate(decoded(text), replaces_blockhash=replaces, checks_signatures=checks)
         new = {"blockhash": chain.blockhash, "lastValidBlockHeight": chain.last_valid_slot}
         value = {
             "err": simulated.error,
@@ -175,10 +165,7 @@ def _of_transactions(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json
 
     def send_transaction(text: str, config: Json = None) -> Json:
         skips = bool((config or {}).get("skipPreflight"))
-        try:
-            return chain.send(decoded(text), skips_preflight=skips)
-        except TransactionRefused as refused:
-            raise _refusal(refused) from refused
+        return chain.send(decoded(text), skips_preflight=skips)
 
     def get_signature_statuses(signatures: list[str], _config: Json = None) -> Json:
         return _at(chain, [_status(chain, chain.found(signature)) for signature in signatures])
@@ -255,15 +242,6 @@ def _of_tests(chain: EmbeddedSolanaChain) -> dict[str, Callable[..., Json]]:
 def _amount(amount: int) -> Json:
     text = f"{amount // 10**6}.{amount % 10**6:06}".rstrip("0").rstrip(".")
     return {"amount": str(amount), "decimals": 6, "uiAmountString": text, "uiAmount": None}
-
-
-def _refusal(refused: TransactionRefused) -> ServedRpcError:
-    if refused.error is None:
-        return ServedRpcError(str(refused), code=INVALID_PARAMS)
-    if refused.error == "SignatureFailure":
-        return ServedRpcError(str(refused), code=_SIGNATURE_FAILURE)
-    data = {"err": refused.error, "logs": [], "accounts": None, "unitsConsumed": 0, "returnData": None}
-    return ServedRpcError(str(refused), code=_SIMULATION_FAILED, data=data)
 
 
 def _status(chain: EmbeddedSolanaChain, executed: Executed | None) -> Json:
