@@ -31,12 +31,10 @@ from tollkeeper.edge.shared.whole_messages import whole_requests
 # Bytes that bring neither head nor body to an end: chunk extensions, trailers, an endless header.
 CHATTER_BYTES: Final = 64 * 1024
 _LAST_REQUEST_SECONDS: Final = 0.3  # for what was sent just before the server stopped
-# A line's end may be shorter by a byte than it counts.
-_SURELY_SMALL_BYTES: Final = REQUEST_HEAD_SIZE_BYTES - HEADERS_MAX
+_SURELY_SMALL_BYTES: Final = REQUEST_HEAD_SIZE_BYTES - HEADERS_MAX  # a line's end may be a byte shorter
 PIPELINED_MAX: Final = 64
 READ_AHEAD_MAX: Final = 4
-# So much of a body is read when its request has been answered, to keep the connection.
-UNREAD_BODY_BYTES: Final = 1024 * 1024
+UNREAD_BODY_BYTES: Final = 1024 * 1024  # read behind an answer, to keep the connection
 
 log = structlog.get_logger("tollkeeper.edge")
 
