@@ -7,8 +7,8 @@ Every rule of contract 4.5 about a credit stands here; those that need no stack 
 credits are taken, and of which purchase, is `storage.ledger.spends`.
 
 - Committed is charged (4.3): a credit is taken before the first byte goes to the target, and durable by then.
-- Nothing else in the gateway waits for the ledger but `Credit._take` and `Credit._give_back`, and no cut ends that
-  waiting (`driver`): what a commit has taken is known here, whatever became of the call meanwhile.
+- What takes a credit or gives one back is waited for in `Credit._take` and `Credit._give_back` alone, and no cut ends
+  that waiting (`driver`): what a commit has taken is known here, whatever became of the call meanwhile.
 - Where the database went away without a word, nobody knows whether a credit was taken: the call is refused, and the
   ledger gives back what it took once the database is there again (`Ledger.refused`).
 - Spending precedes buying (4.2), so bought credits outlive every change of price, address and validity.
