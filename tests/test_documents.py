@@ -32,6 +32,7 @@ OF_OTHERS: Final = {
     "is_global",
     "tcpi_bytes_acked",
     "configuration.template",
+    "node.url",
 }
 
 

@@ -1,7 +1,7 @@
-"""The service of purchases: who waits for which attempt, and what an answer decides (contract 4.2 to 4.4).
+"""Attempts to buy, and which requests wait for which of them (contract 4.2 to 4.4).
 
-An attempt (`PurchaseAttempt`, step 5 of `flow`) goes from terms over verify, claim and settle to grant and spend. It
-belongs to the payment and not to the request: a buyer who goes away while it settles finds the credits when the same
+An attempt (`PurchaseAttempt`, step 5 of `call.flow`) goes from terms over verify, claim and settle to grant and spend.
+It belongs to the payment and not to the request: a buyer who goes away while it settles finds the credits when the same
 payment is presented again. Concurrent requests with one payment share one attempt; across processes the claim row
 decides. What a crash or a lost answer leaves behind is finished by `purchase.recovery`.
 """
@@ -66,7 +66,7 @@ class Waiter(msgspec.Struct, eq=False):
 
 @dataclass(slots=True, eq=False)
 class PurchaseAttempt:
-    """5, the payment's own, whoever waits for it or leaves, in a task (`PurchaseService.buy`).
+    """An attempt to buy: the payment's own, whoever waits for it or leaves, in a task (`PurchaseService.buy`).
 
     `buyer` is the request that began it, which gets the first credit. `tenant`: whose share of the hub's gas it takes:
     the gate's owner's, or where it has none, its caller's.

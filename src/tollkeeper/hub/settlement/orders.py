@@ -1,7 +1,4 @@
-"""Orders to the hub to settle, and their outcomes (contract 5.1, 5.2).
-
-A network that settlements are carried out on, as far as every family's is the same (contract 5.2, 5.3).
-"""
+"""Orders to the hub to settle, the accounts that carry them out, and their outcomes (contract 5.1 to 5.3)."""
 
 from __future__ import annotations
 
