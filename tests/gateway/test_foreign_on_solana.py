@@ -215,7 +215,7 @@ async def test_of_another_token_than_the_nodes_nothing_is_told(site: SiteOnSolan
         key = PaymentKey(network.name, str(Keypair().pubkey()), str(Keypair().pubkey()), "00" * 32)
         expected = ExpectedTransfer(key, site.pay_to, 10_000, None, 0, Senders(frozenset(), are_all=True))
         with pytest.raises(RpcUnavailable, match="asset"):
-            await SolanaEvidence(chain, lambda: 0).of(expected)
+            await SolanaEvidence(chain).of(expected)
     finally:
         await chain.close()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from tollkeeper.core.families import FAMILIES
-from tollkeeper.core.solana.rules import SolanaAsset, has_memo, payer_checks, payment_key, read_transfer
+from tollkeeper.core.solana.rules import SolanaAsset, has_memo, payment_key, read_transfer, transaction_checks
 from tollkeeper.core.wallets import family_of
 from tollkeeper.core.x402 import verification
 from tollkeeper.core.x402.verification import Check, EvmAsset, require, signature_check, time_checks, with_usual_v
@@ -67,7 +67,7 @@ def offered_payment(payment: Payment, asset: Asset) -> OfferedPayment:
 
 
 def _on_solana(payload: SolanaPayload, asset: SolanaAsset) -> OfferedPayment:
-    require(payer_checks(payload, asset))
+    require(transaction_checks(payload, asset))
     transfer = read_transfer(payload)
     return OfferedPayment(
         payment_key(asset, transfer),

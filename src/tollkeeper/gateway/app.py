@@ -17,7 +17,7 @@ import structlog
 from litestar import Response, asgi
 from litestar.response import Stream
 
-from tollkeeper.api import PROCESS_MARK, HttpRequest, Shell, clock_ms, new_request_id, ok, refused
+from tollkeeper.api import PROCESS_MARK, HttpRequest, Shell, clock_ms, ok, refused
 from tollkeeper.auth import Auth, auth_routes
 from tollkeeper.core.api.bodies import StatusBody
 from tollkeeper.core.api.errors import ApiError, Code
@@ -118,7 +118,7 @@ class Gateway:
         self.default_network = settings.default_network.name
         self._hub = hub
         self.clients = ClientAddresses(settings.trusted_proxies)
-        self.evidence = EvidenceNodes(chains if settings.role is Role.GATEWAY else {}, clock_ms)
+        self.evidence = EvidenceNodes(chains if settings.role is Role.GATEWAY else {})
         accounts = {name: found for name, one in chains.items() if (found := with_accounts(one))}
         self.token_accounts = TokenAccounts(accounts)
         self._supported = Supported({}, confirms=False, is_ours=False, signers=frozenset())
@@ -142,7 +142,7 @@ class Gateway:
         self._settled = SettledAssets(database)
         self.payments = PaymentReader(lambda: self._settled.known)
         self._is_on_disk = isinstance(store, LocalFiles)
-        self.uploads = Uploads(database, store, lambda: os.urandom(16).hex(), self._are_files_apart)
+        self.uploads = Uploads(database, store, self._are_files_apart)
         self.files = self._make_files(store)
         self.unpaid_limit = UnpaidLimit(settings.request_limits.unpaid, self.clients)
         self.api_limits = ApiLimits(settings.request_limits)
@@ -151,7 +151,7 @@ class Gateway:
         self.reports = Reports(self.management, statistics, settings.kept)
         self.lists = OwnerLists(self.management, OwnerRows(database))
         self.feed = OwnerFeed(self.lists)
-        self.unsigned_payments = UnsignedPayments(self.gates, self.token_accounts, os.urandom)
+        self.unsigned_payments = UnsignedPayments(self.gates, self.token_accounts)
         self._recovery = PurchaseRecovery(self.buying)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -180,7 +180,6 @@ class Gateway:
             evidence=self.evidence,
             cap=self.settings.exposure,
             clock_ms=clock_ms,
-            new_id=lambda: "pur_" + new_request_id(),
             gateway_url=self.settings.public_url.text,
             status_url=self.settings.hub_public_url,
         )
@@ -196,7 +195,6 @@ class Gateway:
             evidence=self.evidence,
             token_accounts=self.token_accounts,
             target_probe=TargetProbe(self.forwarder),
-            random_bytes=os.urandom,
             default_network=self.default_network,
             default_payment_address=self.settings.default_payment_address,
             min_price_micro=self.settings.min_price_micro,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import os
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -22,7 +23,7 @@ from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.gateway.reseals import Resealing, forget_retired, keep_retired, lost_gates, retired_token_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
 
     from tollkeeper.storage.engine.database import Database
 
@@ -46,10 +47,8 @@ class EncryptionKeys:
     `revoked` are ids of keys whose tokens were ended: they open what they sealed, and make nothing good.
     """
 
-    def __init__(
-        self, ring: KeyRing, random_bytes: Callable[[int], bytes], revoked: Collection[str] = frozenset()
-    ) -> None:
-        self.sealing = Sealing(ring, random_bytes)
+    def __init__(self, ring: KeyRing, revoked: Collection[str] = frozenset()) -> None:
+        self.sealing = Sealing(ring, os.urandom)
         self._wanted = ring.current
         self._seals = asyncio.Event()  # the wanted key does
         self._seals.set()

@@ -233,7 +233,7 @@ async def _open_gateway(
 
     paths = settings.encryption_key_paths
     revoked = KeyFiles(paths).revoked() if paths else frozenset()
-    keys = EncryptionKeys(_given(settings.encryption_keys), os.urandom, revoked)
+    keys = EncryptionKeys(_given(settings.encryption_keys), revoked)
     if server_of(settings.database_url) is not None:
         await require_sealing_key(database, keys.sealing.ring.keys)  # before anything is changed by a wrong ring
     await keys.open(database)

@@ -225,17 +225,12 @@ def payer_of(payload: SolanaPayload) -> str | None:
     return None if transfer is None else transfer.payer
 
 
-def transaction_checks(payload: SolanaPayload, asset: SolanaAsset, policy: FeePolicy) -> Iterator[Check]:
-    """Yield the checks that hold for every recipient. They end at the first broken rule that the next ones build on."""
-    return _checks(payload, asset, policy)
+def transaction_checks(payload: SolanaPayload, asset: SolanaAsset, policy: FeePolicy | None = None) -> Iterator[Check]:
+    """Yield the checks that hold for every recipient. They end at the first broken rule that the next ones build on.
 
-
-def payer_checks(payload: SolanaPayload, asset: SolanaAsset) -> Iterator[Check]:
-    """The same where somebody else pays the fee and judges what he signs: one transfer, which its payer signed."""
-    return _checks(payload, asset, None)
-
-
-def _checks(payload: SolanaPayload, asset: SolanaAsset, policy: FeePolicy | None) -> Iterator[Check]:
+    Without a policy somebody else pays the fee and judges what he signs: then it is one transfer, which its payer
+    signed.
+    """
     try:
         transaction = decode_transaction(payload.transaction)
     except MalformedTransaction as error:

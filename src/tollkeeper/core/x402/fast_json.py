@@ -29,45 +29,36 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Text = Annotated[str, msgspec.Meta(max_length=2048)]
 
 
-class _Authorization(
-    msgspec.Struct,
-    forbid_unknown_fields=True,
-    rename={"payer": "from", "pay_to": "to", "valid_after": "validAfter", "valid_before": "validBefore"},
-):
-    payer: str
-    pay_to: str
+class _Plain(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """An object that has these members and no others."""
+
+
+class _Authorization(_Plain):
+    payer: str = msgspec.field(name="from")
+    to: str
     value: str
     valid_after: str
     valid_before: str
     nonce: str
 
 
-class _Payload(msgspec.Struct, forbid_unknown_fields=True):
+class _Payload(_Plain):
     signature: str = ""
     authorization: _Authorization | None = None
     transaction: _Text = ""
 
 
-class _Payment(msgspec.Struct, forbid_unknown_fields=True, rename={"version": "x402Version"}):
-    version: _Count
+class _Payment(_Plain):
+    x402_version: _Count
     scheme: _Text
     network: _Text
     payload: _Payload
 
 
-class _Requirements(
-    msgspec.Struct,
-    forbid_unknown_fields=True,
-    rename={
-        "amount": "maxAmountRequired",
-        "mime_type": "mimeType",
-        "pay_to": "payTo",
-        "max_timeout_seconds": "maxTimeoutSeconds",
-    },
-):
+class _Requirements(_Plain):
     scheme: _Text
     network: _Text
-    amount: str
+    max_amount_required: str
     resource: _Text
     description: _Text
     mime_type: _Text
@@ -77,14 +68,10 @@ class _Requirements(
     extra: dict[_Text, _Text]
 
 
-class _Request(
-    msgspec.Struct,
-    forbid_unknown_fields=True,
-    rename={"version": "x402Version", "payment": "paymentPayload", "requirements": "paymentRequirements"},
-):
-    version: _Count
-    payment: _Payment
-    requirements: _Requirements
+class _Request(_Plain):
+    x402_version: _Count
+    payment_payload: _Payment
+    payment_requirements: _Requirements
 
 
 _READ: Final = msgspec.json.Decoder(_Request).decode
@@ -98,7 +85,8 @@ def read_plain_request(data: bytes) -> tuple[int, Payment, Requirements] | None:
         request = _READ(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    payment, requirements, extra = request.payment, request.requirements, request.requirements.extra
+    payment, requirements = request.payment_payload, request.payment_requirements
+    extra = requirements.extra
     authorization, is_evm = payment.payload.authorization, payment.payload.authorization is not None
     texts = (
         f"{payment.scheme}{payment.network}{payment.payload.transaction}{requirements.scheme}{requirements.network}"
@@ -108,12 +96,12 @@ def read_plain_request(data: bytes) -> tuple[int, Payment, Requirements] | None:
     if data.count(b":") != members + len(extra) + texts.count(":"):
         return None
     payload = _solana(payment.payload, requirements) if authorization is None else _evm(request, authorization)
-    amount = int(requirements.amount) if payload is not None else 0
+    amount = int(requirements.max_amount_required) if payload is not None else 0
     if payload is None or amount > UINT256_MAX:
         return None
     return (
-        request.version,
-        Payment(payment.version, payment.scheme, payment.network, payload),
+        request.x402_version,
+        Payment(payment.x402_version, payment.scheme, payment.network, payload),
         Requirements(
             requirements.scheme,
             requirements.network,
@@ -129,11 +117,11 @@ def read_plain_request(data: bytes) -> tuple[int, Payment, Requirements] | None:
 
 def _evm(request: _Request, authorization: _Authorization) -> EvmPayload | None:
     """The payload, where each value of the request is in range, those of the requirements too."""
-    signature, requirements = request.payment.payload.signature, request.requirements
+    signature, requirements = request.payment_payload.payload.signature, request.payment_requirements
     values = (
-        f"{authorization.payer}\n{authorization.pay_to}\n{requirements.pay_to}\n{requirements.asset}\n"
+        f"{authorization.payer}\n{authorization.to}\n{requirements.pay_to}\n{requirements.asset}\n"
         f"{authorization.nonce}\n{signature}\n"
-        f"{authorization.value}\n{authorization.valid_after}\n{authorization.valid_before}\n{requirements.amount}"
+        f"{authorization.value}\n{authorization.valid_after}\n{authorization.valid_before}\n{requirements.max_amount_required}"
     )
     if _VALUES.fullmatch(values) is None:
         return None
@@ -143,7 +131,7 @@ def _evm(request: _Request, authorization: _Authorization) -> EvmPayload | None:
         return None
     signed = Authorization(
         authorization.payer.lower(),
-        authorization.pay_to.lower(),
+        authorization.to.lower(),
         value,
         valid_after,
         valid_before,
@@ -154,7 +142,7 @@ def _evm(request: _Request, authorization: _Authorization) -> EvmPayload | None:
 
 def _solana(payload: _Payload, requirements: _Requirements) -> SolanaPayload | None:
     """The same of the other family; what the transaction is, `solana.message` says."""
-    values = f"{requirements.pay_to}\n{requirements.asset}\n{requirements.amount}"
+    values = f"{requirements.pay_to}\n{requirements.asset}\n{requirements.max_amount_required}"
     if not payload.transaction or _SOLANA_VALUES.fullmatch(values) is None:
         return None
     return SolanaPayload(payload.transaction)

@@ -284,26 +284,14 @@ def form_checks(
 def requirement_checks(payment: Payment, requirements: Requirements, asset: EvmAsset) -> Iterator[Check]:
     """Does the payment answer these requirements, and are they ones that we settle?"""
     yield Check("requirements.scheme", requirements.scheme == SCHEME, Reason.SCHEME, SCHEME, requirements.scheme)
-    asked = ALIASES.get(requirements.network, requirements.network)
-    yield Check("requirements.network", asked == asset.network.name, Reason.NETWORK, asset.network.name, asked)
-    yield Check(
-        "requirements.asset",
-        requirements.asset == asset.address,
-        Reason.REQUIREMENTS,
-        asset.address,
-        requirements.asset,
-    )
-    payload = payment.payload
-    assert isinstance(payload, EvmPayload)  # noqa: S101 - form_checks came first
+    network, ours = ALIASES.get(requirements.network, requirements.network), asset.network.name
+    yield Check("requirements.network", network == ours, Reason.NETWORK, ours, network)
+    asked = requirements.asset
+    yield Check("requirements.asset", asked == asset.address, Reason.REQUIREMENTS, asset.address, asked)
+    authorization = payment.authorized.authorization
+    value, pay_to = authorization.value, authorization.pay_to
+    yield Check("recipient", pay_to == requirements.pay_to, Reason.RECIPIENT, requirements.pay_to, pay_to)
     least = max(requirements.amount, 1)  # to move nothing would cost gas all the same, and its payer nothing
-    yield Check(
-        "recipient",
-        payload.authorization.pay_to == requirements.pay_to,
-        Reason.RECIPIENT,
-        requirements.pay_to,
-        payload.authorization.pay_to,
-    )
-    value = payload.authorization.value
     if payment.x402_version == version2.VERSION:
         is_exact = 0 < value == requirements.amount
         yield Check("value", is_exact, Reason.VALUE_MISMATCH, str(least), str(value))
@@ -319,22 +307,11 @@ def minimum_checks(value: int, least: int, reason: Reason) -> Iterator[Check]:
 
 def time_checks(payload: EvmPayload, now_seconds: int) -> Iterator[Check]:
     """Is the authorization valid now, and long enough to be mined (6 s, as the reference facilitators ask)?"""
-    authorization = payload.authorization
+    after, before = payload.authorization.valid_after, payload.authorization.valid_before
     earliest = now_seconds + VALID_BEFORE_MARGIN_SECONDS
-    yield Check(
-        "validBefore",
-        authorization.valid_before >= earliest,
-        Reason.VALID_BEFORE,
-        f">= {earliest}",
-        str(authorization.valid_before),
-    )
-    yield Check(  # the token asks for a block later than validAfter
-        "validAfter",
-        authorization.valid_after < now_seconds,
-        Reason.VALID_AFTER,
-        f"< {now_seconds}",
-        str(authorization.valid_after),
-    )
+    yield Check("validBefore", before >= earliest, Reason.VALID_BEFORE, f">= {earliest}", str(before))
+    # The token asks for a block later than validAfter.
+    yield Check("validAfter", after < now_seconds, Reason.VALID_AFTER, f"< {now_seconds}", str(after))
 
 
 def deployed_check(payload: EvmPayload, factories: Mapping[str, str]) -> Check:
@@ -400,9 +377,8 @@ def chain_checks(payload: EvmPayload, by_key: Check, facts: ChainFacts) -> Itera
     """
     yield Check("assetCode", facts.asset_has_code, Reason.ASSET_CODE, expected=True, actual=facts.asset_has_code)
     yield judged_signature(by_key, facts.wallet_accepts)
-    yield Check(
-        "nonceUnused", not facts.nonce_used, Reason.NONCE_USED, "unused", "used" if facts.nonce_used else "unused"
-    )
+    nonce = "used" if facts.nonce_used else "unused"
+    yield Check("nonceUnused", not facts.nonce_used, Reason.NONCE_USED, "unused", nonce)
     value = payload.authorization.value
     yield Check("balance", facts.balance >= value, Reason.FUNDS, str(value), str(facts.balance))
     yield Check("simulation", facts.revert is None, Reason.SIMULATION, None, facts.revert)

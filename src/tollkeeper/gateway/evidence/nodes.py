@@ -25,7 +25,7 @@ from tollkeeper.gateway.evidence.solana import SolanaEvidence
 from tollkeeper.gateway.facilitator.client import SettleAnswer, SettleMeaning
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Mapping
 
     from tollkeeper.core.payment_offers import Asset
     from tollkeeper.core.settlement.reconciliation import ChainPayment
@@ -59,10 +59,10 @@ _LOG = structlog.get_logger("tollkeeper.gateway.evidence")
 class EvidenceNodes:
     """The nodes by network. Without nodes they cover nothing. `asked`: every node was asked once who it is."""
 
-    def __init__(self, chains: Mapping[str, AnyChain], clock_ms: Callable[[], int]) -> None:
+    def __init__(self, chains: Mapping[str, AnyChain]) -> None:
         self._chains = chains
         self._evidence: dict[str, PaymentEvidence] = {
-            name: EvmEvidence(chain) if isinstance(chain, EvmChain) else SolanaEvidence(chain, clock_ms)
+            name: EvmEvidence(chain) if isinstance(chain, EvmChain) else SolanaEvidence(chain)
             for name, chain in chains.items()
         }
         self.asked = asyncio.Event()

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tollkeeper.api import clock_ms
 from tollkeeper.chains.sightings import Verdict
 from tollkeeper.chains.solana.expiry_proof import standing_of
 from tollkeeper.chains.solana.payment_lookup import read_use
 from tollkeeper.chains.solana.reader import BLOCKHASH_UNKNOWN
-from tollkeeper.core.solana.base58 import decode, encode_key
-from tollkeeper.core.solana.ed25519 import SIGNATURE_SIZE_BYTES
+from tollkeeper.core.families import FAMILIES
+from tollkeeper.core.networks import Family
+from tollkeeper.core.solana.base58 import encode_key
 from tollkeeper.core.solana.programs import associated_token_account
 from tollkeeper.core.solana.rules import ALREADY_PROCESSED, read_transfer
 from tollkeeper.core.x402.verification import Reason
 from tollkeeper.gateway.evidence.port import EvidenceOutcome, PaymentFinding, alike, require_asset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tollkeeper.chains.solana.chain import SolanaChain
     from tollkeeper.chains.solana.payment_lookup import PaymentUse
     from tollkeeper.chains.solana.reader import SolanaReader
@@ -40,19 +40,18 @@ _UNUSED: Final = PaymentFinding(EvidenceOutcome.UNKNOWN, may_change=True)
 class SolanaEvidence:
     """Evidence of one network."""
 
-    def __init__(self, chain: SolanaChain, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, chain: SolanaChain) -> None:
         self._chain = chain
-        self._clock_ms = clock_ms
 
     async def of(self, expected: ExpectedTransfer) -> PaymentFinding:
         """Look the named transaction up."""
         require_asset(self._chain, expected)
-        if not _is_signature(expected.named):
+        if FAMILIES[Family.SOLANA].transaction_name(expected.named) is None:
             return PaymentFinding(EvidenceOutcome.UNKNOWN)
         is_final_needed = self._chain.config.depths.of(expected.value) > 1
         use = await read_use(self._chain, expected.named, is_final_needed=is_final_needed)
         if use is None:
-            may_come = self._clock_ms() < expected.asked_ms + _LIFETIME_MS
+            may_come = clock_ms() < expected.asked_ms + _LIFETIME_MS
             return PaymentFinding(EvidenceOutcome.UNKNOWN, may_change=may_come)
         return (
             self._judged(use, expected) if use.payment.key == expected.key else PaymentFinding(EvidenceOutcome.UNKNOWN)
@@ -103,11 +102,3 @@ async def _simulated(reader: SolanaReader, transfer: SolanaTransfer) -> PaymentF
     if not simulation.reaches:
         return PaymentFinding(EvidenceOutcome.FAILED, reason=Reason.SVM_NO_RECIPIENT)
     return _UNUSED
-
-
-def _is_signature(text: str) -> bool:
-    try:
-        decode(text, size_bytes=SIGNATURE_SIZE_BYTES)
-    except ValueError:
-        return False
-    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from tollkeeper.storage.gateway.paygates import Authority, PayGates
 
 _MANAGEMENT_TOKEN_BYTES: Final = 32
+_TESTED: Final = ("target_url", "methods", "target_headers")
 _STATES: Final = {"": None, "enabled": True, "disabled": False}
 
 
@@ -105,7 +107,6 @@ class Management:
     evidence: EvidenceNodes
     token_accounts: TokenAccounts
     target_probe: TargetProbe
-    random_bytes: Callable[[int], bytes]
     default_network: str
     default_payment_address: str | None
     min_price_micro: int
@@ -141,8 +142,8 @@ class Management:
         self._check_recipients(recipients, assume_valid=new.fields["assume_valid"])
         target = None if file is not None else await self.resolver.check_target(new.fields["target_url"], caller.tenant)
         token = None
-        if caller.wallet is None and not self._manages_freely:
-            token = new_management_token(self.random_bytes(_MANAGEMENT_TOKEN_BYTES))
+        if caller.wallet is None and self.ownership.anonymous != "manage":
+            token = new_management_token(os.urandom(_MANAGEMENT_TOKEN_BYTES))
         hashed = None if token is None else management_hash(token)
         secret = self._new_secret() if new.fields["header_auth_mode"] is HeaderAuthMode.HMAC else None
         shown: JsonObject = {} if secret is None else _shown(secret)
@@ -160,11 +161,7 @@ class Management:
         return answer(await self.store.create(new, caller.wallet, hashed, clock_ms(), secret, once, by=by))
 
     def _new_secret(self) -> HmacSecret:
-        return new_secret(self.random_bytes(SECRET_SIZE_BYTES + KEY_ID_SIZE_BYTES))
-
-    @property
-    def _manages_freely(self) -> bool:
-        return self.ownership.anonymous == "manage"
+        return new_secret(os.urandom(SECRET_SIZE_BYTES + KEY_ID_SIZE_BYTES))
 
     def _forbidden(self) -> frozenset[str]:
         supported = self.supported()
@@ -320,13 +317,11 @@ class Management:
             raise ApiError(Code.CONFLICT, "a file PayGate has no target to test")
         if gate is None and not given.get("targetUrl"):
             raise missing("targetUrl")
-        fields = parse_fields(given)
-        url = fields["target_url"] if "target_url" in fields else _given(gate).target_url
-        methods = fields.get("methods", ("GET",) if gate is None else gate.methods)
-        headers = fields.get("target_headers", () if gate is None else gate.target_headers)
+        own = {} if gate is None else {name: getattr(gate, name) for name in _TESTED}
+        fields = {"methods": ("GET",), "target_headers": (), **own, **parse_fields(given)}
         tenant = caller.tenant if gate is None else gate.tenant
-        target = await self.resolver.check_target(url, tenant)
-        return await self.target_probe.test(target, methods[0], headers, tenant)
+        target = await self.resolver.check_target(fields["target_url"], tenant)
+        return await self.target_probe.test(target, fields["methods"][0], fields["target_headers"], tenant)
 
     async def replace_secret(self, bearer: str | None, gate_id: int) -> SecretBody:
         """A new secret to sign with, shown once; requests carry the former one's signature too for a day."""
@@ -395,11 +390,6 @@ class Management:
 
     def _body(self, gate: PayGate, counters: Counters) -> JsonObject:
         return paygate_body(gate, counters, self.gates.access_url(gate.slug), iso)
-
-
-def _given(gate: PayGate | None) -> PayGate:
-    assert gate is not None  # noqa: S101 - without a gate the fields name the target
-    return gate
 
 
 def _shown(secret: HmacSecret) -> dict[str, str]:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.paygates.statistics import Kept
     from tollkeeper.gateway.management.paygates import Management
-    from tollkeeper.storage.gateway.statistics import LoggedRequest, Statistics
+    from tollkeeper.storage.engine.database import Row
+    from tollkeeper.storage.gateway.statistics import Statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +70,9 @@ class Reports:
         return RequestPage([_row(row) for row in rows], pagination(total, limit, offset), not_logged)
 
 
-def _row(row: LoggedRequest) -> RequestRow:
-    return RequestRow(
-        row.id, iso(row.at_ms), row.method, row.status, row.outcome, row.code, row.duration_us, row.purchase_id
-    )
+def _row(row: Row) -> RequestRow:
+    same = {name: row[name] for name in ("method", "status", "outcome", "code", "duration_us", "purchase_id")}
+    return RequestRow(row["id"], iso(row["at_ms"]), **same)
 
 
 def stats_routes(reports: Reports) -> list[HTTPRouteHandler]:

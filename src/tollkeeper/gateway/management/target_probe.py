@@ -79,7 +79,7 @@ class TargetProbe:
     ) -> list[JsonObject]:
         """Tell what the owner should know of the target, in the answer to a create or update by `tenant`."""
         try:
-            answer = await self._ask(target, target_headers, tenant)
+            answer = (await self._exchange(target, "HEAD", target_headers, tenant, is_whole=False)).head.result()
         except TimeoutError:
             return [_silent(f"the target did not answer a HEAD within {WAIT_SECONDS:.0f} seconds")]
         except ApiError as error:  # UNAVAILABLE: a matter of ours, which says nothing of the target
@@ -109,10 +109,6 @@ class TargetProbe:
             answer.size_bytes > PROXY_RESPONSE_SIZE_BYTES,
             (time.monotonic_ns() - began) // 1000,
         )
-
-    async def _ask(self, target: TargetUrl, target_headers: Sequence[tuple[str, str]], tenant: str) -> ResponseHead:
-        """Raises: ApiError, TimeoutError."""
-        return (await self._exchange(target, "HEAD", target_headers, tenant, is_whole=False)).head.result()
 
     async def _exchange(
         self, target: TargetUrl, method: str, target_headers: Sequence[tuple[str, str]], tenant: str, *, is_whole: bool

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -79,7 +80,6 @@ class Uploads:
 
     database: Database
     store: FileStore
-    new_id: Callable[[], str]
     is_unreachable: Callable[[], Awaitable[bool]]
     left: dict[str, Upload | None] = field(default_factory=dict)  # what could not be discarded yet
 
@@ -179,7 +179,7 @@ class Uploads:
                 "no file is sold here: several gateways share the database, and each keeps files on its own disk. The"
                 " operator must name a bucket that all of them have in `files`; nothing was made",
             )
-        reading.upload_id = self.new_id()
+        reading.upload_id = os.urandom(16).hex()
         await self.database.run(begin_upload(reading.upload_id, PROCESS_MARK, clock_ms()))
         reading.upload = await _stored(self.store.begin(reading.upload_id, expected_bytes))
 

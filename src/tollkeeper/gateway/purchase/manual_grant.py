@@ -8,9 +8,11 @@ The same order given again grants nothing more and shows the same token: the fir
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tollkeeper.api import clock_ms
 from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.families import FAMILIES
@@ -19,6 +21,7 @@ from tollkeeper.core.purchases import SETTLEMENT_FAILED, Claim, PurchaseState, T
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.core.wallets import shown_address
 from tollkeeper.gateway.evidence.nodes import payments_of, with_accounts
+from tollkeeper.gateway.purchase.monitor import new_purchase_id
 from tollkeeper.storage.ledger.first_purchase import Paid
 
 if TYPE_CHECKING:
@@ -44,9 +47,6 @@ class ManualGrants:
     purchases: Purchases
     chain_of: Callable[[str], AnyChain | None]
     token_keys: Sequence[bytes]
-    clock_ms: Callable[[], int]
-    new_id: Callable[[], str]
-    random_bytes: Callable[[int], bytes]
 
     async def honour(self, slug: str, transaction_hash: str, nonce: str | None) -> JsonObject:
         """Grant what the payment in that transaction bought; `nonce` says which, where there are several.
@@ -54,7 +54,7 @@ class ManualGrants:
         `isRepeated` in what is told: this very order granted it before. Raises: INVALID_PARAMETER for what is no hash,
         NOT_FOUND, PAYMENT_INVALID, CONFLICT where it was granted otherwise; RpcUnavailable.
         """
-        now_ms = self.clock_ms()
+        now_ms = clock_ms()
         gate = await self.paygates.by_slug(slug, now_ms)
         is_deleted = gate is None
         if gate is None:  # what was claimed before the delete is honoured all the same, and served once
@@ -125,10 +125,10 @@ class ManualGrants:
         honoured = await self.purchases.honour(
             payment.key,
             terms,
-            purchase_id=self.new_id(),
-            paid=Paid(payment.value, None, self.random_bytes(32)),  # no header is shown by a hash of nothing
+            purchase_id=new_purchase_id(),
+            paid=Paid(payment.value, None, os.urandom(32)),  # no header is shown by a hash of nothing
             transaction_hash=payment.transaction_hash,
-            now_ms=self.clock_ms(),
+            now_ms=clock_ms(),
         )
         purchase = honoured.purchase
         if honoured.outcome is Claim.STALE or purchase is None:
@@ -142,7 +142,7 @@ class ManualGrants:
             "slug": gate.slug,
             "payer": shown_address(purchase.payer),
             "paid": format_usdc(purchase.value_micro),
-            "credits": _left(purchase, self.clock_ms(), is_deleted=is_deleted),
+            "credits": _left(purchase, clock_ms(), is_deleted=is_deleted),
             "isRepeated": honoured.was_honoured,
             "transaction": payment.transaction_hash,
             "creditToken": credit_token(self.token_keys[0], purchase.id),

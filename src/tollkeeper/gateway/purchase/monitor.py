@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
+from tollkeeper.api import new_request_id
 from tollkeeper.core.purchases import FIRST_LOOK_MS, SETTLEMENT_FAILED, PurchaseState, next_look_ms
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.gateway.evidence.port import EvidenceOutcome, ExpectedTransfer
@@ -49,7 +50,6 @@ class PurchaseParts:
     supported: Callable[[], Supported]
     evidence: EvidenceNodes
     clock_ms: Callable[[], int]
-    new_id: Callable[[], str]
     cap: TrustCaps
     gateway_url: str
     status_url: str
@@ -236,6 +236,11 @@ def failure_looked_at_ms(answer: SettleAnswer, now_ms: int) -> int | None:
     Where a transaction shows it, a reorganisation may take that away, and what clocks show, two show that differ.
     """
     return now_ms + FIRST_LOOK_MS if answer.transaction or answer.outcome is SettleMeaning.REFUSED else None
+
+
+def new_purchase_id() -> str:
+    """Make the name of a purchase."""
+    return "pur_" + new_request_id()
 
 
 def key_of(purchase: Purchase) -> PaymentKey:

@@ -28,7 +28,7 @@ from tollkeeper.core.solana.base58 import encode_key
 from tollkeeper.core.solana.rules import read_transfer
 from tollkeeper.core.x402.version1 import PaymentKey
 from tollkeeper.gateway.facilitator.client import unavailable
-from tollkeeper.gateway.purchase.monitor import key_of
+from tollkeeper.gateway.purchase.monitor import key_of, new_purchase_id
 from tollkeeper.storage.ledger.payer_proofs import Place
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ class PayerProofs:
         """Tell how it stands on its chain. Raises: UNAVAILABLE where nobody says."""
         payment, offered = proof.presented.payment, proof.presented.offered
         if not self._parts.evidence.covers(offered.key.network):
-            blockhash = b"" if offered.valid_before is not None else _blockhash_of(proof.presented)
+            has_clock = offered.valid_before is not None
+            blockhash = b"" if has_clock else read_transfer(payment.transacted).transaction.message.recent_blockhash
             standing = await self._parts.hub.standing(offered.key, encode_key(blockhash) if blockhash else "")
         else:
             try:
@@ -138,7 +139,7 @@ class PayerProofs:
             proof.terms,
             standing,
             spend_request,
-            purchase_id=self._parts.new_id(),
+            purchase_id=new_purchase_id(),
             now_ms=self._parts.clock_ms(),
         )
 
@@ -206,7 +207,3 @@ class PayerProofs:
 def place_of(opened: OpenGate, key: PaymentKey) -> Place:
     """Return the place where the credits count that a payment buys, or spends."""
     return Place(key.payer, opened.gate.id, key.network)
-
-
-def _blockhash_of(presented: PresentedPayment) -> bytes:
-    return read_transfer(presented.payment.transacted).transaction.message.recent_blockhash

@@ -128,9 +128,12 @@ class Refusals:
         return ExpectedTransfer.of(offered, self._parts.clock_ms(), senders)
 
     async def of_claimed_elsewhere(self, purchase: Purchase) -> ApiError:
-        """The refusal of a payment that was claimed at another PayGate, with the transaction that is known by now."""
+        """Refuse a payment that was claimed at another PayGate (contract 4.3), with the transaction known by now."""
         transaction = purchase.transaction_hash or await self._parts.hub.transaction_of(key_of(purchase))
-        return spent_elsewhere(purchase, transaction)
+        details = failed_check("duplicate_settlement", "purchase", "one of this PayGate", "one of another PayGate")
+        details["transaction"] = transaction
+        message = with_advice("this payment was presented at another PayGate", purchase.payer)
+        return payment_error(Code.NONCE_ALREADY_USED, message, details=details)
 
     async def _known(self, offered: OfferedPayment) -> _Known:
         """Ask what our hub has on record of the payment; of another facilitator's, what the chain shows."""
@@ -186,11 +189,3 @@ def not_settled(answer: SettleAnswer, network: str) -> ApiError:
     if explained is not None:
         message = f"{explained.what}: nothing was charged; {explained.advice}"
     return payment_error(code_of_reason(answer.reason), message, details=details)
-
-
-def spent_elsewhere(purchase: Purchase, transaction: str) -> ApiError:
-    """The refusal of a payment that was claimed at another PayGate (contract 4.3); `transaction` "": none is known."""
-    details = failed_check("duplicate_settlement", "purchase", "one of this PayGate", "one of another PayGate")
-    details["transaction"] = transaction
-    message = with_advice("this payment was presented at another PayGate", purchase.payer)
-    return payment_error(Code.NONCE_ALREADY_USED, message, details=details)

@@ -21,7 +21,7 @@ from tollkeeper.core.payment_offers import require_valid_now
 from tollkeeper.core.purchases import Claim, Spend, Terms, attempts_exhausted, terms_for
 from tollkeeper.gateway.evidence.port import ExpectedTransfer
 from tollkeeper.gateway.facilitator.client import SettleMeaning
-from tollkeeper.gateway.purchase.monitor import key_of
+from tollkeeper.gateway.purchase.monitor import key_of, new_purchase_id
 from tollkeeper.gateway.purchase.payer_proofs import PayerProofs
 from tollkeeper.storage.engine.database import NotTakenError
 from tollkeeper.storage.ledger.first_purchase import Paid
@@ -167,7 +167,7 @@ class PurchaseAttempt:
             claim = await parts.purchases.claim(
                 offered.key,
                 terms,
-                purchase_id=parts.new_id(),
+                purchase_id=new_purchase_id(),
                 paid=Paid(offered.value, offered.valid_before, self.presented.header_hash),
                 trust=decisions.trust(offered.key.network) if gate.assume_valid else None,
                 request_of=request_of,

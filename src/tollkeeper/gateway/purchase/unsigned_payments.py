@@ -6,6 +6,7 @@ nothing is charged before its wallet has signed it and the gate is shown it.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -25,8 +26,6 @@ from tollkeeper.gateway.management import operations
 from tollkeeper.gateway.management.bodies import UnsignedPayment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from litestar.handlers import HTTPRouteHandler
 
     from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
@@ -42,7 +41,6 @@ class UnsignedPayments:
 
     gates: Gates
     nodes: TokenAccounts
-    random_bytes: Callable[[int], bytes]
 
     async def transaction(self, slug: str, network: str, payer: str) -> str:
         """Return the transaction that pays the gate, in base64, with nobody's signature.
@@ -60,7 +58,7 @@ class UnsignedPayments:
             raise ApiError(Code.INVALID_NETWORK, "its token is of another program: pay it by a client of your own")
         wallet = parse_address_of(Family.SOLANA, payer, field="payer")
         terms = TransferTerms(asked.extra["feePayer"], asked.pay_to, asked.asset, asked.amount, named.usdc.decimals)
-        memo = self.random_bytes(_MEMO_SIZE_BYTES).hex().encode()
+        memo = os.urandom(_MEMO_SIZE_BYTES).hex().encode()
         try:
             return unsigned_payment(terms, wallet, await self.nodes.blockhash(asset), memo).transaction
         except ValueError as error:

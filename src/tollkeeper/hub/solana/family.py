@@ -18,7 +18,7 @@ from tollkeeper.chains.sightings import Verdict
 from tollkeeper.chains.solana.blockhashes import BLOCKHASH_LIFETIME_BLOCKS, LAG_BLOCKS, Lifetime
 from tollkeeper.chains.solana.payment_lookup import holding, is_named
 from tollkeeper.core.settlement.states import State
-from tollkeeper.core.solana.rules import FEE_PAYER_WITHOUT_MONEY, chain_checks, payer_checks, transfer_of
+from tollkeeper.core.solana.rules import FEE_PAYER_WITHOUT_MONEY, chain_checks, transaction_checks, transfer_of
 from tollkeeper.core.x402.verification import Reason
 from tollkeeper.core.x402.version1 import SolanaPayload
 from tollkeeper.hub.refusals import unavailable
@@ -181,7 +181,7 @@ def _is_paid_from(source: str, row: Settlement) -> bool:
 
 def _is_signed(account: SolanaAccount, payment: Payment) -> bool:
     """Say whether it is a payment of this mint that its payer signed, whoever was to pay its fee."""
-    return all(check.ok for check in payer_checks(payment.transacted, account.asset))
+    return all(check.ok for check in transaction_checks(payment.transacted, account.asset))
 
 
 def _has_failed(sighting: Sighting) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tollkeeper.api import clock_ms, new_request_id
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.gateway.purchase.manual_grant import ManualGrants
 from tollkeeper.serving.nodes import chain_of
@@ -52,15 +51,8 @@ def _manual_grants(settings: Settings, database: Database, keys: EncryptionKeys)
         found = settings.networks.get(network)
         return chain_of(found, settings) if found is not None and found.rpc_urls else None
 
-    return ManualGrants(
-        PayGates(database, keys.sealing, os.urandom),
-        Purchases(database, keys.sealing),
-        chain_on,
-        keys.tokens,
-        clock_ms,
-        lambda: "pur_" + new_request_id(),
-        os.urandom,
-    )
+    gates = PayGates(database, keys.sealing, os.urandom)
+    return ManualGrants(gates, Purchases(database, keys.sealing), chain_on, keys.tokens)
 
 
 def _text(order: JsonObject, name: str) -> str:

@@ -144,14 +144,12 @@ class Statistics:
 
     async def requests(
         self, gate_id: int, tenant: str, limit: int, offset: int, outcome: RequestOutcome | None
-    ) -> tuple[list[LoggedRequest], int]:
+    ) -> tuple[list[Row], int]:
         """A gate's requests, newest first, and how many there are; `tenant` asks."""
         wanted = "" if outcome is None else outcome.value
         count = _Q.count_requests_of_gate(gate_id=gate_id, outcome=wanted)
         page = _Q.requests_of_gate(gate_id=gate_id, outcome=wanted, limit=limit, offset=offset)
-        rows, total = await read_page(self._database, count, page, tenant)
-        given = ({**row, "gate_id": gate_id, "outcome": RequestOutcome(row["outcome"])} for row in rows)
-        return [LoggedRequest(**one) for one in given], total
+        return await read_page(self._database, count, page, tenant)
 
     async def not_logged(self, gate_id: int, from_ms: int) -> int:
         """Return how many requests at a gate since then, by the hour, the log has no row of."""
