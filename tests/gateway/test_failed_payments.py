@@ -28,6 +28,7 @@ from tests.gateway.hostile_hub import Forward, HostileHub, Settling, cut, lose_a
 from tests.gateway.ordering import honour_payment
 from tests.gateway.recording_target import RecordingTarget
 from tests.hub.hub_under_test import new_payment
+from tollkeeper.api import clock_ms
 from tollkeeper.core.evm.encoding import transfer_calldata
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.x402.version1 import EvmPayload, decode_payment_header
@@ -557,6 +558,27 @@ async def test_a_sale_that_is_void_asks_for_no_payment_while_the_hub_makes_its_o
         assert shop.earned() == 10_000
         assert await shop.revenue("0.01") == "0.01"
         await assert_nothing_lost(tmp_path, chain, paid=[authorization_in(shop.payment)])
+
+
+async def test_a_wallet_whose_sale_another_call_finds_to_be_paid_at_that_moment_is_not_told_to_pay_again(
+    tmp_path: Path, anvil_fiat_token: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpaid_of_payer = Purchases.unpaid_of_payer
+
+    async def behind_another(self: Purchases, payer: str, gate_id: int, limit: int) -> list[Purchase]:
+        for purchase in await unpaid_of_payer(self, payer, gate_id, limit):
+            await self.revive(purchase, "0x" + "11" * 32, clock_ms())
+        return await unpaid_of_payer(self, payer, gate_id, limit)
+
+    chain = anvil_fiat_token
+    async with selling(tmp_path, chain, target, apart=True, assumeValid=True, creditBinding="wallet") as shop:
+        headers = {"Authorization": f"Bearer {await shop.buyer.login(shop.url)}"}
+        await void(shop, tmp_path, **headers)
+        shop.take_back_the_failure()
+        await shop.reached("success")
+        monkeypatch.setattr(Purchases, "unpaid_of_payer", behind_another)
+        served = await shop.buyer.ask("GET", shop.gate["accessUrl"], headers=headers)
+        assert (served.status, served.headers["x-credits-remaining"]) == (200, str(CREDITS - 2)), served.body
 
 
 async def test_a_buyer_whose_failure_that_recovery_takes_back_at_that_moment_is_not_told_to_pay_again(

@@ -444,11 +444,12 @@ class Credit:
 
     async def _may_hold_again(self, wallet: str) -> bool:
         """Wait while payments of the wallet's void sales are looked at, and for refunds. Raises: SETTLEMENT_PENDING."""
-        call, decisions = self._call, self._call.context.buying.decisions
-        for purchase in await call.context.purchases.unpaid_of_payer(wallet, call.gate.gate.id, _UNPAID_MAX):
-            if await decisions.is_paid_after_all(purchase, call.deadline):
+        call, purchases = self._call, self._call.context.purchases
+        for purchase in await purchases.unpaid_of_payer(wallet, call.gate.gate.id, _UNPAID_MAX):
+            if await call.context.buying.decisions.is_paid_after_all(purchase, call.deadline):
                 return True
-        return await self._is_given_back()
+        # What another call has found to be paid since this one spent is not among these.
+        return await purchases.has_credit(wallet, self._request(None), clock_ms()) or await self._is_given_back()
 
     async def _check_token(self, wallet: str) -> None:
         """Refuse a token beside another wallet's bearer, while it may hold credits: nobody is to pay anew for these.

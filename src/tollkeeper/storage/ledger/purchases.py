@@ -105,6 +105,10 @@ class Purchases:
                 return result
         return await self._database.run(spend_of_payer(payer, spend_request, now_ms), is_short=True)
 
+    async def has_credit(self, payer: str, spend_request: SpendRequest, now_ms: int) -> bool:
+        """Tell whether a wallet holds a credit that `spend_of_payer` would spend."""
+        return bool(await self._database.read(look_of_payer(payer, spend_request, now_ms)))
+
     async def restore(self, call_id: str, status: int, now_ms: int) -> int | None:
         """Give the credit of a call back whose answer is to have this status, once.
 
