@@ -283,6 +283,7 @@ def held(path: Path | str) -> Iterator[Books]:
     """Another program writes in the database of this path, and takes its time: nobody else writes meanwhile."""
     with beside(path) as books:
         if IS_POSTGRESQL:
+            books.execute("SELECT pg_advisory_xact_lock(id) FROM paygates")
             books.execute(f"LOCK TABLE {', '.join(tables_of(books))} IN EXCLUSIVE MODE")
         else:
             books.execute("BEGIN IMMEDIATE")

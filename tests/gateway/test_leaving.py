@@ -17,7 +17,7 @@ import aiohttp.web
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
-from tests.engines import beside
+from tests.engines import beside, held
 from tests.gateway.composed import composed
 from tests.gateway.hostile_hub import Forward, run_hostile_hub
 from tests.gateway.recording_target import Received, RecordingTarget, Writer
@@ -358,7 +358,7 @@ async def test_the_deadline_counts_from_the_arrival_however_long_the_credit_took
         payment = await there.payment(gate)
         assert (await there.buyer.call(gate["accessUrl"], payment)).status == 200
         monkeypatch.setattr(state, "SETTLE_WAIT_SECONDS", 1)
-        with beside(there.database) as books:
+        with held(there.database) as books:
             books.execute("UPDATE paygates SET version = version + 1")
             calling = asyncio.ensure_future(there.buyer.call(gate["accessUrl"], payment))
             await asyncio.sleep(3)  # the spend waits for that program to let go

@@ -120,6 +120,7 @@ async def test_much_that_is_old_is_deleted_a_little_at_a_time(tmp_path: Path, mo
         await database.close()
 
 
+@pytest.mark.sqlite_only("it reads SQLite's plans")
 async def test_the_writer_looks_at_no_gate_for_what_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many gates each piece went through those before its own: whoever spends a credit waited for that."""
     database = open_database(str(tmp_path / "x.db"))
