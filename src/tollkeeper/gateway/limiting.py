@@ -104,7 +104,8 @@ class UnpaidLimit:
         header = call.head.header
         for name in proofs:
             if shown := header.get(name):
-                self._remember(hash(shown))
+                if (mark := hash(shown)) not in self.good:
+                    self._remember(mark)
                 return
 
     def bought(self, call: InboundCall) -> None:
@@ -113,10 +114,9 @@ class UnpaidLimit:
             self._owed.forgive(key)
 
     def _remember(self, mark: int) -> None:
-        if mark not in self.good:
-            if len(self.good) >= GOOD_PROOFS_MAX:
-                del self.good[next(iter(self.good))]
-            self.good[mark] = None
+        if len(self.good) >= GOOD_PROOFS_MAX:
+            del self.good[next(iter(self.good))]
+        self.good[mark] = None
 
     def _was_good(self, call: InboundCall) -> bool:
         return any(hash(call.head.header.get(name)) in self.good for name in PROOFS if name in call.head.header)
@@ -126,7 +126,7 @@ class UnpaidLimit:
 
     def client_of(self, call: InboundCall) -> str:
         """Return the address of the call's client."""
-        return self._client(call.peer, call.head)
+        return self._client(call.peer, call.head) if self.clients.has_proxies else call.peer
 
     def _client(self, peer: str, head: RequestHead) -> str:
         clients = self.clients

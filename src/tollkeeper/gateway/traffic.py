@@ -135,7 +135,10 @@ class Traffic:
         self._ledger.end(call.request_id, status)
         if status < 400 and not failed:
             now_ms, duration_us = self._clock_ms(), (time.perf_counter_ns() - call.started_ns) // 1000
-            self._hour(gate_id, now_ms).latencies[latency_bucket(duration_us)] += 1
+            hour = self._hours.get(gate_id)
+            if hour is None or not hour.hour_ms <= now_ms < hour.until_ms:
+                hour = self._hour(gate_id, now_ms)
+            hour.latencies[latency_bucket(duration_us)] += 1
             if self.has_room:
                 outcome = RequestOutcome.SERVED
                 row = call.request_id, gate_id, now_ms, call.method, status, outcome, None, duration_us, purchase_id

@@ -310,7 +310,13 @@ def judge_response_head(method: str, status: int, version: str, header: Mapping[
         raise FramingError("the status is not one of HTTP's")
     if status < 200:
         raise FramingError("an informational response is not written as one")
-    declared, chunked = _response_lengths(header)
+    declared, chunked = None, b"transfer-encoding" in header
+    if chunked and header[b"transfer-encoding"].strip(b" \t").lower() != b"chunked":
+        raise FramingError("the transfer encoding is not supported")
+    if (length := header.get(b"content-length")) is not None:
+        if not _LENGTH.fullmatch(length):
+            raise FramingError("the length is unclear")
+        declared = int(length)
     if chunked and (version == "1.0" or declared is not None):
         raise FramingError("a body has one length only")
     if method == "HEAD" or status in (204, 304):
@@ -318,19 +324,6 @@ def judge_response_head(method: str, status: int, version: str, header: Mapping[
     if chunked:
         return ResponseFraming(BodyEnd.CHUNKED, None)
     return ResponseFraming(BodyEnd.CLOSE if declared is None else BodyEnd.LENGTH, declared)
-
-
-def _response_lengths(header: Mapping[bytes, bytes]) -> tuple[int | None, bool]:
-    """Declared length, and whether the body is chunked. Raises FramingError."""
-    length, encoding = header.get(b"content-length"), header.get(b"transfer-encoding")
-    if encoding is not None and encoding.strip(b" \t").lower() != b"chunked":
-        raise FramingError("the transfer encoding is not supported")
-    if length is None:
-        return None, encoding is not None
-    text = length.strip(b" \t")
-    if not _LENGTH.fullmatch(text):
-        raise FramingError("the length is unclear")
-    return int(text), encoding is not None
 
 
 def refused(message: str) -> ApiError:

@@ -91,7 +91,7 @@ class Forwarder:
 
     def kept(self, target: TargetUrl) -> TargetConnection | None:
         """Return a kept connection to the target if one is idle, without waiting."""
-        way = self._way(target)
+        way = self._ways.get((target.scheme, target.host, target.port)) or self._way(target)
         if self.resolver.clock() < way.until:
             return self.pool.take(way.lanes, self.loop.time())
         addresses = self.resolver.cached(way.host)

@@ -369,7 +369,8 @@ class Relay(Exchange):
         elif not self._is_over:
             self._connection, self._head, self._size_bytes = None, head, size_bytes
             self._give_place_back()
-            self._let_body_go()
+            if not self._is_sent:
+                self._let_body_go()
             self._deliver([body] if body else [])
 
     def _let_body_go(self) -> None:

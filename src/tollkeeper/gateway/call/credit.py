@@ -288,7 +288,8 @@ class Credit:
 
     def _post(self, presented: PresentedPayment, request: SpendRequest) -> Coroutine[Any, Any, SpendResult]:
         reply: KeptReply[SpendResult | ApiError] = KeptReply()
-        self._call.context.purchases.ledger.spend(HeldSpend(presented.key, None, request), clock_ms(), reply.tell)
+        spend = HeldSpend(presented.offered.key, None, request)
+        self._call.context.purchases.ledger.spend(spend, clock_ms(), reply.tell)
         return self._take(reply)
 
     async def _spend_of(self, purchase_id: str, *, is_token: bool) -> SpendResult:
@@ -306,7 +307,7 @@ class Credit:
         gate, shown, is_once = self._call.gate, None, False
         if presented is not None:
             shown = presented.header_hash if gate.takes_header else b""
-            is_once = presented.accepted is not None
+            is_once = presented.payment.accepted is not None
         return SpendRequest(gate.gate.id, gate.gate.version, shown, self._call.http.request_id, is_token, is_once)
 
     async def _require_file(self) -> None:

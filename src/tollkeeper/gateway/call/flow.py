@@ -55,7 +55,7 @@ async def serve(call: PaidCall) -> None:
         if gate is None:
             gate = await call.driver.in_task(call.open_gate())  # 404
         call.gate = gate
-        if request_facts.is_preflight(http):  # 2
+        if http.method == "OPTIONS" and request_facts.is_preflight(http):  # 2
             responder.preflight(call, gate)
             return
         request_facts.check_request(context, http, call.facts, gate)  # 405, 429, 413, 400, 404

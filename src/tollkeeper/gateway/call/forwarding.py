@@ -22,7 +22,7 @@ from tollkeeper.gateway.call.stream import StreamedParts
 from tollkeeper.gateway.call.target_signature import BodyAhead
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable
 
     from tollkeeper.core.http.heads import ResponseHead
     from tollkeeper.edge.server.call import BodySource
@@ -56,21 +56,29 @@ class Forwarding:
         self._ahead: BodyAhead | None = None  # holds what was read to be signed, until the call ends
         self._on_disk: SpooledBody | None = None  # the answer's body
 
-    async def answer(self) -> ForwardedAnswer:
-        """Send the request, signed where the gate signs; return the answer. Raises: UPSTREAM_*, and what we refuse."""
+    def answer(self) -> Awaitable[ForwardedAnswer]:
+        """Send the request, signed where the gate signs; await the answer. Raises: UPSTREAM_*, and what we refuse."""
+        call = self._call
+        http = call.http
+        body = request_facts.body_of(http, call.context.body_limit_bytes, self._break_off)
+        if call.gate.wire.secrets:
+            return self._answer_to_signed(body)
+        return self._send(body, http.head.content_length)
+
+    async def _answer_to_signed(self, body: bytes | BodySource) -> ForwardedAnswer:
+        call, http = self._call, self._call.http
+        length, signed = http.head.content_length, body if isinstance(body, bytes) else None
+        if not isinstance(body, bytes):
+            signed, body = await self._read_ahead(body, length)
+        random_bytes = call.context.random_bytes
+        signature = headers.signature_of(http, call.gate, call.facts, self._purchase, signed, random_bytes)
+        return await self._send(body, len(body) if isinstance(body, bytes) else length, signature)
+
+    def _send(self, body: bytes | BodySource, length: int | None, signature: bytes = b"") -> Reply[ForwardedAnswer]:
+        """Send the request; return the reply that its answer is."""
         call, gate = self._call, self._call.gate
         assert gate.target is not None  # noqa: S101 - a file is handed over
         context, http = call.context, call.http
-        length, signature = http.head.content_length, b""
-        body = request_facts.body_of(http, context.body_limit_bytes, self._break_off)
-        if gate.wire.secrets:
-            signed: bytes | None
-            if isinstance(body, bytes):
-                signed = body
-            else:
-                signed, body = await self._read_ahead(body, length)
-            signature = headers.signature_of(http, gate, call.facts, self._purchase, signed, context.random_bytes)
-            length = len(body) if isinstance(body, bytes) else length
         client = context.limit.client_of(http)
         head = headers.target_head(http, gate, call.facts, self._purchase, client, length, signature=signature)
         request = RelayRequest(gate.use, gate.target, http.method, head, body, length)
@@ -82,7 +90,7 @@ class Forwarding:
         else:
             self._relay = whole = context.forwarder.relay(request, self)
             whole.start()
-        return await self._answer
+        return self._answer
 
     async def _read_ahead(self, body: BodySource, length: int | None) -> tuple[bytes | None, bytes | BodySource]:
         """Read a body that is signed: the part that is covered, None for one too long; and the body to forward."""

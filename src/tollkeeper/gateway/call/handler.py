@@ -52,10 +52,7 @@ class PayGateHandler:
 
     def __init__(self, context: GatewayContext) -> None:
         self._context = context
-
-    def place_of(self, target: bytes) -> RequestFacts | None:
-        """Return the place of a request at a PayGate; None for every other request."""
-        return RequestFacts.of(target)
+        self.place_of = RequestFacts.of
 
     def at_once(self, head: RequestHead, place: RequestFacts, peer: str) -> UnpaidRequest | None:
         """Make the 402 if the request shows nothing and is plain, and its gate in memory sells to whoever pays."""

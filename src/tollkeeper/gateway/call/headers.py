@@ -89,7 +89,8 @@ def target_head(
 
     `client` is the caller's address, `length` the body's, None where nobody knows it.
     """
-    head = call.head
+    head, shape = call.head, call.head.shape
+    connection = b"" if shape.is_plain else head.header.get(b"connection", b"")
     if length is None:
         framing = b"transfer-encoding: chunked\r\n"
     elif length or call.method in _BODY_EXPECTED:
@@ -103,7 +104,7 @@ def target_head(
             asked.target_path(opened),
             b" HTTP/1.1\r\n",
             opened.wire.lines,
-            heads.passed_on(head.shape, head.values, head.header.get(b"connection", b""), opened.wire.withheld)[0],
+            heads.passed_on(shape, head.values, connection, opened.wire.withheld)[0],
             _buyer_lines(purchase.id, purchase.payer),
             b"x-request-id: ",
             call.request_id.encode(),
@@ -178,7 +179,7 @@ def receipt_line(presented: PresentedPayment | None, purchase: Purchase) -> byte
 
     Where another payment bought the credit, its transaction is named, and that nothing was paid now.
     """
-    if presented is None or presented.accepted is None:
+    if presented is None or presented.payment.accepted is None:
         return b""
     has_bought = presented.key.nonce == purchase.nonce
     transaction, payer = purchase.transaction_hash or "", shown_address(purchase.payer)

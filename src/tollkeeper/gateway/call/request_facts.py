@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 
 def is_preflight(call: InboundCall) -> bool:
-    """Tell whether a browser asks if it may call: answered by the gateway itself (contract 3.1)."""
-    if call.method != "OPTIONS":
-        return False
+    """Tell whether a browser asks by OPTIONS if it may call: answered by the gateway itself (contract 3.1)."""
     header = call.head.header
     return b"origin" in header and b"access-control-request-method" in header
 
@@ -164,15 +162,14 @@ class RequestFacts(msgspec.Struct):
     def target_path(self, opened: OpenGate) -> bytes:
         """Path and query of the request to this gate's target. Raises: INVALID_PARAMETER."""
         if self._opened is not opened:
-            self._target_path, self._opened = self._path_at(opened), opened
+            wire, target, query = opened.wire, opened.target, self.query
+            if not (query or self.subpath) or target is None:
+                self._target_path = wire.path
+            else:
+                query = without(query, wire.own_parameters) if wire.own_parameters else query
+                self._target_path = request_target(target, self.subpath, query)
+            self._opened = opened
         return self._target_path
-
-    def _path_at(self, opened: OpenGate) -> bytes:
-        wire, target = opened.wire, opened.target
-        if not (self.query or self.subpath) or target is None:
-            return wire.path
-        query = without(self.query, wire.own_parameters) if wire.own_parameters else self.query
-        return request_target(target, self.subpath, query)
 
 
 def check_request(context: GatewayContext, call: InboundCall, asked: RequestFacts, opened: OpenGate) -> None:
@@ -207,7 +204,10 @@ def _check_upgrade(call: InboundCall) -> None:
 
 def body_of(call: InboundCall, limit_bytes: int, break_off: Callable[[Exception], None]) -> bytes | BodySource:
     """The request's body: at once where all of it is there, else as it comes and as far as it may."""
-    whole = None if call.head.content_length is None else call.whole_body()
+    length_bytes = call.head.content_length
+    if length_bytes == 0:
+        return b""
+    whole = None if length_bytes is None else call.whole_body()
     return BoundedBody(call, limit_bytes, break_off) if whole is None else whole
 
 

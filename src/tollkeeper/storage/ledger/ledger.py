@@ -95,6 +95,7 @@ class Ledger:
         self._idle: asyncio.Future[None] | None = None
         self._bought: dict[PaymentKey, Purchase] = {}
         self._open = OpenCalls()
+        self.end = self._open.end  # how a call ended is written with the next spends; dropped where too many wait
         self._giving_back: asyncio.Future[None] | None = None
         self._given_back = -_JUST_SECONDS  # when, by the loop's clock
         self.spends = 0
@@ -138,10 +139,6 @@ class Ledger:
             self._is_under_way = True
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._next)  # behind the next look at the sockets
-
-    def end(self, call_id: str, status: int) -> None:
-        """Note how a call ended, to be written with the next spends; dropped where too many wait."""
-        self._open.end(call_id, status)
 
     def take_dropped(self) -> int:
         """Return how many ends were dropped since this was asked."""
