@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.core import network_names
+from tollkeeper.core.api import bodies
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.networks import ALIASES, CAIP2_NAMES, NETWORKS, Family, normalise
 
@@ -111,6 +111,6 @@ def test_bodies_name_networks_as_they_are_answered_and_as_they_may_be_asked() ->
         (meta,) = get_args(one)[1:]
         return set(meta.extra_json_schema["enum"])
 
-    assert names(network_names.Network) == set(NETWORKS)
-    assert names(network_names.NetworkAsked) == {*NETWORKS, *ALIASES}
-    assert names(network_names.Caip2Network) == set(CAIP2_NAMES)
+    assert names(bodies.NetworkName) == set(NETWORKS)
+    assert names(bodies.NetworkAsked) == {*NETWORKS, *ALIASES}
+    assert names(bodies.Caip2Network) == set(CAIP2_NAMES)

@@ -15,6 +15,8 @@ from tollkeeper.core.api.bodies import (
     Count,
     EvmSignature,
     HeaderText,
+    NetworkAsked,
+    NetworkName,
     Pagination,
     Price,
     PriceAsked,
@@ -34,7 +36,6 @@ from tollkeeper.core.limits import (
     TARGET_URL_LENGTH,
     TITLE_LENGTH,
 )
-from tollkeeper.core.network_names import Network, NetworkAsked
 from tollkeeper.core.paygates.fields import METHODS, CreditBinding, HeaderAuthMode, OnFailure
 from tollkeeper.core.paygates.statistics import RequestOutcome
 from tollkeeper.core.x402.version2 import HEADER_LENGTH_MAX, PAYMENT_REQUIRED_HEADER
@@ -160,7 +161,7 @@ class ClaimRequest(Body):
 class ShownRecipient(Body):
     """A further network that a gate is paid on."""
 
-    network: Network
+    network: NetworkName
     payment_address: ShownAddress
 
 
@@ -189,7 +190,7 @@ class ListedPayGate(Body, kw_only=True):
     assume_valid: bool
     require_auth: bool
     payment_address: ShownAddress
-    network: Network
+    network: NetworkName
     accepts: list[ShownRecipient]
     mime_type: str
     is_enabled: bool
@@ -225,7 +226,7 @@ class SavedWarning(Body, kw_only=True):
     """A thing that the owner of a gate should know."""
 
     field: str
-    network: Network | UnsetType = UNSET
+    network: NetworkName | UnsetType = UNSET
     message: str
 
 
@@ -377,7 +378,7 @@ class PaymentRequired(Body):
 
     amount: Price
     currency: Literal["USDC"]
-    network: Network
+    network: NetworkName
 
 
 class X402Summary(Body):
@@ -482,7 +483,7 @@ class UnsignedPaymentAsked(Body):
 class UnsignedPayment(AnswerBody):
     """A transaction to sign, in base64."""
 
-    network: Network
+    network: NetworkName
     transaction: str
 
 

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from tollkeeper.core.api.bodies import AnswerBody, Body, Count, Pagination, Price, ShownAddress, Time
-from tollkeeper.core.network_names import Network
+from tollkeeper.core.api.bodies import AnswerBody, Body, Count, NetworkName, Pagination, Price, ShownAddress, Time
 from tollkeeper.gateway.management.bodies import Method, RequestRow, TargetHeaders, TargetUrl
 
 
@@ -19,7 +18,7 @@ class OwnerRequest(RequestRow):
     title: str
     at_ms: Annotated[Count, Meta(description="Unix time in milliseconds.")]
     payer: ShownAddress | None
-    network: Network | None
+    network: NetworkName | None
     sale: Annotated[Price | None, Meta(description="What the request bought for; null where it bought nothing.")]
     claimed_ms: Annotated[Count | None, Meta(description="When its payment was verified.")]
     granted_ms: Annotated[Count | None, Meta(description="When its payment was settled.")]
@@ -41,7 +40,7 @@ class OwnerPayment(Body):
     title: str
     status: Literal["pending", "paid", "failed", "void", "parked"]
     failure: str | None
-    network: Network
+    network: NetworkName
     payer: ShownAddress
     amount: Price
     price: Price

@@ -11,8 +11,11 @@ from tollkeeper.core.api.bodies import (
     AnyObject,
     BaseUnits,
     Body,
+    Caip2Network,
     Count,
     EvmProof,
+    NetworkAsked,
+    NetworkName,
     Pagination,
     Schema,
     ShownAddress,
@@ -21,7 +24,6 @@ from tollkeeper.core.api.bodies import (
     WalletAddress,
 )
 from tollkeeper.core.json_types import JsonValue
-from tollkeeper.core.network_names import Caip2Network, Network, NetworkAsked
 from tollkeeper.core.settlement.states import SettlementKind, Status
 from tollkeeper.hub.settlement.orders import SupportedAsset
 
@@ -192,7 +194,7 @@ class ShownTransaction(Body):
     updated_at: Time
     signer_address: ShownAddress
     amount: BaseUnits
-    network: Network
+    network: NetworkName
     chain_id: Count | None
     transaction_hash: str | None
     status: Status
@@ -221,7 +223,7 @@ class PaymentStatusBody(AnswerBody):
 
     status: Status
     transaction: str
-    network: Network
+    network: NetworkName
     amount: BaseUnits
     payer: ShownAddress
     pay_to: ShownAddress
