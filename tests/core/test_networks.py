@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.core.api import bodies
+from tollkeeper.core import networks
 from tollkeeper.core.api.errors import ApiError, Code
 from tollkeeper.core.networks import ALIASES, CAIP2_NAMES, NETWORKS, Family, normalise
 
@@ -111,6 +111,6 @@ def test_bodies_name_networks_as_they_are_answered_and_as_they_may_be_asked() ->
         (meta,) = get_args(one)[1:]
         return set(meta.extra_json_schema["enum"])
 
-    assert names(bodies.NetworkName) == set(NETWORKS)
-    assert names(bodies.NetworkAsked) == {*NETWORKS, *ALIASES}
-    assert names(bodies.Caip2Network) == set(CAIP2_NAMES)
+    assert names(networks.NetworkName) == set(NETWORKS)
+    assert names(networks.NetworkAsked) == {*NETWORKS, *ALIASES}
+    assert names(networks.Caip2Network) == set(CAIP2_NAMES)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final, TypeAlias
+
+from msgspec import Meta
 
 from tollkeeper.core.api.errors import ApiError, Code
 
@@ -117,6 +119,11 @@ NETWORKS: Final[dict[str, Network]] = {
 
 ALIASES: Final[dict[str, str]] = {"base-mainnet": "base", "solana": "solana-mainnet"}
 CAIP2_NAMES: Final[dict[str, str]] = {network.caip2: network.name for network in NETWORKS.values()}
+
+# The names in bodies of the API, as types: as they are answered, as they may be asked, as version 2 has them.
+NetworkName: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": sorted(NETWORKS)})]
+NetworkAsked: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": sorted({*NETWORKS, *ALIASES})})]
+Caip2Network: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": sorted(CAIP2_NAMES)})]
 
 
 def normalise(name: object) -> Network:

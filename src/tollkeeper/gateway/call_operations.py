@@ -10,9 +10,10 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Raw
 
-from tollkeeper.core.api.bodies import HeaderText, NetworkAsked, NumberText
+from tollkeeper.core.api.bodies import HeaderText, NumberText
 from tollkeeper.core.api.errors import Code
 from tollkeeper.core.api.openapi import JSON, Bearer, Operation, ResponseSpec, header, in_path, query
+from tollkeeper.core.networks import NetworkAsked
 from tollkeeper.core.paygates.fields import METHODS
 from tollkeeper.gateway.management.bodies import REQUIRED_IN_HEADER, BoughtFile, ReceiptOfVersion2, RefusedPayment, Slug
 from tollkeeper.gateway.management.operations import CHALLENGE, PAYMENT_HEADERS, REFUSED_PAYMENTS

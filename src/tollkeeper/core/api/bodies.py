@@ -12,7 +12,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from tollkeeper.core.api.errors import Code, ErrorType
 from tollkeeper.core.json_types import JsonObject
-from tollkeeper.core.networks import ALIASES, CAIP2_NAMES, NETWORKS
 
 Schema: TypeAlias = JsonObject  # as JSON Schema writes it; types may stand in it
 
@@ -34,9 +33,6 @@ EvmSignature: TypeAlias = Annotated[str, Meta(pattern="^0x([0-9a-fA-F]{2})+$")]
 WalletAddress: TypeAlias = Annotated[
     str, Meta(pattern=_BASE58_OR_HEX, description="0x and 40 hex digits, or base58 of 32 bytes on Solana")
 ]
-NetworkName: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": sorted(NETWORKS)})]
-NetworkAsked: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": sorted({*NETWORKS, *ALIASES})})]
-Caip2Network: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": sorted(CAIP2_NAMES)})]
 ShownAddress: TypeAlias = Annotated[str, Meta(description="EIP-55 or base58")]
 HeaderText: TypeAlias = Annotated[str, Meta(pattern="^[!-~]+$")]
 NumberText: TypeAlias = Annotated[str, Meta(pattern="^[0-9]+$")]

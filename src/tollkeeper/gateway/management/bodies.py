@@ -15,8 +15,6 @@ from tollkeeper.core.api.bodies import (
     Count,
     EvmSignature,
     HeaderText,
-    NetworkAsked,
-    NetworkName,
     Pagination,
     Price,
     PriceAsked,
@@ -36,6 +34,7 @@ from tollkeeper.core.limits import (
     TARGET_URL_LENGTH,
     TITLE_LENGTH,
 )
+from tollkeeper.core.networks import NetworkAsked, NetworkName
 from tollkeeper.core.paygates.fields import METHODS, CreditBinding, HeaderAuthMode, OnFailure
 from tollkeeper.core.paygates.statistics import RequestOutcome
 from tollkeeper.core.x402.version2 import HEADER_LENGTH_MAX, PAYMENT_REQUIRED_HEADER

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from tollkeeper.core.api.bodies import AnswerBody, Body, Count, NetworkName, Pagination, Price, ShownAddress, Time
+from tollkeeper.core.api.bodies import AnswerBody, Body, Count, Pagination, Price, ShownAddress, Time
+from tollkeeper.core.networks import NetworkName
 from tollkeeper.gateway.management.bodies import Method, RequestRow, TargetHeaders, TargetUrl
 
 

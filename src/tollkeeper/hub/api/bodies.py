@@ -11,11 +11,8 @@ from tollkeeper.core.api.bodies import (
     AnyObject,
     BaseUnits,
     Body,
-    Caip2Network,
     Count,
     EvmProof,
-    NetworkAsked,
-    NetworkName,
     Pagination,
     Schema,
     ShownAddress,
@@ -24,6 +21,7 @@ from tollkeeper.core.api.bodies import (
     WalletAddress,
 )
 from tollkeeper.core.json_types import JsonValue
+from tollkeeper.core.networks import Caip2Network, NetworkAsked, NetworkName
 from tollkeeper.core.settlement.states import SettlementKind, Status
 from tollkeeper.hub.settlement.orders import SupportedAsset
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from tollkeeper.core.api.bodies import AnyObject, EvmAddress, NetworkAsked, Settled, StatusBody
+from tollkeeper.core.api.bodies import AnyObject, EvmAddress, Settled, StatusBody
 from tollkeeper.core.api.errors import Code
 from tollkeeper.core.api.openapi import (
     CSV,
@@ -22,6 +22,7 @@ from tollkeeper.core.api.openapi import (
     query,
     read,
 )
+from tollkeeper.core.networks import NetworkAsked
 from tollkeeper.hub.api import bodies
 
 _x402 = partial(Operation, tag="x402")
