@@ -51,7 +51,7 @@ from tollkeeper.gateway.purchase.decisions import PurchaseDecisions
 from tollkeeper.gateway.purchase.monitor import PurchaseParts
 from tollkeeper.gateway.purchase.recovery import PurchaseRecovery
 from tollkeeper.gateway.purchase.service import PurchaseService
-from tollkeeper.gateway.purchase.unsigned_payments import UnsignedPayments, unsigned_payment_routes
+from tollkeeper.gateway.purchase.unsigned_payments import unsigned_payment_routes
 from tollkeeper.gateway.traffic import Traffic
 from tollkeeper.gateway.transfers.service import DirectTransfers, transfer_routes
 from tollkeeper.settings.model import Role
@@ -151,7 +151,6 @@ class Gateway:
         self.reports = Reports(self.management, statistics, settings.kept)
         self.lists = OwnerLists(self.management, OwnerRows(database))
         self.feed = OwnerFeed(self.lists)
-        self.unsigned_payments = UnsignedPayments(self.gates, self.token_accounts)
         self._recovery = PurchaseRecovery(self.buying)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -432,7 +431,7 @@ def create_app(
         *stats_routes(gateway.reports),
         *owner_list_routes(gateway.lists, gateway.feed),
         *transfer_routes(gateway.transfers),
-        *unsigned_payment_routes(gateway.unsigned_payments),
+        *unsigned_payment_routes(gateway.gates, gateway.token_accounts),
         *more,
     ]
     described = description_routes(

@@ -11,20 +11,18 @@ import binascii
 import hashlib
 import hmac
 import re
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from tollkeeper.core.api.errors import invalid
 from tollkeeper.core.limits import HANDOVER_LIFETIME_SECONDS
 
 _CHALLENGE: Final = re.compile("[A-Za-z0-9_-]{43}")
-_SEPARATOR: Final = "."
-_PARTS: Final = 6
 _PORT_MAX: Final = 65_535
 
 
-@dataclass(frozen=True, slots=True)
-class Handover:
+class Handover(msgspec.Struct, frozen=True, array_like=True):
     """Facts that a code binds together. `challenge` is the SHA-256 of the program's verifier, in base64url."""
 
     wallet: str
@@ -55,25 +53,21 @@ def check_asked(port: int, challenge: str) -> None:
 def code_of(asked: Handover, key: bytes) -> str:
     """Write the code. Raises: INVALID_PARAMETER."""
     check_asked(asked.port, asked.challenge)
-    values = (asked.wallet, asked.session_id, str(asked.port), asked.challenge, str(asked.issued_ms), asked.nonce)
-    text = _SEPARATOR.join(values)
-    return base64.urlsafe_b64encode(_tag(text, key) + text.encode()).decode()
+    text = msgspec.json.encode(asked)
+    return base64.urlsafe_b64encode(_tag(text, key) + text).decode()
 
 
 def read_code(code: str, key: bytes, now_ms: int) -> Handover | None:
     """Read a code of ours that is not over; None for anything else."""
     try:
         content = base64.urlsafe_b64decode(code.encode("ascii"))
-        text = content[32:].decode("ascii")
-    except (ValueError, binascii.Error):
+        if not hmac.compare_digest(content[:32], _tag(content[32:], key)):
+            return None
+        asked = msgspec.json.decode(content[32:], type=Handover)
+    except (ValueError, binascii.Error, msgspec.DecodeError):
         return None
-    parts = text.split(_SEPARATOR)
-    if not hmac.compare_digest(content[:32], _tag(text, key)) or len(parts) != _PARTS:
-        return None
-    wallet, session_id, port, challenge, issued, nonce = parts
-    asked = Handover(wallet, session_id, int(port), challenge, int(issued), nonce)
     return asked if now_ms < asked.issued_ms + HANDOVER_LIFETIME_SECONDS * 1000 else None
 
 
-def _tag(text: str, key: bytes) -> bytes:
-    return hmac.digest(key, text.encode(), "sha256")
+def _tag(text: bytes, key: bytes) -> bytes:
+    return hmac.digest(key, text, "sha256")

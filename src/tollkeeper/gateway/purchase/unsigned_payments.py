@@ -7,7 +7,6 @@ nothing is charged before its wallet has signed it and the gate is shown it.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -28,56 +27,49 @@ from tollkeeper.gateway.management.bodies import UnsignedPayment
 if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
 
+    from tollkeeper.core.networks import Network
     from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
-    from tollkeeper.gateway.open_gate import Gates
+    from tollkeeper.gateway.open_gate import Gates, OpenGate
 
 _MEMO_SIZE_BYTES: Final = 16
 _LOG = structlog.get_logger("tollkeeper.gateway.purchase.unsigned_payments")
 
 
-@dataclass(frozen=True, slots=True)
-class UnsignedPayments:
-    """The maker of unsigned payments, from gates and the nodes that know a blockhash."""
+async def _transaction(opened: OpenGate, network: Network, payer: str, nodes: TokenAccounts) -> str:
+    """Return the transaction that pays the gate, in base64, with nobody's signature.
 
-    gates: Gates
-    nodes: TokenAccounts
-
-    async def transaction(self, slug: str, network: str, payer: str) -> str:
-        """Return the transaction that pays the gate, in base64, with nobody's signature.
-
-        Raises: NOT_FOUND, INVALID_NETWORK, INVALID_ADDRESS, INVALID_PARAMETER, UNAVAILABLE.
-        """
-        named = normalise(network)
-        opened = await self.gates.by_slug(slug)
-        if (unsold := opened.unsold()) is not None:
-            raise unsold
-        if named.family is not Family.SOLANA or named.name not in opened.offers:
-            raise ApiError(Code.INVALID_NETWORK, "the PayGate is not paid on that network of Solana")
-        asset, asked = opened.asset_on(named.name), opened.offers[named.name].requirements
-        if not isinstance(asset, SolanaAsset) or asset.token_program != TOKEN_PROGRAM:
-            raise ApiError(Code.INVALID_NETWORK, "its token is of another program: pay it by a client of your own")
-        wallet = parse_address_of(Family.SOLANA, payer, field="payer")
-        terms = TransferTerms(asked.extra["feePayer"], asked.pay_to, asked.asset, asked.amount, named.usdc.decimals)
-        memo = os.urandom(_MEMO_SIZE_BYTES).hex().encode()
-        try:
-            return unsigned_payment(terms, wallet, await self.nodes.blockhash(asset), memo).transaction
-        except ValueError as error:
-            raise invalid("payer", str(error)) from None
-        except RpcUnavailable as error:
-            _LOG.warning("node_unusable", network=named.name, reason=str(error))
-            message = "no node of the network can be asked; nothing was charged, try again later"
-            raise ApiError(Code.UNAVAILABLE, message) from error
+    Raises: INVALID_NETWORK, INVALID_ADDRESS, INVALID_PARAMETER, UNAVAILABLE.
+    """
+    if network.family is not Family.SOLANA or network.name not in opened.offers:
+        raise ApiError(Code.INVALID_NETWORK, "the PayGate is not paid on that network of Solana")
+    asset, asked = opened.asset_on(network.name), opened.offers[network.name].requirements
+    if not isinstance(asset, SolanaAsset) or asset.token_program != TOKEN_PROGRAM:
+        raise ApiError(Code.INVALID_NETWORK, "its token is of another program: pay it by a client of your own")
+    wallet = parse_address_of(Family.SOLANA, payer, field="payer")
+    terms = TransferTerms(asked.extra["feePayer"], asked.pay_to, asked.asset, asked.amount, network.usdc.decimals)
+    memo = os.urandom(_MEMO_SIZE_BYTES).hex().encode()
+    try:
+        return unsigned_payment(terms, wallet, await nodes.blockhash(asset), memo).transaction
+    except ValueError as error:
+        raise invalid("payer", str(error)) from None
+    except RpcUnavailable as error:
+        _LOG.warning("node_unusable", network=network.name, reason=str(error))
+        message = "no node of the network can be asked; nothing was charged, try again later"
+        raise ApiError(Code.UNAVAILABLE, message) from error
 
 
-def unsigned_payment_routes(payments: UnsignedPayments) -> list[HTTPRouteHandler]:
-    """Make the route handler."""
+def unsigned_payment_routes(gates: Gates, nodes: TokenAccounts) -> list[HTTPRouteHandler]:
+    """Make the route handler; `nodes` know a blockhash."""
 
     @route(operations.UNSIGNED_PAYMENT)
     async def unsigned(request: HttpRequest) -> Response[bytes]:
         """Contract 11: free; nothing is charged before it is signed and shown."""
         body = await json_body(request)
         slug, network, payer = (string_field(body, name) for name in ("slug", "network", "payer"))
-        transaction = await payments.transaction(slug, network, payer)
-        return ok(UnsignedPayment(normalise(network).name, transaction), headers={"Cache-Control": "no-store"})
+        named, opened = normalise(network), await gates.by_slug(slug)
+        if (unsold := opened.unsold()) is not None:
+            raise unsold
+        transaction = await _transaction(opened, named, payer, nodes)
+        return ok(UnsignedPayment(named.name, transaction), headers={"Cache-Control": "no-store"})
 
     return [unsigned]

@@ -21,7 +21,7 @@ import msgspec
 import structlog
 from litestar import Response
 
-from tollkeeper.api import HttpRequest, clock_ms, iso, json_body, ok, string_field
+from tollkeeper.api import API_VERSION, HttpRequest, clock_ms, iso, json_body, ok, string_field
 from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.core.api.errors import ApiError, Code, invalid, missing, payment_error
 from tollkeeper.core.families import FAMILIES
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from tollkeeper.gateway.evidence.token_accounts import TokenAccounts
     from tollkeeper.gateway.purchase.monitor import PurchaseParts
 
-API_VERSION: Final = "v1"
 _OWN_KEY: Final = "Idempotency-Key"
 _DONE: Final = 200
 _NO_STORE: Final = {"Cache-Control": "no-store"}
