@@ -225,10 +225,26 @@ class HubClient:
         """Lets go of the transport."""
         await self._transport.close()
 
+    async def _read(self, path: str) -> tuple[int, JsonObject]:
+        """Return status and body of what is there. Raises: HubUnreachableError."""
+        status, data = await self._transport.request("GET", path, {}, b"", VERIFY_TIMEOUT_SECONDS)
+        return status, _object(data)
+
+    async def _asked(self, path: str, body: bytes) -> tuple[int, JsonObject]:
+        """Return status and body of an answer to a question, which starts nothing. Raises: UNAVAILABLE."""
+        headers = dict(_JSON_HEADERS)
+        if self._is_ours and self._transport.is_apart:  # it keeps some of its nodes' answers for what gateways sell
+            headers["idempotency-key"] = _VERIFYING
+            headers |= self._sign("POST", path, headers, body)
+        try:
+            status, data = await self._transport.request("POST", path, headers, body, VERIFY_TIMEOUT_SECONDS)
+            return status, _object(data)
+        except HubUnreachableError:
+            raise unavailable() from None
+
     async def supported(self) -> Supported:
         """Ask what the facilitator settles. Raises: HubUnreachableError, also for an answer that cannot be read."""
-        status, data = await self._transport.request("GET", "/supported", {}, b"", VERIFY_TIMEOUT_SECONDS)
-        body = _object(data)
+        status, body = await self._read("/supported")
         if status != 200 or not isinstance(body.get("kinds"), list):
             raise HubUnreachableError(f"/supported answered {status} without kinds")
         extensions = body.get("extensions")
@@ -257,15 +273,7 @@ class HubClient:
 
     async def verify(self, asked: bytes) -> FacilitatorVerdict:
         """The facilitator's word on what `asked_of` made. Raises: UNAVAILABLE where none comes within 10 s."""
-        headers, body = dict(_JSON_HEADERS), b"{%b}" % asked
-        if self._is_ours and self._transport.is_apart:  # it keeps some of its nodes' answers for what gateways sell
-            headers["idempotency-key"] = _VERIFYING
-            headers |= self._sign("POST", "/verify", headers, body)
-        try:
-            status, data = await self._transport.request("POST", "/verify", headers, body, VERIFY_TIMEOUT_SECONDS)
-            answer = _object(data)
-        except HubUnreachableError:
-            raise unavailable() from None
+        status, answer = await self._asked("/verify", b"{%b}" % asked)
         if status == 503:
             self.doubted.set()
             raise unavailable(_reason_of(answer) if self._is_ours else "")
@@ -349,8 +357,7 @@ class HubClient:
 
         A 404 alone is of whoever stands before a hub that is away, and means nothing. Raises: HubUnreachableError.
         """
-        status, data = await self._transport.request("GET", key.status_query, {}, b"", VERIFY_TIMEOUT_SECONDS)
-        body = _object(data)
+        status, body = await self._read(key.status_query)
         if status == 404 and _is_unknown_payment(body):
             return None
         if status != 200 or not isinstance(body.get("status"), str):
@@ -362,18 +369,12 @@ class HubClient:
 
         Raises: UNAVAILABLE.
         """
-        asked = key.columns
-        headers, body = dict(_JSON_HEADERS), _ENCODE({**asked, "blockhash": blockhash})
-        if self._transport.is_apart:
-            headers["idempotency-key"] = _VERIFYING
-            headers |= self._sign("POST", "/standing", headers, body)
+        status, told = await self._asked("/standing", _ENCODE({**key.columns, "blockhash": blockhash}))
+        if status != 200:
+            raise unavailable(_reason_of(told))
         try:
-            status, data = await self._transport.request("POST", "/standing", headers, body, VERIFY_TIMEOUT_SECONDS)
-            told = _object(data)
-            if status != 200:
-                raise unavailable(_reason_of(told))
             return AuthorizationStanding(told["isUnused"] is True, int(told["moment"]), int(told["last"]))
-        except (HubUnreachableError, KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError):
             raise unavailable() from None
 
     async def transaction_of(self, key: PaymentKey) -> str:
@@ -393,12 +394,12 @@ class HubClient:
             await self.supported()
             if not self._is_ours:
                 return []
-            status, data = await self._transport.request("GET", "/readyz", {}, b"", VERIFY_TIMEOUT_SECONDS)
-            told = _object(data).get("problems")
+            status, body = await self._read("/readyz")
         except HubUnreachableError:
             return None
         if status != 200:
             return None
+        told = body.get("problems")
         return [problem for problem in told if isinstance(problem, str)] if isinstance(told, list) else []
 
 
