@@ -41,11 +41,17 @@ demo: $(VENV)/.sandbox
 	$(if $(filter official,$(CLIENT)),@$(interop) x402-1.0.0 x402-2.25.0 npm)
 	@$(if $(filter official,$(CLIENT)),scripts/with-node )$(bin)/tollkeeper demo $(if $(CLIENT),--client $(CLIENT))
 
-# The core's own tests run beside the others, in a process that sees that they cover every branch of it.
+# The core's own tests run beside the others, in a process that sees that they cover every branch of it. Beside them
+# runs what is run behind both engines, behind PostgreSQL; it waits more than it computes, and what it prints comes last.
 test: setup
 	@mkdir -p .cache
-	@$(if $(ENGINE),ENGINE=$(ENGINE) )$(tests) $(if $(PYTEST)$(ENGINE),,-p tests.core_beside) $(if $(ENGINE),$(of_engine))
-	@$(if $(PYTEST)$(ENGINE),,ENGINE=postgresql $(tests) -n 4 $(on_both))
+ifneq ($(PYTEST)$(ENGINE),)
+	@$(if $(ENGINE),ENGINE=$(ENGINE) )$(tests) $(if $(ENGINE),$(of_engine))
+else
+	@ENGINE=postgresql $(tests) -n 3 $(on_both) >.cache/on-postgresql 2>&1 & beside=$$!; \
+	trap 'kill $$beside; wait' INT TERM; $(tests) -p tests.core_beside; ended=$$?; \
+	wait $$beside || ended=1; cat .cache/on-postgresql; exit $$ended
+endif
 
 # The long forms of what kills, cuts, forks, fills and hangs, and how many faults came: hours on two cores. The short
 # ones are in `make test`.
