@@ -7,7 +7,7 @@
        refuse (402 used up, 403 not by this proof, 503 unknown), or, where nothing is held,
     5. buy: a failed payment's next try (403) -> a wallet's payer (401, 403) -> enabled (404), network (402, 503) ->
        `purchase.service`: recipient, price, time -> verify -> claim -> settle -> grant and spend
-    6. forward (`forwarding`), and pass the answer on (`responder`)
+    6. forward (`forwarding`), and pass the answer on (`responder`); of a file, hand a link over
 
 `serve` is the whole way, `_end` each other end of it: what is answered. What becomes of the credit is `credit.FATES`.
 Every rule of contract 4: docs/architecture.md 5.
@@ -93,7 +93,7 @@ def _count_as_paid(call: PaidCall, credit: Credit) -> None:
 
 
 async def _hand_over(call: PaidCall, credit: Credit, purchase: Purchase, file: StoredFile) -> None:
-    """A file PayGate forwards nothing: the answer is a link to what was bought (contract 4.8)."""
+    """Answer with a link to what was bought: a file PayGate forwards nothing (contract 4.8)."""
     link = await call.driver.in_task(call.context.files.bought(file, purchase.id, call.http.request_id))
     credit.serve(200)
     responder.link(call, link)

@@ -75,7 +75,7 @@ class Forwarding:
         return await self._send(body, len(body) if isinstance(body, bytes) else length, signature)
 
     def _send(self, body: bytes | BodySource, length: int | None, signature: bytes = b"") -> Reply[ForwardedAnswer]:
-        """Send the request; return the reply that its answer is."""
+        """Send the request; return the reply that tells its answer."""
         call, gate = self._call, self._call.gate
         assert gate.target is not None  # noqa: S101 - a file is handed over
         context, http = call.context, call.http
