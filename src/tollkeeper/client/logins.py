@@ -7,7 +7,6 @@ lock, and the new pair is written before it is used.
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import secrets
 import time
@@ -20,6 +19,7 @@ from yarl import URL
 
 from tollkeeper.client.requests import RefusedError, ask, require_unheard
 from tollkeeper.client.state_folder import locked, open_folder, read_state, write_state
+from tollkeeper.core.keys.handover import challenge_of
 from tollkeeper.core.keys.siwe import login_chains, read_message
 from tollkeeper.core.networks import NETWORKS
 from tollkeeper.core.wallets import parse_wallet
@@ -179,7 +179,7 @@ async def log_in_by_browser(
     )
     async with listener:
         port = listener.sockets[0].getsockname()[1]
-        query = {"port": port, "code": shown, "challenge": _challenge_of(verifier)}
+        query = {"port": port, "code": shown, "challenge": challenge_of(verifier)}
         open_page(f"{dashboard}/app/terminal?{urlencode(query)}", shown)
         try:
             async with asyncio.timeout(_SECONDS):
@@ -188,10 +188,6 @@ async def log_in_by_browser(
             raise RefusedError(f"nobody let this program in within {_SECONDS // 60} minutes: run it again") from None
     proof = {"code": code, "verifier": verifier, "port": port}
     return await ask(session, "POST", f"{server}/api/v1/auth/handover", has="accessToken", json=proof)
-
-
-def _challenge_of(verifier: str) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, told: asyncio.Future[str]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.chains.sightings import Expected, Verdict
 from tollkeeper.core.settlement.states import EXPIRY_MARGIN_SECONDS
 from tollkeeper.core.x402.verification import Reason
-from tollkeeper.gateway.evidence.port import EvidenceOutcome, PaymentFinding, alike, require_asset
+from tollkeeper.gateway.evidence.port import UNUSED, EvidenceOutcome, PaymentFinding, alike, require_asset
 
 if TYPE_CHECKING:
     from tollkeeper.chains.evm.blocks import Block
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _BEFORE_ASKED_SECONDS: Final = 86_400
 # A node that does not show the log of a use for so long keeps no such logs.
 _UNEXPLAINED_MS: Final = 3_600_000
-_UNUSED: Final = PaymentFinding(EvidenceOutcome.UNKNOWN, may_change=True)
 
 
 class EvmEvidence:
@@ -41,7 +40,7 @@ class EvmEvidence:
         depth_blocks = self._chain.config.depths.of(expected.value)
         return alike(
             await self._chain.quorum.agreed(
-                lambda reader: _found(reader, expected, depth_blocks), lambda finding: finding == _UNUSED
+                lambda reader: _found(reader, expected, depth_blocks), lambda finding: finding == UNUSED
             )
         )
 
@@ -68,7 +67,7 @@ async def _found(reader: EvmReader, expected: ExpectedTransfer, depth_blocks: in
     if is_over and depth_blocks > 1:  # after so deep a block it cannot be used on any branch
         is_over = _is_after(await authorizations.block(depth_blocks), expected)
     if not standing.is_used:
-        return PaymentFinding(EvidenceOutcome.FAILED, reason=Reason.VALID_BEFORE) if is_over else _UNUSED
+        return PaymentFinding(EvidenceOutcome.FAILED, reason=Reason.VALID_BEFORE) if is_over else UNUSED
     now_seconds = standing.block.timestamp_seconds
     use = await authorizations.find_use(
         key.payer, key.nonce, min(expected.asked_ms // 1000, now_seconds) - _BEFORE_ASKED_SECONDS

@@ -20,7 +20,7 @@ from tollkeeper.chains.solana import payments as solana_payments
 from tollkeeper.chains.solana.chain import SolanaChain
 from tollkeeper.core.x402.verification import BEFORE_SENDING
 from tollkeeper.gateway.evidence.evm import EvmEvidence
-from tollkeeper.gateway.evidence.port import NOT_SEEN, EvidenceOutcome, PaymentFinding
+from tollkeeper.gateway.evidence.port import NOT_SEEN, UNUSED, EvidenceOutcome
 from tollkeeper.gateway.evidence.solana import SolanaEvidence
 from tollkeeper.gateway.facilitator.client import SettleAnswer, SettleMeaning
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tollkeeper.core.payment_offers import Asset
     from tollkeeper.core.settlement.reconciliation import ChainPayment
-    from tollkeeper.gateway.evidence.port import ExpectedTransfer, PaymentEvidence
+    from tollkeeper.gateway.evidence.port import ExpectedTransfer, PaymentEvidence, PaymentFinding
     from tollkeeper.gateway.facilitator.client import Supported
 
 # The questions that a gateway asks of a chain, by its family (contract 4.3, 4.4).
@@ -143,7 +143,7 @@ class EvidenceNodes:
             return await self.on(expected.key.network).of(expected)
         except RpcUnavailable as error:
             _LOG.info("chain_not_seen", reason=str(error))
-            return PaymentFinding(EvidenceOutcome.UNKNOWN, may_change=True)
+            return UNUSED
 
 
 def is_before_sending(answer: SettleAnswer) -> bool:

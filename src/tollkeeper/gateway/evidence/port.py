@@ -91,6 +91,9 @@ class PaymentFinding:
         return SettleAnswer(SettleMeaning.PENDING, self.transaction, NOT_SEEN)
 
 
+UNUSED: Final = PaymentFinding(EvidenceOutcome.UNKNOWN, may_change=True)
+
+
 class PaymentEvidence(Protocol):
     """The nodes of one network."""
 

@@ -21,7 +21,7 @@ from tollkeeper.core.solana.base58 import encode_key
 from tollkeeper.core.solana.programs import associated_token_account
 from tollkeeper.core.solana.rules import ALREADY_PROCESSED, read_transfer
 from tollkeeper.core.x402.verification import Reason
-from tollkeeper.gateway.evidence.port import EvidenceOutcome, PaymentFinding, alike, require_asset
+from tollkeeper.gateway.evidence.port import UNUSED, EvidenceOutcome, PaymentFinding, alike, require_asset
 
 if TYPE_CHECKING:
     from tollkeeper.chains.solana.chain import SolanaChain
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 # A named transaction that is not there may come while its blockhash, which was recent when it was asked for, is taken.
 _LIFETIME_MS: Final = 180_000
-_UNUSED: Final = PaymentFinding(EvidenceOutcome.UNKNOWN, may_change=True)
 
 
 class SolanaEvidence:
@@ -75,7 +74,7 @@ class SolanaEvidence:
         require_asset(self._chain, expected)
         transfer = read_transfer(payment.transacted)
         return alike(
-            await self._chain.quorum.agreed(lambda node: _simulated(node, transfer), lambda found: found == _UNUSED)
+            await self._chain.quorum.agreed(lambda node: _simulated(node, transfer), lambda found: found == UNUSED)
         )
 
     async def standing(self, payment: Payment, key: PaymentKey) -> AuthorizationStanding:  # noqa: ARG002 - its message says all
@@ -101,4 +100,4 @@ async def _simulated(reader: SolanaReader, transfer: SolanaTransfer) -> PaymentF
         return PaymentFinding(EvidenceOutcome.FAILED, reason=Reason.SVM_EXPIRED)
     if not simulation.reaches:
         return PaymentFinding(EvidenceOutcome.FAILED, reason=Reason.SVM_NO_RECIPIENT)
-    return _UNUSED
+    return UNUSED
