@@ -323,27 +323,12 @@ async def _sign(
 ) -> EvmPayload | SolanaPayload:
     try:
         check_terms(requirements, key.address)
-        return await _SIGNERS[key.family](session, requirements, key, wanted)
+        if key.family is Family.EVM:
+            nonce = os.urandom(_NONCE_SIZE_BYTES)
+            authorization = authorization_for(requirements, key.address.lower(), nonce, int(time.time()))
+            return payload_for(requirements, authorization, key.material)
+        terms = solana_terms(requirements)
+        blockhash = await latest_blockhash(session, wanted.rpc_url)
+        return solana_payload_for(requirements, terms, key.material, blockhash, os.urandom(_MEMO_SIZE_BYTES))
     except (ApiError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise RefusedError(f"what the 402 asks cannot be signed: {error}") from error
-
-
-async def _sign_on_evm(
-    _session: aiohttp.ClientSession, requirements: JsonMapping, key: WalletKey, _wanted: WantedCall
-) -> EvmPayload | SolanaPayload:
-    nonce = os.urandom(_NONCE_SIZE_BYTES)
-    authorization = authorization_for(requirements, key.address.lower(), nonce, int(time.time()))
-    return payload_for(requirements, authorization, key.material)
-
-
-async def _sign_on_solana(
-    session: aiohttp.ClientSession, requirements: JsonMapping, key: WalletKey, wanted: WantedCall
-) -> EvmPayload | SolanaPayload:
-    terms = solana_terms(requirements)
-    if wanted.rpc_url is None:
-        raise RefusedError("a payment on Solana holds a recent blockhash: name a node that tells it, by --rpc-url")
-    blockhash = await latest_blockhash(session, wanted.rpc_url)
-    return solana_payload_for(requirements, terms, key.material, blockhash, os.urandom(_MEMO_SIZE_BYTES))
-
-
-_SIGNERS: Final = {Family.EVM: _sign_on_evm, Family.SOLANA: _sign_on_solana}

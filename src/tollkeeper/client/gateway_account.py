@@ -12,14 +12,13 @@ import json
 import mimetypes
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 import aiohttp
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import DownloadColumn, Progress, TaskID
+from rich.progress import DownloadColumn, Progress
 
 from tollkeeper.client.logins import KeptLogins, log_in
 from tollkeeper.client.payments import offers_of
@@ -71,13 +70,13 @@ class GatewayAccount:
         headers = {} if bearer is None else {"Authorization": f"Bearer {bearer}"}
         return await ask(self._session, method, self.url + path, has=has, headers=headers, **options)
 
-    async def items(self, path: str, listed: str = "data", **query: object) -> AsyncIterator[JsonObject]:
+    async def items(self, path: str) -> AsyncIterator[JsonObject]:
         """Yield every item of a list, page after page. Raises: RefusedError."""
         offset = 0
         while True:
-            words = urlencode({**query, "limit": _PAGE, "offset": offset})
-            page = await self.ask("GET", f"{path}?{words}", has=listed)
-            for item in page[listed]:
+            words = urlencode({"limit": _PAGE, "offset": offset})
+            page = await self.ask("GET", f"{path}?{words}", has="data")
+            for item in page["data"]:
                 yield item
             if not page.get("pagination", {}).get("hasNext"):
                 return
@@ -85,11 +84,7 @@ class GatewayAccount:
 
     async def create(self, fields: Mapping[str, object], file: Path | None = None) -> JsonObject:
         """Make a PayGate, and keep its management token where it has one. Raises: RefusedError, OSError."""
-        if file is None:
-            made = await self.ask("POST", GATES, has="accessUrl", json=dict(fields))
-        else:
-            async with file_form(file, {**fields, "resourceType": "file"}) as form:
-                made = await self.ask("POST", GATES, has="accessUrl", data=form)
+        made = await self._send("POST", GATES, fields if file is None else {**fields, "resourceType": "file"}, file)
         if {"managementToken", "id", "slug"} <= made.keys():
             content = {"id": made["id"], "slug": made["slug"], "token": made["managementToken"]}
             with suppress(RefusedError):  # its user is told the token in any case
@@ -98,10 +93,16 @@ class GatewayAccount:
 
     async def update(self, gate: Gate, fields: Mapping[str, object], file: Path | None = None) -> JsonObject:
         """Change a PayGate: all of these fields, or nothing. Raises: RefusedError, OSError."""
+        return await self._send("PUT", f"{GATES}/{gate.id}", fields, file, gate.token)
+
+    async def _send(
+        self, method: str, path: str, fields: Mapping[str, object], file: Path | None, token: str | None = None
+    ) -> JsonObject:
+        """Send a gate's fields, as a form where a file goes with them."""
         if file is None:
-            return await self.of(gate, "PUT", has="accessUrl", json=dict(fields))
+            return await self.ask(method, path, has="accessUrl", token=token, json=dict(fields))
         async with file_form(file, fields) as form:
-            return await self.of(gate, "PUT", has="accessUrl", data=form)
+            return await self.ask(method, path, has="accessUrl", token=token, data=form)
 
     async def of(
         self,
@@ -149,31 +150,21 @@ _CHUNK_SIZE_BYTES: Final = 1024 * 1024
 
 @asynccontextmanager
 async def file_form(path: Path, fields: Mapping[str, object]) -> AsyncIterator[aiohttp.FormData]:
-    """Yield a form of these fields and a file, with a bar on standard error while it is sent. Raises: OSError."""
-    async with _shown_on_a_bar(path) as show:
-        # Names are sent as UTF-8, as browsers do: the bytes of an escape would be taken for the name (RFC 7578 4.2).
-        form = aiohttp.FormData(quote_fields=False, default_to_multipart=True)
-        for name, value in fields.items():
-            form.add_field(name, value if isinstance(value, str) else json.dumps(value))
-        form.add_field("file", _content(path, show), filename=clean_name(path.name), content_type=_type_of(path))
-        yield form
+    """Yield a form of these fields and a file, with a bar on standard error while it is sent, if that is a terminal.
 
-
-@asynccontextmanager
-async def _shown_on_a_bar(path: Path) -> AsyncIterator[Callable[[int], None]]:
-    """Yield a function that takes how much of the file was sent.
-
-    It shows it on standard error if that is a terminal.
+    Raises: OSError.
     """
     bar = Progress(*Progress.get_default_columns(), DownloadColumn(), console=Console(stderr=True))
     bar.disable = not bar.console.is_terminal
     with bar:
         task = bar.add_task(escape(clean_name(path.name)), total=(await asyncio.to_thread(path.stat)).st_size)
-        yield partial(_show, bar, task)
-
-
-def _show(bar: Progress, task: TaskID, sent_bytes: int) -> None:
-    bar.update(task, completed=sent_bytes)
+        # Names are sent as UTF-8, as browsers do: the bytes of an escape would be taken for the name (RFC 7578 4.2).
+        form = aiohttp.FormData(quote_fields=False, default_to_multipart=True)
+        for name, value in fields.items():
+            form.add_field(name, value if isinstance(value, str) else json.dumps(value))
+        content = _content(path, lambda sent_bytes: bar.update(task, completed=sent_bytes))
+        form.add_field("file", content, filename=clean_name(path.name), content_type=_type_of(path))
+        yield form
 
 
 def _type_of(path: Path) -> str:

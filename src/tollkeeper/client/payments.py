@@ -78,8 +78,7 @@ def authorization_for(requirements: JsonMapping, payer: str, nonce: bytes, now_s
 
 def payment_for(requirements: JsonMapping, authorization: Authorization, private_key: bytes) -> str:
     """The `X-Payment` value of an authorization."""
-    payload = payload_for(requirements, authorization, private_key)
-    return encode_payment_header(Payment(1, requirements["scheme"], requirements["network"], payload))
+    return Offer(dict(requirements)).shown(payload_for(requirements, authorization, private_key))["X-Payment"]
 
 
 def payload_for(requirements: JsonMapping, authorization: Authorization, private_key: bytes) -> EvmPayload:
@@ -115,8 +114,7 @@ def solana_payment_for(
     requirements: JsonMapping, terms: TransferTerms, seed: bytes, blockhash: str, nonce: bytes
 ) -> str:
     """The `X-Payment` value of a transfer. Raises: as `solana_payload_for`."""
-    payload = solana_payload_for(requirements, terms, seed, blockhash, nonce)
-    return encode_payment_header(Payment(1, requirements["scheme"], requirements["network"], payload))
+    return Offer(dict(requirements)).shown(solana_payload_for(requirements, terms, seed, blockhash, nonce))["X-Payment"]
 
 
 def solana_payload_for(
@@ -131,8 +129,10 @@ def solana_payload_for(
     return sign_payment(terms, seed, blockhash, memo)
 
 
-async def latest_blockhash(session: aiohttp.ClientSession, rpc_url: str) -> str:
+async def latest_blockhash(session: aiohttp.ClientSession, rpc_url: str | None) -> str:
     """The blockhash that a Solana payment is to hold, as the node tells it. Raises: RefusedError."""
+    if rpc_url is None:
+        raise RefusedError("a payment on Solana holds a recent blockhash: name a node that tells it, by --rpc-url")
     request = {"jsonrpc": "2.0", "id": 1, "method": "getLatestBlockhash", "params": [{"commitment": "confirmed"}]}
     answer = await ask(session, "POST", rpc_url, json=request)
     try:

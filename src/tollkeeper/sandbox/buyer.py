@@ -138,12 +138,15 @@ class Buyer:
     async def balance_micro(self, rpc_url: str, token: str, holder: str) -> int:
         """Return the address's balance of the token, in micro-units, as the node says. Raises: ValueError."""
         call = {"to": token, "data": "0x" + balance_of_calldata(holder).hex()}
-        request = {"jsonrpc": "2.0", "id": 1, "method": "eth_call", "params": [call, "latest"]}
+        return int(await self.node(rpc_url, "eth_call", call, "latest"), 16)
+
+    async def node(self, rpc_url: str, method: str, *params: object) -> Any:  # noqa: ANN401 - JSON
+        """Return a node's answer. Raises: ValueError if it refuses."""
+        request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}
         answer = (await self.ask("POST", rpc_url, body=request)).json()
-        if not isinstance(answer.get("result"), str):
-            msg = "the node did not tell the balance"
-            raise ValueError(msg)  # noqa: TRY004 - the answer is wrong, not a Python type
-        return int(answer["result"], 16)
+        if "result" not in answer:
+            raise ValueError(f"the node refused {method}: {answer.get('error')}")
+        return answer["result"]
 
 
 # A buyer on the sandbox's Solana chain: signs what a 402 asks, and asks the chain what everybody may ask.
@@ -161,11 +164,7 @@ class SolanaBuyer:
 
     async def node(self, method: str, *params: object) -> Any:  # noqa: ANN401 - JSON
         """Return the node's answer. Raises: ValueError if it refuses."""
-        request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}
-        answer = (await self.client.ask("POST", self.rpc_url, body=request)).json()
-        if "result" not in answer:
-            raise ValueError(f"the node refused {method}: {answer.get('error')}")
-        return answer["result"]
+        return await self.client.node(self.rpc_url, method, *params)
 
     async def sign(self, challenge: JsonMapping, change: Callable[[TransferTerms], TransferTerms] | None = None) -> str:
         """The `X-Payment` value that pays the first of a 402's requirements; `change` alters what is signed."""

@@ -39,7 +39,6 @@ from tollkeeper.hub.api.requests import (
     Arrival,
     parse_asked,
     parse_kind,
-    parse_kind_of_version_2,
     parse_settle_options,
     parse_versions,
     read_plain,
@@ -267,26 +266,17 @@ def _readable(body: dict[str, object], assets: Mapping[str, EvmAsset | SolanaAss
 
 
 def _of_our_kind(body: dict[str, object], assets: Mapping[str, EvmAsset | SolanaAsset]) -> RequestedPayment | Check:
-    if body.get("x402Version") == version2.VERSION:
-        return _of_version_2(body, assets)
-    scheme, network, _ = parse_kind(body)
+    is_version_2 = body.get("x402Version") == version2.VERSION
+    if is_version_2:
+        asked, paid = parse_versions(body)
+        if asked != paid:
+            return Check("x402Version", ok=False, reason=Reason.X402_VERSION, expected=asked, actual=paid)
+    scheme, network, required = parse_kind(body)
     if scheme != SCHEME:
         return Check("scheme", ok=False, reason=Reason.SCHEME, expected=SCHEME, actual=scheme)
-    if ALIASES.get(network, network) not in NETWORKS:
-        return Check("network", ok=False, reason=Reason.NETWORK, expected=sorted(assets), actual=network)
-    return parse_asked(body)
-
-
-def _of_version_2(body: dict[str, object], assets: Mapping[str, EvmAsset | SolanaAsset]) -> RequestedPayment | Check:
-    asked, paid = parse_versions(body)
-    if asked != paid:
-        return Check("x402Version", ok=False, reason=Reason.X402_VERSION, expected=asked, actual=paid)
-    scheme, network, required = parse_kind_of_version_2(body)
-    if scheme != SCHEME:
-        return Check("scheme", ok=False, reason=Reason.SCHEME, expected=SCHEME, actual=scheme)
-    if network not in CAIP2_NAMES:
-        named = sorted(asset.network.caip2 for asset in assets.values())
+    if not (network in CAIP2_NAMES if is_version_2 else ALIASES.get(network, network) in NETWORKS):
+        named = sorted(asset.network.caip2 if is_version_2 else name for name, asset in assets.items())
         return Check("network", ok=False, reason=Reason.NETWORK, expected=named, actual=network)
-    if required.network != network:
+    if is_version_2 and required.network != network:
         return Check("requirements.network", ok=False, reason=Reason.NETWORK, expected=network, actual=required.network)
     return parse_asked(body)

@@ -55,33 +55,28 @@ def parse_versions(body: dict[str, object]) -> tuple[int, int]:
 def parse_asked(body: dict[str, object]) -> RequestedPayment:
     """Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_NETWORK, INVALID_ADDRESS, INVALID_AMOUNT.
 
-    Of version 2 the requirements are for the payment's network: whoever asks has looked (`parse_kind_of_version_2`).
+    Of version 2 the requirements are for the payment's network: whoever asks has looked (`parse_kind`).
     """
-    version = _integer(body, "x402Version", "")
+    _, _, required = parse_kind(body)
+    version, shown = _integer(body, "x402Version", ""), member_object(body, "paymentPayload")
     if version == version2.VERSION:
-        _, _, required = parse_kind_of_version_2(body)
-        paid = version2.parse_payment(member_object(body, "paymentPayload"), "paymentPayload.")
+        paid = version2.parse_payment(shown, "paymentPayload.")
         return RequestedPayment(version, paid, replace(required, network=paid.network))
-    payment = parse_payment(member_object(body, "paymentPayload"), "paymentPayload.")
-    return RequestedPayment(version, payment, parse_requirements(member_object(body, "paymentRequirements")))
+    return RequestedPayment(version, parse_payment(shown, "paymentPayload."), required)
 
 
 def parse_kind(body: dict[str, object]) -> tuple[str, str, Requirements]:
     """Scheme and network of the payment, and what is required: all that there is to read of a kind that is not ours.
 
-    Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_AMOUNT.
+    In version 2 networks are as they were spelled. Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_AMOUNT.
     """
-    _integer(body, "x402Version", "")
-    _, scheme, network = parse_payment_kind(member_object(body, "paymentPayload"), "paymentPayload.")
+    version, payment = _integer(body, "x402Version", ""), member_object(body, "paymentPayload")
+    if version == version2.VERSION:
+        scheme, network = version2.parse_payment_kind(payment, "paymentPayload.")
+        resource = payment.get("resource")
+        return scheme, network, version2.parse_requirements(member_object(body, "paymentRequirements"), resource)
+    _, scheme, network = parse_payment_kind(payment, "paymentPayload.")
     return scheme, network, parse_requirements(member_object(body, "paymentRequirements"))
-
-
-def parse_kind_of_version_2(body: dict[str, object]) -> tuple[str, str, Requirements]:
-    """Read the same of a request in version 2; networks as they were spelled. Raises: as `parse_kind`."""
-    payment = member_object(body, "paymentPayload")
-    scheme, network = version2.parse_payment_kind(payment, "paymentPayload.")
-    required = version2.parse_requirements(member_object(body, "paymentRequirements"), payment.get("resource"))
-    return scheme, network, required
 
 
 def _integer(body: dict[str, object], name: str, path: str) -> int:
