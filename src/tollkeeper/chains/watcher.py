@@ -8,60 +8,52 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic
 
 import structlog
 
+from tollkeeper.chains.quorum import WantedT
 from tollkeeper.chains.replies import RpcUnavailable
 from tollkeeper.chains.sightings import NOTHING_SEEN, Sighting
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
+
+    from tollkeeper.chains.quorum import QuorumReader
 
 _LOG = structlog.get_logger("tollkeeper.chains")
 _FIRST_POLL_SECONDS: Final = 0.002
 _LAST_POLL_SECONDS: Final = 0.5
 
-T = TypeVar("T")
-T_contra = TypeVar("T_contra", contravariant=True)
 
-
-class Reader(Protocol[T_contra]):
-    """Reader of transactions of one family. A `T` names a transaction and what it must show."""
-
-    async def look(self, wanted: Sequence[T_contra]) -> list[Sighting]:
-        """Return what the chain shows now, in the order asked. Raises: RpcUnavailable."""
-
-
-class _Waiter(Generic[T]):
+@dataclass(slots=True, eq=False)
+class _Waiter(Generic[WantedT]):
     """One awaited transaction. `last` is the newest sighting, deep or not.
 
     `absent_at` is when it was last looked for in vain; event loop time, as `next_poll` is.
     """
 
-    __slots__ = ("absent_at", "done", "expected", "last", "next_poll", "pause")
-
-    def __init__(self, expected: T, done: asyncio.Future[None], now: float) -> None:
-        self.expected = expected
-        self.done = done
-        self.last = NOTHING_SEEN
-        self.absent_at: float | None = None
-        self.pause = _FIRST_POLL_SECONDS
-        self.next_poll = now
+    expected: WantedT
+    done: asyncio.Future[None]
+    next_poll: float
+    last: Sighting = NOTHING_SEEN
+    absent_at: float | None = None
+    pause: float = _FIRST_POLL_SECONDS
 
 
-class SightingWatcher(Generic[T]):
+class SightingWatcher(Generic[WantedT]):
     """The one task that asks for the sightings of everything awaited on a network. It ends when nothing is awaited."""
 
-    def __init__(self, reader: Reader[T]) -> None:
+    def __init__(self, reader: QuorumReader[WantedT]) -> None:
         self._reader = reader
         self._beat = BlockBeat()
         self._block_due = math.inf
-        self._waiters: list[_Waiter[T]] = []
+        self._waiters: list[_Waiter[WantedT]] = []
         self._wake: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def wait(self, expected: T, deadline: float) -> Sighting:
+    async def wait(self, expected: WantedT, deadline: float) -> Sighting:
         """Return the first deep sighting, or at `deadline` (event loop time) whatever was seen last."""
         loop = asyncio.get_running_loop()
         waiter = _Waiter(expected, loop.create_future(), loop.time())
@@ -94,7 +86,7 @@ class SightingWatcher(Generic[T]):
         finally:
             self._task = None
 
-    async def _due(self) -> list[_Waiter[T]]:
+    async def _due(self) -> list[_Waiter[WantedT]]:
         loop = asyncio.get_running_loop()
         now = loop.time()
         due = [waiter for waiter in self._waiters if min(waiter.next_poll, self._block_due) <= now]
@@ -107,7 +99,7 @@ class SightingWatcher(Generic[T]):
             self._wake = None
         return due
 
-    async def _poll(self, due: list[_Waiter[T]]) -> None:
+    async def _poll(self, due: list[_Waiter[WantedT]]) -> None:
         sightings: list[Sighting | None]
         asked_at = asyncio.get_running_loop().time()
         try:
@@ -131,7 +123,7 @@ class SightingWatcher(Generic[T]):
             waiter.pause = min(waiter.pause * 2, _LAST_POLL_SECONDS)
         self._block_due = self._beat.next_look(now) or math.inf
 
-    def _note(self, waiter: _Waiter[T], sighting: Sighting, asked_at: float, now: float) -> None:
+    def _note(self, waiter: _Waiter[WantedT], sighting: Sighting, asked_at: float, now: float) -> None:
         """Note what a look, asked at `asked_at` and answered `now`, tells of when the transaction's block came."""
         if sighting.block_number is None:
             waiter.absent_at = asked_at

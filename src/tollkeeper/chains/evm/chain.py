@@ -80,9 +80,11 @@ class EvmChain(NetworkBehindNodes[EvmAsset]):
         any_node = EvmReader(self.rpc.ask, self._address, self.logs)
         self.authorizations = any_node.authorizations
         self.quorum = NodeQuorum(self.rpc, config.confirm_nodes, any_node, self._reader_of)
-        self._reader: QuorumReader[Expected] = QuorumReader(self.quorum)
-        self._watcher: SightingWatcher[Expected] = SightingWatcher(self._reader)
+        sightings: QuorumReader[Expected] = QuorumReader(self.quorum)
+        self.look = sightings.look
+        self._watcher = SightingWatcher(sightings)
         self._market = Market(self.rpc.ask)
+        self.balances = self._market.balances
 
     def _reader_of(self, node: Node) -> EvmReader:
         return EvmReader(partial(self.rpc.ask_of, node), self._address, self.logs)
@@ -253,13 +255,6 @@ class EvmChain(NetworkBehindNodes[EvmAsset]):
             raise GasTooDear(f"gas costs more than the configured {cap} wei")
         return Fees(min(2 * base_fee_wei + tip_wei, cap), tip_wei)
 
-    async def balances(self, addresses: tuple[str, ...]) -> list[int]:
-        """Return the balances of these accounts, in wei, in their order; remembered for about a block.
-
-        Raises: RpcUnavailable.
-        """
-        return await self._market.balances(addresses)
-
     async def agreed_nonce(self, signer: str, tag: str = "latest") -> int | None:
         """Return the nonce that enough nodes show alike, None where they do not: what a lane never comes back from.
 
@@ -342,10 +337,6 @@ class EvmChain(NetworkBehindNodes[EvmAsset]):
         if sighting.verdict is not Verdict.ABSENT:
             self._rebroadcast.seen(expected.transaction_hash)
         return sighting
-
-    async def look(self, wanted: Sequence[Expected]) -> list[Sighting]:
-        """Return what the chain shows now of many transactions. Raises: RpcUnavailable."""
-        return await self._reader.look(wanted)
 
     async def close(self) -> None:
         """End what waits, the watcher and the connections."""

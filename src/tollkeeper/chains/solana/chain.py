@@ -48,9 +48,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.rpc import Call
     from tollkeeper.chains.sightings import Expected, Sighting
     from tollkeeper.chains.solana.config import SolanaConfig
-    from tollkeeper.chains.solana.reader import Simulation
     from tollkeeper.core.solana.programs import Holder, NoWallet
-    from tollkeeper.core.solana.rules import SolanaFacts, SolanaTransfer
 
 _HOW: Final = {"encoding": "base64", "skipPreflight": True, "preflightCommitment": "confirmed"}
 _HEAD: Final[list[Call]] = [("getSlot", [CONFIRMED]), ("getEpochInfo", [CONFIRMED])]
@@ -73,9 +71,10 @@ class SolanaChain(NetworkBehindNodes[SolanaAsset]):
             MissingBlocks(config.network.name),
         )
         self.reader = shared.of_any()
+        self.state, self.simulate = self.reader.state, self.reader.simulate
         self.quorum = NodeQuorum(self.rpc, config.confirm_nodes, self.reader, shared.at)
         self._statuses: QuorumReader[Sought] = QuorumReader(self.quorum)
-        self._watcher: SightingWatcher[Sought] = SightingWatcher(self._statuses)
+        self._watcher = SightingWatcher(self._statuses)
 
     @property
     def configured_asset(self) -> SolanaAsset:
@@ -116,10 +115,6 @@ class SolanaChain(NetworkBehindNodes[SolanaAsset]):
         (info,) = await self.rpc.ask([("getAccountInfo", [account, BASE64])])
         return self.configured_asset.holder(account, self._held(read_value(info)))
 
-    def held_by(self, account: str, wallet: str) -> Holder:
-        """Return the holder of an account of which it is known whose it was."""
-        return self.configured_asset.held_by(account, wallet)
-
     async def recipient(self, address: str, account: str) -> tuple[NoWallet | None, Holder]:
         """Say why the address is no wallet's, and who gets what its token account is paid. Raises: RpcUnavailable."""
         beginning = {**BASE64, "dataSlice": {"offset": 0, "length": MULTISIG_SIZE_BYTES + 1}}
@@ -140,14 +135,6 @@ class SolanaChain(NetworkBehindNodes[SolanaAsset]):
         """Return lamports of each. Raises: RpcUnavailable."""
         answers = await self.rpc.ask([("getBalance", [address, CONFIRMED]) for address in addresses])
         return [read_number(read_value(answer)) for answer in answers]
-
-    async def state(self, transfer: SolanaTransfer, *, waits: bool = True) -> SolanaFacts:
-        """Return the chain's facts about a payment, as `SolanaReader.state`. Raises: RpcUnavailable."""
-        return await self.reader.state(transfer, waits=waits)
-
-    async def simulate(self, transfer: SolanaTransfer) -> Simulation:
-        """Simulate settling now, as `SolanaReader.simulate`. Raises: RpcUnavailable."""
-        return await self.reader.simulate(transfer)
 
     async def submit(self, raw: bytes, signature: str) -> Submission:
         """Hand a signed transaction to a node, and to all where that one does not show it."""

@@ -213,7 +213,7 @@ async def _require_own(chain: AnyChain, payment: ChainPayment) -> None:
     if accounts is None:
         return
     if payment.holder:
-        holder, when = accounts.held_by(payment.pay_to, payment.holder), "then"
+        holder, when = accounts.configured_asset.held_by(payment.pay_to, payment.holder), "then"
     else:
         holder, when = await accounts.holder_of(payment.pay_to), "now"
     if not holder.is_its_own:

@@ -64,8 +64,7 @@ class Standings:
 
 def _identity(account: AnyAccount, body: Mapping[str, object]) -> tuple[PaymentKey, str]:
     """Read the payment's identity and blockhash. Raises: MISSING_PARAMETER, INVALID_PARAMETER, INVALID_ADDRESS."""
-    network, asset = account.chain.network, account.chain.asset
-    assert asset is not None  # noqa: S101 - the network is open
+    network, asset = account.chain.network, account.chain.require_asset()
     payer = parse_address_of(network.family, _text(body, "payer"), field="payer")
     nonce, blockhash = _text(body, "nonce").lower(), ""
     if not _NONCES[network.family].fullmatch(nonce):

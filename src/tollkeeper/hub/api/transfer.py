@@ -23,6 +23,7 @@ from tollkeeper.core.x402.version1 import (
     X402_VERSION,
     Payment,
     is_text,
+    member_object,
     parse_payload,
     parse_uint256,
 )
@@ -84,11 +85,7 @@ def _parse_terms(body: dict[str, object], network: str, family: Family) -> Reque
     for required in FAMILIES[family].transfer_members:
         if body.get(required) is None:
             raise missing(required)
-    payload = body.get("payload")
-    if payload is None:
-        raise missing("payload")
-    if not isinstance(payload, dict):
-        raise invalid("payload", "payload must be an object")
+    payload = member_object(body, "payload")
     if body.get("asset") is None:
         raise missing("asset")
     amount, recipient = body.get("amount"), body.get("recipient")

@@ -74,9 +74,7 @@ class EvmAccount:
 
     @property
     def _asset(self) -> EvmAsset:
-        asset = self.chain.asset
-        assert asset is not None  # noqa: S101 - the network is open
-        return asset
+        return self.chain.require_asset()
 
     def static_checks(self, asked: RequestedPayment, now_seconds: int | None) -> Iterator[Check]:
         """Every rule of the family that needs no node, in order; those about time only where `now_seconds` is given.

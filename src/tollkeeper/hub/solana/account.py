@@ -61,9 +61,7 @@ class SolanaAccount:
     @property
     def asset(self) -> SolanaAsset:
         """Asset of an open network."""
-        asset = self.chain.asset
-        assert asset is not None  # noqa: S101 - the network is open
-        return asset
+        return self.chain.require_asset()
 
     @property
     def caip_signers(self) -> tuple[str, list[str]]:

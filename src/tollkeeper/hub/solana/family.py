@@ -24,8 +24,8 @@ from tollkeeper.core.x402.version1 import SolanaPayload
 from tollkeeper.hub.refusals import unavailable
 from tollkeeper.hub.settlement.concurrent_payers import balance_beside
 from tollkeeper.hub.settlement.orders import PriorOutcome
-from tollkeeper.hub.solana.findings import SolanaFindings
-from tollkeeper.hub.solana.signing import SolanaSigning, SolanaTerms, lifetime_of
+from tollkeeper.hub.solana.findings import find_out
+from tollkeeper.hub.solana.signing import SolanaTerms, claim_and_co_sign, lifetime_of
 from tollkeeper.storage.hub.settlements import find_settlement
 from tollkeeper.storage.hub.transactions import open_lane
 
@@ -53,8 +53,6 @@ class SolanaFamily:
     def __init__(self, parts: SettlementParts) -> None:
         self._parts = parts
         self._began_ms = parts.clock_ms()
-        self._signing = SolanaSigning(parts)
-        self._findings = SolanaFindings(parts)
 
     async def open(self, account: SolanaAccount) -> None:
         """Number the fee payers' transactions, only to tell them apart: the chain knows no such number."""
@@ -79,11 +77,11 @@ class SolanaFamily:
 
     async def claim(self, order: SolanaOrder, known: Settlement | None, row_id: str, terms: SolanaTerms) -> Claimed:
         """Claim; what is on the chain already is co-signed to the same bytes, and sent again."""
-        return await self._signing.claim(order, known, row_id, terms)
+        return await claim_and_co_sign(self._parts, order, known, row_id, terms)
 
     async def find_out(self, account: SolanaAccount, row: Settlement) -> ProvenTransition:
         """Conclude from the status, or from all blocks that could hold the transaction."""
-        return await self._findings.find_out(account, row)
+        return await find_out(self._parts, account, row)
 
     async def prior(self, account: SolanaAccount, payment: Payment, reason: Reason) -> PriorOutcome | None:
         """Find what we settled in our books, or else on the chain by our signature, which names it.

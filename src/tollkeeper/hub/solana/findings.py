@@ -27,53 +27,51 @@ if TYPE_CHECKING:
     from tollkeeper.storage.hub.transactions import RawTransaction
 
 
-class SolanaFindings:
-    """Findings about one hub's settlements."""
+async def find_out(parts: SettlementParts, account: SolanaAccount, row: Settlement) -> ProvenTransition:
+    """Return what the chain shows of the row; if it shows nothing, send again what can still be executed.
 
-    def __init__(self, parts: SettlementParts) -> None:
-        self._parts = parts
-
-    async def find_out(self, account: SolanaAccount, row: Settlement) -> ProvenTransition:
-        """Return what the chain shows of the row; if it shows nothing, send again what can still be executed.
-
-        Raises: RpcUnavailable, StorageError.
-        """
-        chain = account.chain
-        raws = await transactions_of(self._parts.database, row)
-        if not raws:
-            return ProvenTransition(row)
-        raw = raws[0]
-        (sighting,) = await chain.look([expected_transfer(row, chain.config.depths, raw.hash)])
-        if sighting.verdict is Verdict.DOUBTED:
-            return ProvenTransition(row)
-        if sighting.verdict is Verdict.TRANSFERRED:
-            return transferred(row, sighting, self._parts.clock_ms())
-        if sighting.verdict is Verdict.REVERTED:
-            failed = self._failed(Proof.SPENT, Reason.SVM_TRANSACTION_FAILED, sighting.block_number)
-            return ProvenTransition(row, failed if sighting.deep else None)
-        blockhash = encode_key(read_transaction(raw.raw).message.recent_blockhash)
-        is_long_ago = self._parts.clock_ms() - raw.created_ms >= LIFETIME_DOUBTED_SECONDS * 1000
-        doubted_since = raw.created_ms // 1000 if is_long_ago else None
-        if await has_expired(chain.quorum, raw.hash, blockhash, lifetime_of(row), doubted_since):
-            return ProvenTransition(row, self._failed(Proof.EXPIRED, Reason.SVM_EXPIRED))
-        return await self._sent_again(account, row, raw)
-
-    def _failed(self, proof: Proof, reason: Reason, block_number: int | None = None) -> Move:
-        return Move(
-            State.FAILED,
-            self._parts.clock_ms(),
-            block_number=block_number,
-            proof=proof,
-            error=reason.value,
-            detail=proof.name,
-            cost_gas=proof is Proof.SPENT,
-            cost_nothing=proof is Proof.EXPIRED,
-        )
-
-    async def _sent_again(self, account: SolanaAccount, row: Settlement, raw: RawTransaction) -> ProvenTransition:
-        submission = await account.chain.submit_to_all(raw.raw, raw.hash)
-        if row.state is State.MINED:
-            return ProvenTransition(row, Move(State.BROADCAST, self._parts.clock_ms(), detail="no longer on the chain"))
-        if submission is Submission.TAKEN and row.state is State.SIGNED:
-            return ProvenTransition(row, Move(State.BROADCAST, self._parts.clock_ms()))
+    Raises: RpcUnavailable, StorageError.
+    """
+    chain = account.chain
+    raws = await transactions_of(parts.database, row)
+    if not raws:
         return ProvenTransition(row)
+    raw = raws[0]
+    (sighting,) = await chain.look([expected_transfer(row, chain.config.depths, raw.hash)])
+    if sighting.verdict is Verdict.DOUBTED:
+        return ProvenTransition(row)
+    if sighting.verdict is Verdict.TRANSFERRED:
+        return transferred(row, sighting, parts.clock_ms())
+    if sighting.verdict is Verdict.REVERTED:
+        failed = _failed(parts, Proof.SPENT, Reason.SVM_TRANSACTION_FAILED, sighting.block_number)
+        return ProvenTransition(row, failed if sighting.deep else None)
+    blockhash = encode_key(read_transaction(raw.raw).message.recent_blockhash)
+    is_long_ago = parts.clock_ms() - raw.created_ms >= LIFETIME_DOUBTED_SECONDS * 1000
+    doubted_since = raw.created_ms // 1000 if is_long_ago else None
+    if await has_expired(chain.quorum, raw.hash, blockhash, lifetime_of(row), doubted_since):
+        return ProvenTransition(row, _failed(parts, Proof.EXPIRED, Reason.SVM_EXPIRED))
+    return await _sent_again(parts, account, row, raw)
+
+
+def _failed(parts: SettlementParts, proof: Proof, reason: Reason, block_number: int | None = None) -> Move:
+    return Move(
+        State.FAILED,
+        parts.clock_ms(),
+        block_number=block_number,
+        proof=proof,
+        error=reason.value,
+        detail=proof.name,
+        cost_gas=proof is Proof.SPENT,
+        cost_nothing=proof is Proof.EXPIRED,
+    )
+
+
+async def _sent_again(
+    parts: SettlementParts, account: SolanaAccount, row: Settlement, raw: RawTransaction
+) -> ProvenTransition:
+    submission = await account.chain.submit_to_all(raw.raw, raw.hash)
+    if row.state is State.MINED:
+        return ProvenTransition(row, Move(State.BROADCAST, parts.clock_ms(), detail="no longer on the chain"))
+    if submission is Submission.TAKEN and row.state is State.SIGNED:
+        return ProvenTransition(row, Move(State.BROADCAST, parts.clock_ms()))
+    return ProvenTransition(row)

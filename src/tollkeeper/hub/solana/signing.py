@@ -56,50 +56,49 @@ def lifetime_of(row: Settlement) -> Lifetime:
     return Lifetime(int(payment[_FIRST_SLOT]), int(payment[_LAST_HEIGHT]))
 
 
-class SolanaSigning:
-    """Signing of one process."""
+async def claim_and_co_sign(
+    parts: SettlementParts, order: SolanaOrder, known: Settlement | None, row_id: str, terms: SolanaTerms
+) -> Claimed:
+    """Claim and co-sign for an order. Raises: UNAVAILABLE, StorageError; GivenUpError."""
+    account, transfer = order.account, order.payload
+    relayer = account.signers.of(transfer.fee_payer)
+    order.request.caller.look()
 
-    def __init__(self, parts: SettlementParts) -> None:
-        self._parts = parts
+    def sign(_number: int, _won: Sequence[NewSettlement]) -> tuple[bytes, str]:
+        require_awaited({row_id: order}, parts.clock_ms())
+        return relayer.signer.co_sign(transfer.payload, account.asset, account.policy)
 
-    async def claim(self, order: SolanaOrder, known: Settlement | None, row_id: str, terms: SolanaTerms) -> Claimed:
-        """Claim and co-sign for an order. Raises: UNAVAILABLE, StorageError; GivenUpError."""
-        account, transfer = order.account, order.payload
-        relayer = account.signers.of(transfer.fee_payer)
-        order.request.caller.look()
-
-        def sign(_number: int, _won: Sequence[NewSettlement]) -> tuple[bytes, str]:
-            require_awaited({row_id: order}, self._parts.clock_ms())
-            return relayer.signer.co_sign(transfer.payload, account.asset, account.policy)
-
-        request = self._parts.claim_of(
-            order,
-            known,
-            row_id,
-            pay_to=order.requirements.pay_to,
-            value=transfer.value,
-            signer=transfer.fee_payer,
-            gas=fee_lamports(transfer),
-            alias=encode(transfer.transaction.signatures[1]),
-            **{_FIRST_SLOT: terms.lifetime.first_slot, _LAST_HEIGHT: terms.lifetime.last_height},
+    request = parts.claim_of(
+        order,
+        known,
+        row_id,
+        pay_to=order.requirements.pay_to,
+        value=transfer.value,
+        signer=transfer.fee_payer,
+        gas=fee_lamports(transfer),
+        alias=encode(transfer.transaction.signatures[1]),
+        **{_FIRST_SLOT: terms.lifetime.first_slot, _LAST_HEIGHT: terms.lifetime.last_height},
+    )
+    request = replace(request, balance=terms.balance, used=terms.used)
+    bounds = account.admission.bounds(_funds(parts, account, transfer, terms))
+    relayer.in_flight += 1
+    try:
+        (claim,) = await parts.database.run(
+            claim_and_sign([request], sign, account.gas_budget.budget(), bounds), is_short=True
         )
-        request = replace(request, balance=terms.balance, used=terms.used)
-        bounds = account.admission.bounds(self._funds(account, transfer, terms))
-        relayer.in_flight += 1
-        try:
-            (claim,) = await self._parts.database.run(
-                claim_and_sign([request], sign, account.gas_budget.budget(), bounds), is_short=True
-            )
-        except BaseException:
-            relayer.in_flight -= 1
-            raise
-        if claim.outcome is not ClaimedSettlement.WON or claim.raw is None:
-            relayer.in_flight -= 1
-            return Claimed(claim, relayer)
-        return Claimed(claim, relayer, Outgoing(claim.raw))
+    except BaseException:
+        relayer.in_flight -= 1
+        raise
+    if claim.outcome is not ClaimedSettlement.WON or claim.raw is None:
+        relayer.in_flight -= 1
+        return Claimed(claim, relayer)
+    return Claimed(claim, relayer, Outgoing(claim.raw))
 
-    def _funds(self, account: SolanaAccount, transfer: SolanaTransfer, terms: SolanaTerms) -> Funds | None:
-        if terms.fee_money is None:
-            return None
-        since_ms = self._parts.clock_ms() - LIFETIME_DOUBTED_SECONDS * 1000
-        return Funds(transfer.fee_payer, terms.fee_money, account.chain.config.fee_max_lamports, since_ms)
+
+def _funds(
+    parts: SettlementParts, account: SolanaAccount, transfer: SolanaTransfer, terms: SolanaTerms
+) -> Funds | None:
+    if terms.fee_money is None:
+        return None
+    since_ms = parts.clock_ms() - LIFETIME_DOUBTED_SECONDS * 1000
+    return Funds(transfer.fee_payer, terms.fee_money, account.chain.config.fee_max_lamports, since_ms)
