@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic
 
 import structlog
@@ -218,19 +218,14 @@ _LOOK_SECONDS: Final = 0.75
 _AWAITED_MAX: Final = 10_000  # at a time; the others are sent again by who finishes what nobody carries
 
 
+@dataclass(frozen=True, slots=True)
 class Rebroadcast:
-    """Rebroadcast on one network. `is_shown` asks the nodes for a transaction, `send` hands it to all of them."""
+    """Rebroadcast on one network. `_is_shown` asks the nodes for a transaction, `_send` hands it to all of them."""
 
-    def __init__(
-        self,
-        network: str,
-        is_shown: Callable[[str], Awaitable[bool]],
-        send: Callable[[bytes, str], Awaitable[object]],
-    ) -> None:
-        self._network = network
-        self._is_shown = is_shown
-        self._send = send
-        self._awaited: dict[str, asyncio.Task[None]] = {}
+    _network: str
+    _is_shown: Callable[[str], Awaitable[bool]]
+    _send: Callable[[bytes, str], Awaitable[object]]
+    _awaited: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     def begin(self, raw: bytes, name: str) -> None:
         """Look after a transaction that is sent now."""

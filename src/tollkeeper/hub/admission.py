@@ -8,6 +8,7 @@ half of it is taken, by whomever; the other half is left for these. The count is
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
@@ -27,26 +28,19 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger("tollkeeper.hub")
 
 
+@dataclass(frozen=True, slots=True)
 class Admission:
-    """The queue of one network."""
+    """The queue of one network.
 
-    def __init__(
-        self,
-        network: str,
-        settlements_max: int,
-        trusted_gateways: Sized,
-        metrics: HubMetrics,
-        clock_ms: Callable[[], int],
-        *,
-        payer_max: int = PAYER_UNDER_WAY_MAX,
-    ) -> None:
-        """`trusted_gateways`: as they are at each moment. `payer_max` of one payer's may be under way."""
-        self._network = network
-        self._settlements_max = settlements_max
-        self._payer_max = payer_max
-        self._trusted_gateways = trusted_gateways
-        self._metrics = metrics
-        self._telling = LogThrottle(clock_ms)
+    `_trusted_gateways`: as they are at each moment. `_payer_max` of one payer's may be under way.
+    """
+
+    _network: str
+    _settlements_max: int
+    _trusted_gateways: Sized
+    _metrics: HubMetrics
+    _telling: LogThrottle
+    _payer_max: int = PAYER_UNDER_WAY_MAX
 
     def bounds(self, funds: Funds | None = None) -> ClaimBounds:
         """Return the bounds that a claim is held to now."""
@@ -70,19 +64,19 @@ class Admission:
 # one budget.
 
 
+@dataclass(frozen=True, slots=True)
 class FeeBudget:
-    """The budget of one network."""
+    """The budget of one network.
 
-    def __init__(
-        self, network: str, per_hour: int, setting: str, trusted_gateways: Sized, clock_ms: Callable[[], int]
-    ) -> None:
-        """`per_hour`: gas units, by that setting. `trusted_gateways`: as they are at each moment."""
-        self._setting = setting
-        self._network = network
-        self._per_hour = per_hour
-        self._trusted_gateways = trusted_gateways
-        self._clock_ms = clock_ms
-        self._telling = LogThrottle(clock_ms)
+    `_per_hour`: gas units, by that setting. `_trusted_gateways`: as they are at each moment.
+    """
+
+    _network: str
+    _per_hour: int
+    _setting: str
+    _trusted_gateways: Sized
+    _clock_ms: Callable[[], int]
+    _telling: LogThrottle
 
     def budget(self) -> GasBudget:
         """Return the budget that a claim is held to now."""

@@ -22,7 +22,7 @@ from tollkeeper.hub.evm.batch import BatchPlanner
 from tollkeeper.hub.evm.family import EvmFamily
 from tollkeeper.hub.evm.signer import NetworkSigner, Signer, SignerPolicy
 from tollkeeper.hub.evm.watch import EvmWatch
-from tollkeeper.hub.refusals import unavailable
+from tollkeeper.hub.refusals import LogThrottle, unavailable
 from tollkeeper.hub.settlement.flow import SettlementFlow
 from tollkeeper.hub.settlement.recovery import SettlementRecovery
 from tollkeeper.hub.signer_pool import Relayer, SignerBalance, SignerPool
@@ -113,7 +113,7 @@ def _evm_account(config: EvmConfig, signers: Sequence[Signer], context: HubConte
         balance = SignerBalance(name, signer.address, config.gas_limit, context.metrics)
         return Relayer(NetworkSigner(signer, policy), balance)
 
-    gas = FeeBudget(name, config.gas_budget_per_hour, "gas_budget_per_hour", context.trusted_keys, context.clock_ms)
+    gas = _budget(name, config.gas_budget_per_hour, "gas_budget_per_hour", context)
     pool = SignerPool([relayer(signer) for signer in signers])
     return EvmAccount(EvmChain(config), pool, gas, _admission(config, context), planner)
 
@@ -125,18 +125,22 @@ def _solana_account(config: SolanaConfig, signers: Sequence[FeePayer], context: 
         reserve, fee_max = RENT_EXEMPT_LAMPORTS, config.fee_max_lamports
         return Relayer(signer, SignerBalance(name, signer.address, fee_max, context.metrics, "lamports", reserve))
 
-    setting, per_hour = "fee_budget_per_hour_lamports", config.fee_budget_per_hour_lamports
-    gas = FeeBudget(name, per_hour, setting, context.trusted_keys, context.clock_ms)
+    gas = _budget(name, config.fee_budget_per_hour_lamports, "fee_budget_per_hour_lamports", context)
     share = max(PAYER_FAILURES_MAX, config.settlements_max // _PAYERS_OF_A_FULL_QUEUE)
     admission = _admission(config, context, min(PAYER_UNDER_WAY_MAX, share))
     return SolanaAccount(SolanaChain(config), SignerPool([relayer(signer) for signer in signers]), gas, admission)
+
+
+def _budget(name: str, per_hour: int, setting: str, context: HubContext) -> FeeBudget:
+    throttle = LogThrottle(context.clock_ms)
+    return FeeBudget(name, per_hour, setting, context.trusted_keys, context.clock_ms, throttle)
 
 
 def _admission(
     config: EvmConfig | SolanaConfig, context: HubContext, payer_max: int = PAYER_UNDER_WAY_MAX
 ) -> Admission:
     name, most = config.network.name, config.settlements_max
-    return Admission(name, most, context.trusted_keys, context.metrics, context.clock_ms, payer_max=payer_max)
+    return Admission(name, most, context.trusted_keys, context.metrics, LogThrottle(context.clock_ms), payer_max)
 
 
 class FamilyDispatch:

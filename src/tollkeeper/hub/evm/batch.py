@@ -11,7 +11,7 @@ decides when settlements go together.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import structlog
@@ -174,31 +174,24 @@ WAIT_MAX_SECONDS: Final = 0.05
 WAIT_SECONDS: Final = 0.8 * WAIT_MAX_SECONDS
 
 
+@dataclass(slots=True)
 class BatchWindow(Generic[T, R]):
-    """Batch window of one network. Not thread-safe: used from one event loop."""
+    """Batch window of one network. Not thread-safe: used from one event loop.
 
-    def __init__(
-        self,
-        queue_depth: int,
-        items_max: int,
-        under_way: Callable[[], int],
-        go: Callable[[list[T]], Awaitable[Sequence[R | Exception]]],
-        left: Callable[[R], None],
-    ) -> None:
-        """`under_way`: settlements that requests carry; one that goes alone is among them at once.
+    `_under_way`: settlements that requests carry; one that goes alone is among them at once.
+    `_go` answers each member in its place, or tells what it is to raise; what it raises itself, all are told.
+    `_left` is given the part of one who did not wait for it.
+    """
 
-        `go` answers each member in its place, or tells what it is to raise; what it raises itself, all are told.
-        `left` is given the part of one who did not wait for it.
-        """
-        self._queue_depth = queue_depth
-        self._items_max = items_max
-        self._under_way = under_way
-        self._go = go
-        self._left = left
-        self._waiting: list[tuple[T, asyncio.Future[R]]] = []
-        self._leaving = 0  # set out together, and perhaps not yet under way
-        self._timer: asyncio.TimerHandle | None = None
-        self._going: set[asyncio.Task[None]] = set()
+    _queue_depth: int
+    _items_max: int
+    _under_way: Callable[[], int]
+    _go: Callable[[list[T]], Awaitable[Sequence[R | Exception]]]
+    _left: Callable[[R], None]
+    _waiting: list[tuple[T, asyncio.Future[R]]] = field(default_factory=list)
+    _leaving: int = 0  # set out together, and perhaps not yet under way
+    _timer: asyncio.TimerHandle | None = None
+    _going: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def join(self, member: T) -> R:
         """Go, alone or with others, and return this member's part. Raises: what `go` raises."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import structlog
@@ -53,29 +54,21 @@ FORGET_INTERVAL_SECONDS: Final = 3600.0
 FAILURES_ALERT: Final = 5
 
 
+@dataclass(eq=False)
 class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
     """Recovery of one family's networks, in the background. `start` it once, `close` it before the database."""
 
-    def __init__(
-        self,
-        flow: SettlementFlow[AccountT, PayloadT, TermsT],
-        watch: NetworkWatch[AccountT],
-        accounts: Mapping[str, AccountT],
-        parts: SettlementParts,
-        interval_seconds: float,
-    ) -> None:
-        self.accounts = accounts
-        self.watch = watch
-        self._flow = flow
-        self._family = flow.family
-        self._parts = parts
-        self._interval_seconds = interval_seconds
-        self._task: asyncio.Task[None] | None = None
-        self.check_interval_seconds = CHECK_INTERVAL_SECONDS
-        self._last_check = -CHECK_INTERVAL_SECONDS
-        self.forget_interval_seconds = FORGET_INTERVAL_SECONDS
-        self._last_forgetting = -FORGET_INTERVAL_SECONDS
-        self.set_aside: dict[str, int] = {}  # by network, as counted last
+    _flow: SettlementFlow[AccountT, PayloadT, TermsT]
+    watch: NetworkWatch[AccountT]
+    accounts: Mapping[str, AccountT]
+    _parts: SettlementParts
+    _interval_seconds: float
+    check_interval_seconds: float = CHECK_INTERVAL_SECONDS
+    forget_interval_seconds: float = FORGET_INTERVAL_SECONDS
+    set_aside: dict[str, int] = field(default_factory=dict)  # by network, as counted last
+    _task: asyncio.Task[None] | None = None
+    _last_check: float = -CHECK_INTERVAL_SECONDS
+    _last_forgetting: float = -FORGET_INTERVAL_SECONDS
 
     def start(self) -> None:
         """Begin, with a first pass at once."""
@@ -170,7 +163,7 @@ class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
         Raises: RpcUnavailable, StorageError.
         """
         was_open = account.chain.asset is not None
-        await account.chain.open(lambda: self._family.open(account))
+        await account.chain.open(lambda: self._flow.family.open(account))
         if was_open and account.chain.asset is not None:
             with suppress(RpcUnavailable):  # settlements go as they went before
                 await account.look_around()
@@ -232,7 +225,7 @@ class SettlementRecovery(Generic[AccountT, PayloadT, TermsT]):
         try:
             if sighting.verdict is Verdict.ABSENT and self.watch.is_overdue(row, view):
                 async with limit:
-                    finding = await self._family.find_out(account, row)
+                    finding = await self._flow.family.find_out(account, row)
             else:
                 submission = Submission.TAKEN if row.transaction_hash in view.taken else Submission.UNCLEAR
                 finding = await pipeline.judge(account, row, submission, sighting)
