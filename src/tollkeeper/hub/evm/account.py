@@ -187,9 +187,14 @@ class EvmAccount:
 
         Raises: UNAVAILABLE, RpcUnavailable.
         """
+        fees = await self._seen(base_fee_wei)
+        self.signers.require_money()
+        return fees
+
+    async def _seen(self, base_fee_wei: int) -> Fees:
+        """Read the fees of now, and what each signer holds at them."""
         fees = await self.chain.fees(base_fee_wei)
         self.signers.see_balances(await self.chain.balances(self.signers.addresses), fees.max_fee_per_gas)
-        self.signers.require_money()
         return fees
 
     async def used_by(self, payment: Payment) -> str:
@@ -228,7 +233,4 @@ class EvmAccount:
     async def see_money(self) -> None:
         """Look at the signers' money of an open network, also while nobody settles. Raises: RpcUnavailable."""
         if self.chain.asset is not None:
-            block = await self.chain.latest_block()
-            fees = await self.chain.fees(block.base_fee_wei)
-            held = await self.chain.balances(self.signers.addresses)
-            self.signers.see_balances(held, fees.max_fee_per_gas)
+            await self._seen((await self.chain.latest_block()).base_fee_wei)

@@ -31,6 +31,7 @@ from tollkeeper.sandbox.demo.solana import play_on_solana
 from tollkeeper.sandbox.demo.story import (
     PRICE_MICRO,
     Narrator,
+    Player,
     StepFailed,
     Story,
     buy,
@@ -81,30 +82,23 @@ def run_demo(client: str, engine: str) -> bool:
     return True
 
 
-class EvmPlayer:
-    """`Player` on the embedded EVM chain."""
+def _player(sandbox: Sandbox, buyer: Buyer) -> Player:
+    """Return the player on the embedded EVM chain."""
+    ask = partial(buyer.balance_micro, sandbox.rpc_url, sandbox.token)
 
-    def __init__(self, sandbox: Sandbox, buyer: Buyer) -> None:
-        self.network, self.token, self.pay_to = NETWORK.name, sandbox.token, sandbox.pay_to
-        self.terms: Mapping[str, str] = {}
-        self.key = buyer.wallet.key
-        self.buyer = buyer
-        self._sandbox = sandbox
+    async def take(unpaid: Answer) -> Mapping[str, str]:
+        return buyer.take(unpaid)
 
-    async def take(self, unpaid: Answer) -> Mapping[str, str]:
-        """Return the header of a fresh payment that takes a 402's first offer."""
-        return self.buyer.take(unpaid)
+    async def balances() -> tuple[int, int]:
+        return await ask(buyer.wallet.address), await ask(sandbox.wallets.owner.address)
 
-    async def balances(self) -> tuple[int, int]:
-        """Return the buyer's and the owner's balances, in micro-units."""
-        ask = partial(self.buyer.balance_micro, self._sandbox.rpc_url, self.token)
-        return await ask(self.buyer.wallet.address), await ask(self._sandbox.wallets.owner.address)
+    return Player(NETWORK.name, sandbox.token, sandbox.pay_to, buyer.wallet.key, take, balances)
 
 
 async def play(narrator: Narrator, options: Options, *, is_official: bool) -> None:
     """The whole story. Raises: StepFailed."""
     async with open_sandbox(options) as sandbox, Buyer(sandbox.wallets.buyer) as buyer:
-        story = Story(narrator, sandbox, buyer, EvmPlayer(sandbox, buyer), is_ours=not is_official)
+        story = Story(narrator, sandbox, buyer, _player(sandbox, buyer), is_ours=not is_official)
         say("Tollkeeper demo: gateway, hub, two chains with play USDC and a small HTTP API, all in this process.")
         await sell(story, "The owner puts a price on an API", "Weather")
         if is_official:

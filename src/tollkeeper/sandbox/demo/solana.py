@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tollkeeper.sandbox.buyer import Answer, Buyer, SolanaBuyer
 from tollkeeper.sandbox.demo.official_client import buy_officially_on_solana, has_official_client_on_solana
 from tollkeeper.sandbox.demo.story import (
+    Player,
     Story,
     buy,
     count_down,
@@ -25,55 +26,46 @@ from tollkeeper.sandbox.demo.story import (
 from tollkeeper.sandbox.stack import SOLANA, Sandbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from tollkeeper.core.solana.paying import TransferTerms
     from tollkeeper.sandbox.demo.story import Narrator
 
 
-class SolanaPlayer:
-    """`Player` on the embedded Solana chain."""
+def _player(sandbox: Sandbox, buyer: SolanaBuyer) -> Player:
+    """Return the player on the embedded Solana chain."""
+    token, pay_to = SOLANA.usdc.address, sandbox.solana_wallets.owner.address
 
-    def __init__(self, sandbox: Sandbox, buyer: SolanaBuyer) -> None:
-        self.network, self.token = SOLANA.name, SOLANA.usdc.address
-        self.pay_to, self.key = sandbox.solana_wallets.owner.address, buyer.wallet.key
-        self.terms: Mapping[str, str] = {"network": self.network, "paymentAddress": self.pay_to}
-        self.buyer = buyer
-        self.fee_payers = [one.address for one in sandbox.solana_wallets.fee_payers]
+    async def balances() -> tuple[int, int]:
+        held = await buyer.balance_micro(buyer.wallet.address, token)
+        return held, await buyer.balance_micro(pay_to, token)
 
-    async def take(self, unpaid: Answer) -> Mapping[str, str]:
-        """Return the header of a fresh payment that takes a 402's first offer."""
-        return await self.buyer.take(unpaid)
-
-    async def balances(self) -> tuple[int, int]:
-        """Return the buyer's and the owner's balances, in micro-units."""
-        buyer = await self.buyer.balance_micro(self.buyer.wallet.address, self.token)
-        return buyer, await self.buyer.balance_micro(self.pay_to, self.token)
-
-    async def hub_lamports(self) -> int:
-        """Return the sum of the lamports of the hub's fee payers."""
-        return await self.buyer.lamports(self.fee_payers)
+    terms = {"network": SOLANA.name, "paymentAddress": pay_to}
+    return Player(SOLANA.name, token, pay_to, buyer.wallet.key, buyer.take, balances, terms)
 
 
 async def play_on_solana(narrator: Narrator, sandbox: Sandbox, client: Buyer, *, is_official: bool) -> Story:
     """Sells and buys on Solana. Returns the story there. Raises: StepFailed."""
     is_official = is_official and has_official_client_on_solana()
-    player = SolanaPlayer(sandbox, SolanaBuyer(sandbox.solana_wallets.buyer, client, sandbox.solana_url))
-    story = Story(narrator, sandbox, client, player, is_ours=not is_official)
+    buyer = SolanaBuyer(sandbox.solana_wallets.buyer, client, sandbox.solana_url)
+    fee_payers = [one.address for one in sandbox.solana_wallets.fee_payers]
+    story = Story(narrator, sandbox, client, _player(sandbox, buyer), is_ours=not is_official)
     await sell(story, "The owner sells the same API on Solana", "Weather on Solana")
-    hub_had = await player.hub_lamports()
+    hub_had = await buyer.lamports(fee_payers)
     who = "The unmodified official client (x402-fetch 1.2.0 from npm)" if is_official else "The buyer"
     step = f"{who} signs a transaction, the hub co-signs and sends it"
     await buy(story, step, partial(_pay_officially if is_official else pay, story))
     with narrator.step("The hub paid the network's fee, and nothing else"):
-        is_ours = story.challenge["accepts"][0]["extra"]["feePayer"] in player.fee_payers
+        is_ours = story.challenge["accepts"][0]["extra"]["feePayer"] in fee_payers
         narrator.check("the 402 names the hub as who pays it", expected=True, actual=is_ours)
-        on_chain = await player.buyer.node("getTransaction", story.transaction, {"encoding": "base64"})
+        on_chain = await buyer.node("getTransaction", story.transaction, {"encoding": "base64"})
         narrator.check("the chain's word for an error", expected=None, actual=on_chain["meta"]["err"])
-        paid = hub_had - await player.hub_lamports()
+        paid = hub_had - await buyer.lamports(fee_payers)
         narrator.check("lamports that the hub paid: the fee alone", expected=on_chain["meta"]["fee"], actual=paid)
     await count_down(story, "The payment on Solana is good for its credits, and for no more")
-    await _refuse_wrong_payments(story, player)
+    hub_had = await buyer.lamports(fee_payers)
+    await _refuse_wrong_payments(story, buyer)
+    narrator.check("the hub paid no fee", expected=hub_had, actual=await buyer.lamports(fee_payers))
     await find_in_history(story, "The buyer logs in with the Solana wallet, and finds the purchase")
     return story
 
@@ -84,15 +76,15 @@ async def _pay_officially(story: Story) -> Answer:
     return told_by_client(story.narrator, told)
 
 
-async def _refuse_wrong_payments(story: Story, player: SolanaPlayer) -> None:
-    stranger, hub_had = story.sandbox.solana_wallets.second_buyer.address, await player.hub_lamports()
+async def _refuse_wrong_payments(story: Story, buyer: SolanaBuyer) -> None:
+    stranger = story.sandbox.solana_wallets.second_buyer.address
 
     async def changed(change: Callable[[TransferTerms], TransferTerms]) -> Answer:
-        return await story.client.call(story.url, await player.buyer.sign(story.challenge, change))
+        return await story.client.call(story.url, await buyer.sign(story.challenge, change))
 
     async def late() -> Answer:
-        payment = await player.buyer.sign(story.challenge)
-        await player.buyer.node("sandbox_advance")  # 151 slots, about a minute of a cluster's
+        payment = await buyer.sign(story.challenge)
+        await buyer.node("sandbox_advance")  # 151 slots, about a minute of a cluster's
         return await story.client.call(story.url, payment)
 
     wrong = (
@@ -110,4 +102,3 @@ async def _refuse_wrong_payments(story: Story, player: SolanaPlayer) -> None:
         ("its blockhash is too old", "PAYMENT_EXPIRED", late),
     )
     await refuse(story, "Wrong payments on Solana are refused by name, and nothing moves", wrong)
-    story.narrator.check("the hub paid no fee", expected=hub_had, actual=await player.hub_lamports())

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from tollkeeper.core.usdc import format_usdc
 from tollkeeper.sandbox.buyer import Answer
@@ -78,23 +78,21 @@ CREDITS: Final = 3
 CITY: Final = "Oslo"
 
 
-class Player(Protocol):
+@dataclass(frozen=True, slots=True)
+class Player:
     """The buyer's wallet on one network, and what the network shows of it. `network` and `token` are as a 402 has them.
 
-    `terms`: what a gate that sells there says beside its price. `pay_to`: who is paid. `key` logs in.
+    `pay_to`: who is paid. `key` logs in. `take`: the header of a fresh payment that takes a 402's first offer.
+    `balances`: the buyer's and the owner's, in micro-units. `terms`: what a gate there says beside its price.
     """
 
     network: str
     token: str
     pay_to: str
-    terms: Mapping[str, str]
     key: WalletKey
-
-    async def take(self, unpaid: Answer) -> Mapping[str, str]:
-        """Return the header of a fresh payment that takes a 402's first offer."""
-
-    async def balances(self) -> tuple[int, int]:
-        """Return the buyer's and the owner's balances, in micro-units."""
+    take: Callable[[Answer], Awaitable[Mapping[str, str]]]
+    balances: Callable[[], Awaitable[tuple[int, int]]]
+    terms: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -131,7 +131,6 @@ def transaction_json(
     transaction: CheckedTransaction, block: SealedBlock | None = None, receipt: Receipt | None = None
 ) -> JsonObject:
     """A transaction object; without block and receipt, one that still waits."""
-    mined = block is not None and receipt is not None
     shown: JsonObject = {
         "hash": transaction.hash,
         "type": hex(transaction.type),
@@ -145,9 +144,9 @@ def transaction_json(
         "r": hex(transaction.r),
         "s": hex(transaction.s),
         "v": hex(transaction.parity),
-        "blockHash": block.hash if mined and block else None,
-        "blockNumber": hex(block.number) if mined and block else None,
-        "transactionIndex": hex(receipt.index) if mined and receipt else None,
+        "blockHash": block.hash if block else None,
+        "blockNumber": hex(block.number) if block else None,
+        "transactionIndex": hex(receipt.index) if receipt else None,
     }
     if transaction.chain_id is not None:
         shown["chainId"] = hex(transaction.chain_id)

@@ -172,9 +172,7 @@ def _message(request: Json) -> EngineMessage:
 
 
 def _block(chain: EmbeddedChain, tag: str) -> SealedBlock | None:
-    if tag in _NEWEST:
-        return chain.head
-    return chain.block(0 if tag == "earliest" else _number(tag))
+    return chain.block(_height(chain, tag))
 
 
 def _require_newest(chain: EmbeddedChain, tag: Json) -> None:
