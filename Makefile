@@ -43,8 +43,10 @@ demo: $(VENV)/.sandbox
 
 # The core's own tests run beside the others, in a process that sees that they cover every branch of it. Beside them
 # runs what is run behind both engines, behind PostgreSQL; it waits more than it computes, and what it prints comes last.
+# All is compiled first: else each job would compile what it imports.
 test: setup
 	@mkdir -p .cache
+	@$(bin)/python -m compileall -q -j 2 -x '/test_' src tests
 ifneq ($(PYTEST)$(ENGINE),)
 	@$(if $(ENGINE),ENGINE=$(ENGINE) )$(tests) $(if $(ENGINE),$(of_engine))
 else

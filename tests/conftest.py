@@ -32,7 +32,7 @@ from tests.engines import leave_out_other_engine, use_engine  # noqa: E402 - beh
 
 use_engine()
 
-pytest_plugins = ("tests.described_answers", "tests.fixtures_chain")
+pytest_plugins = ("tests.collection_turns", "tests.described_answers", "tests.fixtures_chain")
 
 # Files that mostly wait and files that mostly compute begin in turns, so that the cores always have work. The longest
 # come first: begun last, one of them would keep one job busy while the others have nothing left.
