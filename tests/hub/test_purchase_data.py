@@ -90,6 +90,25 @@ async def test_unsigned_purchase_data_is_left_out_and_the_payment_settled(
     assert await purchase_data_of(trusting_hub, embedded_chain) is None
 
 
+@pytest.mark.parametrize("is_known_first", [False, True])
+async def test_a_gateway_s_request_shows_its_own_outcome_again_also_where_its_key_could_not_be_read_once(
+    trusting_hub: HubUnderTest, embedded_chain: ChainUnderTest, *, is_known_first: bool
+) -> None:
+    """The hub, or another of its nodes, knew who signed it at one time only: what was paid is no duplicate."""
+    body = request_of(new_payment(embedded_chain))
+    other = request_of(new_payment(embedded_chain))
+    keys, told = trusting_hub.hub.trusted_keys, []
+    trusted = dict(keys)
+    for is_known in (is_known_first, not is_known_first, is_known_first):
+        keys.clear()
+        keys.update(trusted if is_known else {})
+        answer = await post(trusting_hub, body, signed(body))
+        told.append((answer.body["success"], answer.body["transaction"]))
+    assert told == [(True, told[0][1])] * 3
+    assert (await post(trusting_hub, body, signed(body, idempotency_key="claim.2"))).reason == "duplicate_settlement"
+    assert (await post(trusting_hub, other, signed(other))).code == "CONFLICT"
+
+
 async def tried_and_failed(hub: HubUnderTest, chaos: ChaosNode, chain: ChainUnderTest) -> TestPayment:
     """A trusted gateway's payment whose transaction reverted, because its payer's money was gone for a moment."""
     payment = new_payment(chain)

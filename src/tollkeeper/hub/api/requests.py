@@ -191,10 +191,11 @@ def waiting_request(
     """
     until_ms = None if signature.is_trusted else arrival.unix_ms + options.patience_seconds * 1000
     has_left = scope["state"].get("may_have_left") if options.idempotency_key is None else None
-    gateway = signature.owner_of(options.purchase_data)
+    gateway, payer = signature.owner_of(options.purchase_data), row_of(payment).payer_of(payment) or ""
     return WaitingRequest(
         options=options,
-        key_owner=gateway or row_of(payment).payer_of(payment) or "",
+        key_owner=gateway or payer,
+        key_other=_gateway_named(options) if gateway is None else payer,
         is_gateway_s=gateway is not None,
         deadline=arrival.loop_seconds + options.wait_seconds,
         receipt_deadline=arrival.loop_seconds + options.receipt_seconds,
@@ -202,3 +203,10 @@ def waiting_request(
         caller=CallerPresence(until_ms, has_left),
         asker=asker,
     )
+
+
+def _gateway_named(options: SettleOptions) -> str:
+    """Return the gateway that the request says it is of, as a name of a key's owner may be; "" where it is none."""
+    named = (options.purchase_data or {}).get("gateway")
+    is_name = isinstance(named, str) and named.isascii() and named.isprintable() and " " not in named
+    return str(named) if is_name else ""

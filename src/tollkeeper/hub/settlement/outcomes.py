@@ -198,18 +198,18 @@ class _Refusals:
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
-        self._known: dict[IdempotencyKey, tuple[int, SettleOutcome]] = {}  # the oldest first
+        self._known: dict[tuple[str, str], tuple[int, SettleOutcome]] = {}  # the oldest first
 
     def add(self, key: IdempotencyKey, outcome: SettleOutcome) -> None:
         """Remember it, and forget what is too old or too much."""
         now_ms = self._clock_ms()
-        self._known[key] = now_ms + SETTLE_REQUEST_LIFETIME_SECONDS * 1000, outcome
+        self._known[key.key, key.fingerprint] = now_ms + SETTLE_REQUEST_LIFETIME_SECONDS * 1000, outcome
         while len(self._known) > _REFUSALS_MAX or next(iter(self._known.values()))[0] <= now_ms:
             del self._known[next(iter(self._known))]
 
     def of(self, key: IdempotencyKey) -> SettleOutcome | None:
         """Return what the very request was refused for under this key."""
-        until_ms, outcome = self._known.get(key, (0, None))
+        until_ms, outcome = self._known.get((key.key, key.fingerprint), (0, None))
         return outcome if until_ms > self._clock_ms() else None
 
 

@@ -103,11 +103,13 @@ class WaitingRequest:
     """A request to settle: for whom it is made, and until when its caller waits for an outcome.
 
     `key_owner`: the gateway that signed it, where we trust it, else the payer, whose signature must be good where the
-    key is used; "" where nobody knows the payer.
+    key is used; "" where nobody knows the payer. `key_other`: the one of the two whose it was where the gateway's key
+    could not be read, or could.
     """
 
     options: SettleOptions
     key_owner: str
+    key_other: str
     is_gateway_s: bool
     deadline: float  # event loop time
     receipt_deadline: float  # the same, where a node has taken the transaction
@@ -118,9 +120,10 @@ class WaitingRequest:
     @property
     def idempotency(self) -> IdempotencyKey | None:
         """The caller's key with the request that it belongs to."""
-        if self.options.idempotency_key is None or not self.key_owner:
+        options = self.options
+        if options.idempotency_key is None or not self.key_owner:
             return None
-        return IdempotencyKey(self.key_owner, self.options.idempotency_key, self.options.fingerprint)
+        return IdempotencyKey(self.key_owner, options.idempotency_key, options.fingerprint, self.key_other)
 
 
 def canonical_hash(value: dict[str, object]) -> str:

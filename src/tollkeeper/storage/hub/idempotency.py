@@ -23,16 +23,20 @@ _FORGOTTEN_AT_ONCE: Final = 500  # a few milliseconds of the writer's time
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """A key of that owner's and the request that it belongs to (`fingerprint`). Neither holds a space."""
+    """A key of that owner's and the request that it belongs to (`fingerprint`). None holds a space.
+
+    `other`: whose key the very same request had where its signature was judged otherwise. It has one outcome.
+    """
 
     owner: str
     key: str
     fingerprint: str
+    other: str = ""
 
     @property
-    def name(self) -> str:
-        """Name of the key as it is stored."""
-        return f"{self.owner} {self.key}"
+    def names(self) -> JsonObject:
+        """Names of the key as it is stored, by the owner and by the other."""
+        return {"key": f"{self.owner} {self.key}", "other": f"{self.other} {self.key}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class KnownKey:
 
 async def find_key(database: Database, key: IdempotencyKey) -> KnownKey | None:
     """Find the record that an idempotency key is bound to."""
-    rows = await database.read(_QUERIES.find_key(key=key.name), is_short=True)
+    rows = await database.read(_QUERIES.find_key(**key.names, fingerprint=key.fingerprint), is_short=True)
     if not rows:
         return None
     row = rows[0]
@@ -92,7 +96,7 @@ def bind_key(
 ) -> Statement:
     """Let the key show that attempt's outcome, or this answer; return a row where it was free."""
     return _QUERIES.add_key(
-        key=key.name,
+        **key.names,
         fingerprint=key.fingerprint,
         settlement_id=settlement_id,
         attempt=attempt,
@@ -103,7 +107,7 @@ def bind_key(
 
 def free_key(key: IdempotencyKey) -> Statement:
     """Take back what `bind_key` did in the same unit."""
-    return _QUERIES.drop_key(key=key.name)
+    return _QUERIES.drop_key(key=key.names["key"])
 
 
 def keep_failure(settlement_id: str, attempt: int, answer: str) -> Statement:

@@ -1,11 +1,14 @@
 -- Callers' keys (contract 5.2): a key belongs to one request, for ever where that has an attempt at a settlement.
 
+-- The owner's, or the other's of the very same request.
 -- name: find_key
-SELECT * FROM idempotency WHERE key = :key;
+SELECT * FROM idempotency WHERE key IN (:key, :other) AND (key = :key OR fingerprint = :fingerprint)
+ORDER BY key = :key DESC LIMIT 1;
 
 -- name: add_key
 INSERT INTO idempotency (key, fingerprint, settlement_id, attempt, answer, created_ms)
-VALUES (:key, :fingerprint, :settlement_id, :attempt, :answer, :now_ms)
+SELECT :key, :fingerprint, :settlement_id, :attempt, :answer, :now_ms
+WHERE NOT EXISTS (SELECT 1 FROM idempotency WHERE key = :other AND fingerprint = :fingerprint)
 ON CONFLICT DO NOTHING
 RETURNING key;
 
