@@ -11,6 +11,8 @@ from tollkeeper.core.configuration import AnonymousPaygates, is_loopback
 from tollkeeper.settings.model import Role, SettingProblem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tollkeeper.settings.model import Peers, Settings
 
 # No provider of proxies has a network as large as one with a shorter prefix.
@@ -29,19 +31,17 @@ def exposures(settings: Settings) -> list[SettingProblem]:
     ]
 
 
-def _own_address(settings: Settings) -> list[SettingProblem]:
-    found = []
+def _own_address(settings: Settings) -> Iterator[SettingProblem]:
     is_local = settings.public_url.is_loopback
     if is_local and not is_loopback(settings.host):
         problem = f"it is this machine's own, and {settings.host} listens to others"
-        found.append(SettingProblem("public_url", problem, "give the URL by which they come, or listen on 127.0.0.1"))
+        yield SettingProblem("public_url", problem, "give the URL by which they come, or listen on 127.0.0.1")
     if not is_local and settings.public_url.text.startswith("http://"):
-        found.append(SettingProblem("public_url", "it is not https", "payments and tokens cross the network in clear"))
+        yield SettingProblem("public_url", "it is not https", "payments and tokens cross the network in clear")
     address = settings.metrics_address
     if address is not None and _is_public(address[0]):
         problem = f"{address[0]} is an address that others may reach, and whoever does reads your trade"
-        found.append(SettingProblem("metrics_address", problem, "give one of this machine or of a private network"))
-    return found
+        yield SettingProblem("metrics_address", problem, "give one of this machine or of a private network")
 
 
 def _is_public(host: str) -> bool:
@@ -55,62 +55,54 @@ def _is_public(host: str) -> bool:
     return address.is_unspecified or not address.is_private
 
 
-def _strangers(settings: Settings) -> list[SettingProblem]:
+def _strangers(settings: Settings) -> Iterator[SettingProblem]:
     """Warn of what a host that others reach lets them do at its gateway."""
     is_private = settings.public_url.is_loopback and is_loopback(settings.host) and not settings.trusted_proxies
     if is_private or settings.role is Role.HUB:
-        return []
-    found = []
+        return
     if settings.allow_private_targets:
-        found.append(
-            SettingProblem("allow_private_targets", "it is true", "gates can sell what only your network may see")
-        )
+        yield SettingProblem("allow_private_targets", "it is true", "gates can sell what only your network may see")
     if settings.anonymous_paygates is AnonymousPaygates.MANAGE:
-        found.append(SettingProblem("anonymous_paygates", "it is manage", "anyone can change gates that have no owner"))
+        yield SettingProblem("anonymous_paygates", "it is manage", "anyone can change gates that have no owner")
     elif settings.anonymous_paygates is AnonymousPaygates.CREATE:
         problem = "it is create, and this host is public"
-        found.append(
-            SettingProblem("anonymous_paygates", problem, "anyone can sell through it without a login; set it to off")
-        )
-    return found
+        yield SettingProblem("anonymous_paygates", problem, "anyone can sell through it without a login; set it to off")
 
 
-def _gas(settings: Settings) -> list[SettingProblem]:
+def _gas(settings: Settings) -> Iterator[SettingProblem]:
     """Warn of a public hub of real money that settles payments of next to nothing for anybody."""
     is_real = any(not network.network.is_test for network in settings.networks.values())
-    if settings.role is Role.GATEWAY or settings.public_url.is_loopback or settings.min_price_micro or not is_real:
-        return []
-    problem = "it is 0: strangers can have payments of next to nothing settled at your gas, within its budget"
-    return [SettingProblem("min_price", problem, "set it to what a settlement costs you")]
+    is_public = settings.role is not Role.GATEWAY and not settings.public_url.is_loopback
+    if is_public and is_real and not settings.min_price_micro:
+        problem = "it is 0: strangers can have payments of next to nothing settled at your gas, within its budget"
+        yield SettingProblem("min_price", problem, "set it to what a settlement costs you")
 
 
-def _peers(settings: Settings) -> list[SettingProblem]:
+def _peers(settings: Settings) -> Iterator[SettingProblem]:
     wide = [str(peers) for peers in settings.trusted_proxies if _is_everything(peers)]
     if wide:
         problem = f"{', '.join(wide)} is not a proxy's network but everybody's"
         remedy = "any caller names the address that limits count and targets are told; name your proxies' own"
-        return [SettingProblem("trusted_proxies", problem, remedy)]
+        yield SettingProblem("trusted_proxies", problem, remedy)
+        return
     is_behind_own = is_loopback(settings.host) and not settings.public_url.is_loopback
     if is_behind_own and not any(peers.network_address.is_loopback for peers in settings.trusted_proxies):
         problem = "a proxy on this machine is in front, and not named: all callers have its address, and no limit"
-        return [SettingProblem("trusted_proxies", problem, f'name it, as in ["{settings.host}"]')]
-    return []
+        yield SettingProblem("trusted_proxies", problem, f'name it, as in ["{settings.host}"]')
 
 
 def _is_everything(peers: Peers) -> bool:
     return peers.prefixlen < _PREFIX_MIN[peers.version]
 
 
-def _same_nodes(settings: Settings) -> list[SettingProblem]:
+def _same_nodes(settings: Settings) -> Iterator[SettingProblem]:
     """Warn of a second node that is the first one's provider: it vouches for what that one said."""
-    found = []
     for name, network in settings.networks.items():
         hosts = Counter(urlsplit(url).hostname or "" for url in network.rpc_urls)
         same = [host for host, count in hosts.items() if count > 1 and not is_loopback(host)]
         if same:
             problem = f"{' and '.join(same)} is named more than once, and vouches for itself"
-            found.append(SettingProblem(f"networks.{name}.rpc_url", problem, "name nodes of different providers"))
-    return found
+            yield SettingProblem(f"networks.{name}.rpc_url", problem, "name nodes of different providers")
 
 
 def _clear_text(settings: Settings) -> list[SettingProblem]:

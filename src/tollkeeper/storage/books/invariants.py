@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.core.purchases import PARKED_SHOWN_MS
@@ -105,10 +105,7 @@ def inspect(snapshot: Snapshot, now_ms: int, bounds: Bounds, *, is_shared: bool,
     `is_shared`: gateway and hub write this one database, so that their rows must agree. Raises: StorageError.
     """
     given: dict[str, Value] = {
-        "payments": bounds.payments,
-        "value_micro": bounds.value_micro,
-        "gate_payments": bounds.gate_payments,
-        "gate_value_micro": bounds.gate_value_micro,
+        **asdict(bounds),
         "before_ms": now_ms - _FOLLOWED_SECONDS * 1000,
         "now_seconds": now_ms // 1000,
         "brace": b"{",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sqlite3
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from tollkeeper.storage.engine.database import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 _FILE_NAME: Final = re.compile(r"([0-9]{4})_([a-z0-9_]+)\.sql", re.ASCII)
 
@@ -98,3 +99,15 @@ def missing_migrations(known: Sequence[Migration], applied: Sequence[Applied]) -
         if done.checksum != migration.checksum:
             raise StorageError(f"migration {done.version:04}_{done.name} is not the one that the database has applied")
     return tuple(known[len(applied) :])
+
+
+def statements_of(script: str) -> Iterator[str]:
+    """The statements of a script, each of which ends with a semicolon at the end of a line."""
+    pending = ""
+    for line in script.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            yield pending
+            pending = ""
+    if pending.strip():
+        yield pending

@@ -17,7 +17,14 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from tollkeeper.storage.engine.database import MovedError, StorageError
-from tollkeeper.storage.engine.migrations import SCHEMA_TABLE, Applied, Migration, load_migrations, missing_migrations
+from tollkeeper.storage.engine.migrations import (
+    SCHEMA_TABLE,
+    Applied,
+    Migration,
+    load_migrations,
+    missing_migrations,
+    statements_of,
+)
 from tollkeeper.storage.sqlite.connections import STEPS_BETWEEN_LOOKS, connect_writer, is_of_the_disk
 from tollkeeper.storage.sqlite.engine import SqliteDatabase
 
@@ -175,7 +182,7 @@ def _apply(writer: sqlite3.Connection, migration: Migration) -> None:
     writer.execute("BEGIN IMMEDIATE")
     try:
         writer.execute(SCHEMA_TABLE)
-        for statement in _statements(migration.sql):
+        for statement in statements_of(migration.sql):
             writer.execute(statement)
         writer.execute(
             "INSERT INTO schema_migrations (version, name, applied_ms, checksum) VALUES (?, ?, ?, ?)",
@@ -188,18 +195,6 @@ def _apply(writer: sqlite3.Connection, migration: Migration) -> None:
         raise StorageError(
             f"migration {migration.version:04}_{migration.name} failed and was undone: {error}"
         ) from error
-
-
-def _statements(script: str) -> Iterator[str]:
-    """The statements of a script, each of which ends with a semicolon at the end of a line."""
-    pending = ""
-    for line in script.splitlines(keepends=True):
-        pending += line
-        if sqlite3.complete_statement(pending):
-            yield pending
-            pending = ""
-    if pending.strip():
-        yield pending
 
 
 # One consistent state of a database, read by a connection of its own that cannot write (security 5). It works beside a
