@@ -88,71 +88,46 @@ class ClaimedPurchase(NamedTuple):
     purchase: Purchase | None = None
 
 
-class ClaimPurchase(msgspec.Struct, frozen=True, kw_only=True):
-    """A payment to be made ours to settle.
+@unit_of_work
+def claim_purchase(
+    write: Statement, key: PaymentKey, gate_id: int, row: ClaimRow, trust: TrustCaps | None
+) -> Steps[ClaimedPurchase]:
+    """Make a payment ours to settle. The gate, the cap and the payment's identity are judged where it is written.
 
-    `trust` is the cap under which its settlement may be trusted, None where it is not to be. `attempt` is the number
-    of this one, `is_retry` whether `purchase_id` is there already, as an earlier claim told.
+    `write` is the one conditional statement that decides who claims. `trust` is the cap under which the settlement may
+    be trusted, None where it is not to be.
     """
+    yield gates_as_they_are([gate_id])
+    if trust is not None and not (yield from _may_trust(key.payer, gate_id, row, trust)):
+        return ClaimedPurchase()
+    won = yield write
+    if won:
+        return ClaimedPurchase(Claim.WON, purchase_from(won[0], **_NO_CREDITS))
+    standing = yield _Q.gate_standing(gate_id=gate_id)
+    gate = standing[0]
+    if gate["version"] != row.gate_version or gate["deleted_ms"] is not None or not gate["is_enabled"]:
+        return ClaimedPurchase(Claim.STALE)
+    rows = yield _Q.purchase_by_payment(**key.columns)
+    found = purchase_from(rows[0])
+    if found.gate_id != gate_id or found.state is not PurchaseState.FAILED:
+        return ClaimedPurchase(Claim.TAKEN, found)
+    if found.next_attempt > PAYMENT_ATTEMPTS_MAX:
+        return ClaimedPurchase(Claim.ATTEMPTS_EXHAUSTED, found)
+    return ClaimedPurchase(None, found)
 
-    key: PaymentKey
-    gate_id: int
-    purchase_id: str
-    attempt: int
-    is_retry: bool
-    trust: TrustCaps | None
-    row: ClaimRow
-    pay_to: bytes
-    request: bytes
 
-    @unit_of_work
-    def unit(self) -> Steps[ClaimedPurchase]:
-        """The gate, the cap and the payment's identity are judged in the commit that writes the claim."""
-        yield gates_as_they_are([self.gate_id])
-        if self.trust is not None and not (yield from self._may_trust(self.trust)):
-            return ClaimedPurchase()
-        won = yield self._written()
-        if won:
-            return ClaimedPurchase(Claim.WON, purchase_from(won[0], **_NO_CREDITS))
-        standing = yield _Q.gate_standing(gate_id=self.gate_id)
-        gate = standing[0]
-        if gate["version"] != self.row.gate_version or gate["deleted_ms"] is not None or not gate["is_enabled"]:
-            return ClaimedPurchase(Claim.STALE)
-        rows = yield _Q.purchase_by_payment(**self.key.columns)
-        return self._lost(purchase_from(rows[0]))
-
-    def _written(self) -> Statement:
-        """The one conditional statement that decides who claims."""
-        columns = {
-            "id": self.purchase_id,
-            "pay_to": self.pay_to,
-            "request": self.request,
-            "assume_valid": int(self.trust is not None),
-            **msgspec.structs.asdict(self.row),
-        }
-        if self.is_retry:
-            return _Q.claim_again(next_attempt=self.attempt, attempts_max=PAYMENT_ATTEMPTS_MAX, **columns)
-        return _Q.claim_payment(gate_id=self.gate_id, is_paid=0, **self.key.columns, **columns)
-
-    def _lost(self, found: Purchase) -> ClaimedPurchase:
-        if found.gate_id != self.gate_id or found.state is not PurchaseState.FAILED:
-            return ClaimedPurchase(Claim.TAKEN, found)
-        if found.next_attempt > PAYMENT_ATTEMPTS_MAX:
-            return ClaimedPurchase(Claim.ATTEMPTS_EXHAUSTED, found)
-        return ClaimedPurchase(None, found)
-
-    @unit_of_work
-    def _may_trust(self, caps: TrustCaps) -> Steps[bool]:
-        if caps == WITHOUT_LIMIT:
-            return True
-        yield counted_together(f"trust:{self.gate_id}", f"trust:{self.key.payer}")
-        value_micro = int(self.row.value_micro)
-        after_ms = self.row.now_ms - TRUST_LOST_SECONDS * 1000
-        rows = yield _Q.exposure_of_payer(payer=self.key.payer, after_ms=after_ms)
-        if not _exposure(rows[0]).allows(value_micro, caps.payer):
-            return False
-        rows = yield _Q.exposure_of_gate(gate_id=self.gate_id, after_ms=after_ms)
-        return _exposure(rows[0]).allows(value_micro, caps.gate)
+@unit_of_work
+def _may_trust(payer: str, gate_id: int, row: ClaimRow, caps: TrustCaps) -> Steps[bool]:
+    if caps == WITHOUT_LIMIT:
+        return True
+    yield counted_together(f"trust:{gate_id}", f"trust:{payer}")
+    value_micro = int(row.value_micro)
+    after_ms = row.now_ms - TRUST_LOST_SECONDS * 1000
+    rows = yield _Q.exposure_of_payer(payer=payer, after_ms=after_ms)
+    if not _exposure(rows[0]).allows(value_micro, caps.payer):
+        return False
+    rows = yield _Q.exposure_of_gate(gate_id=gate_id, after_ms=after_ms)
+    return _exposure(rows[0]).allows(value_micro, caps.gate)
 
 
 def _exposure(row: Row) -> Exposure:
@@ -160,7 +135,7 @@ def _exposure(row: Row) -> Exposure:
 
 
 @unit_of_work
-def grant(
+def grant_purchase(
     claim: Purchase,
     transaction_hash: str,
     spend_request: SpendRequest | None,

@@ -15,6 +15,7 @@ import msgspec
 
 from tollkeeper.core.api.errors import ApiError
 from tollkeeper.core.keys.sealing import SealError, place
+from tollkeeper.core.limits import PAYMENT_ATTEMPTS_MAX
 from tollkeeper.core.purchases import (
     FIRST_LOOK_MS,
     FOLLOWED_MS,
@@ -33,7 +34,7 @@ from tollkeeper.storage.engine.database import (
     rows_of,
     unit_of_work,
 )
-from tollkeeper.storage.ledger.first_purchase import ClaimPurchase, ClaimRow, Paid, book_grant, grant
+from tollkeeper.storage.ledger.first_purchase import ClaimRow, Paid, book_grant, claim_purchase, grant_purchase
 from tollkeeper.storage.ledger.ledger import Ledger
 from tollkeeper.storage.ledger.open_calls import interrupt_calls
 from tollkeeper.storage.ledger.purchase_rows import Look, Purchase, SpendRequest, SpendResult, purchase_from
@@ -154,27 +155,28 @@ class Purchases:
         kept sealed with the claim, so that the same bytes can be sent again after a crash.
         """
         row = ClaimRow.of(terms, paid, now_ms)
-        attempt, is_retry = 1, False
+        failed: Purchase | None = None  # the purchase of the payment whose next attempt this is
         while True:
-            request = request_of(purchase_id, attempt, trust is not None)
-            claim = ClaimPurchase(
-                key=key,
-                gate_id=terms.gate_id,
-                purchase_id=purchase_id,
-                attempt=attempt,
-                is_retry=is_retry,
-                trust=trust,
-                row=row,
-                pay_to=self._seal(purchase_id, "pay_to", terms.pay_to.encode()),
-                request=self._seal(purchase_id, "request", request),
-            )
-            claimed = await self._database.run(claim.unit(), is_short=True)
+            attempt = 1 if failed is None else failed.next_attempt
+            columns = {
+                "id": purchase_id,
+                "pay_to": self._seal(purchase_id, "pay_to", terms.pay_to.encode()),
+                "request": self._seal(purchase_id, "request", request_of(purchase_id, attempt, trust is not None)),
+                "assume_valid": int(trust is not None),
+                **msgspec.structs.asdict(row),
+            }
+            if failed is None:
+                write = _Q.claim_payment(gate_id=terms.gate_id, is_paid=0, **key.columns, **columns)
+            else:
+                write = _Q.claim_again(next_attempt=attempt, attempts_max=PAYMENT_ATTEMPTS_MAX, **columns)
+            unit = claim_purchase(write, key, terms.gate_id, row, trust)
+            claimed = await self._database.run(unit, is_short=True)
             if claimed.outcome is not None:
                 return ClaimResult(claimed.outcome, claimed.purchase)
             if claimed.purchase is None:
                 trust = None
-            else:  # it failed before: the next attempt of that purchase
-                purchase_id, attempt, is_retry = claimed.purchase.id, claimed.purchase.next_attempt, True
+            else:
+                failed, purchase_id = claimed.purchase, claimed.purchase.id
 
     async def honour(
         self, key: PaymentKey, terms: Terms, *, purchase_id: str, paid: Paid, transaction_hash: str, now_ms: int
@@ -251,7 +253,9 @@ class Purchases:
 
         A claim that was granted or failed meanwhile is left as it is. `is_followed`: its payment may be taken away.
         """
-        unit = grant(purchase, transaction_hash, spend_request, now_ms, confirmed=confirmed, is_followed=is_followed)
+        unit = grant_purchase(
+            purchase, transaction_hash, spend_request, now_ms, confirmed=confirmed, is_followed=is_followed
+        )
         return await self._database.run(unit, is_short=True)
 
     async def fail(
