@@ -18,7 +18,7 @@ from tollkeeper.chains.sightings import FAILURES, Expected, Verdict
 from tollkeeper.core.evm.signed_transactions import SignedTransaction, asks_for
 from tollkeeper.core.x402.verification import Reason, chain_checks, signature_check, time_checks
 from tollkeeper.hub.evm.findings import EvmFindings
-from tollkeeper.hub.evm.signing import EvmSigning, FeeTerms, SecondTry
+from tollkeeper.hub.evm.signing import EvmSigning, FeeTerms
 from tollkeeper.hub.settlement.concurrent_payers import UNREAD, balance_beside
 from tollkeeper.hub.settlement.orders import PriorOutcome
 from tollkeeper.storage.hub.transactions import next_nonce_of, open_lane
@@ -45,7 +45,7 @@ class EvmFamily:
     def __init__(self, parts: SettlementParts) -> None:
         self._parts = parts
         self._signing = EvmSigning(parts)
-        self._findings = EvmFindings(parts, SecondTry(self._signing))
+        self._findings = EvmFindings(parts, self._signing)
 
     async def open(self, account: EvmAccount) -> None:
         """Let the signers' nonces start where chain and database agree, and find whom a payment may have called."""

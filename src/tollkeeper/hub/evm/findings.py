@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tollkeeper.chains.evm.reader import EvmReader
     from tollkeeper.core.evm.signed_transactions import SignedTransaction
     from tollkeeper.hub.evm.account import EvmAccount
-    from tollkeeper.hub.evm.signing import SecondTry
+    from tollkeeper.hub.evm.signing import EvmSigning
     from tollkeeper.hub.settlement.family import SettlementParts
     from tollkeeper.storage.engine.database import Steps
 
@@ -74,9 +74,9 @@ def valid_before(row: Settlement) -> int:
 class EvmFindings:
     """Findings about one hub's settlements."""
 
-    def __init__(self, parts: SettlementParts, second_try: SecondTry) -> None:
+    def __init__(self, parts: SettlementParts, signing: EvmSigning) -> None:
         self._parts = parts
-        self._second_try = second_try
+        self._signing = signing
 
     async def find_out(self, account: EvmAccount, row: Settlement) -> ProvenTransition:
         """Return what the chain shows of the row, by all of its transactions.
@@ -103,10 +103,10 @@ class EvmFindings:
         if judged is None or judged.conclusion is Conclusion.WAIT:
             await self._send_of_former_signers(account, every)
             now_ms = self._parts.clock_ms()
-            again = await self._second_try.for_former_signers(account, row, raws, now_ms) if judged else None
+            again = await self._signing.try_for_former_signers(account, row, raws, now_ms) if judged else None
             return ProvenTransition(again or row)
         if judged.conclusion is Conclusion.REVERTED:
-            again = await self._second_try.alone(account, row, raws)
+            again = await self._signing.try_alone(account, row, raws)
             if again is not None:
                 return ProvenTransition(again)
         if judged.conclusion is Conclusion.OURS and judged.signed is not None:
