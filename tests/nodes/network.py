@@ -23,14 +23,15 @@ def ip(words: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A namespace. `under` runs a command in it."""
+    """A namespace, or no more than an address of this machine. `under` runs a command there."""
 
     name: str
     address: str
+    is_apart: bool = True
 
     @property
     def under(self) -> tuple[str, ...]:
-        return "ip", "netns", "exec", self.name
+        return ("ip", "netns", "exec", self.name) if self.is_apart else ()
 
     def cut_off(self) -> None:
         """Nothing reaches it, and nothing of it reaches anybody."""
@@ -49,10 +50,13 @@ class Network:
         self._hosts = itertools.count(2)
         self.address = f"{prefix}.1"
 
-    def host(self) -> Host:
+    def host(self, *, is_apart: bool = True) -> Host:
         """A new one."""
         number = next(self._hosts)
         name, address = f"{self._bridge}x{number}", f"{self._prefix}.{number}"
+        if not is_apart:
+            ip(f"addr add {address}/24 dev {self._bridge}")
+            return Host(name, address, is_apart=False)
         ip(f"netns add {name}")
         self._stack.callback(ip, f"netns del {name}")
         ip(f"link add {name}h type veth peer name eth0 netns {name}")

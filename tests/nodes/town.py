@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import tempfile
@@ -22,6 +23,7 @@ from tests.cli.program import PAYEE, Site
 from tests.deploy.proxies import DEPLOY, nginx_with_sites, replaced
 from tests.described_answers import has_no_description
 from tests.engines import said_to
+from tests.forked import start
 from tests.nodes.network import Host, Network, listening, network, passing_on
 from tests.nodes.postgresql import Server
 from tollkeeper.core.evm.encoding import Authorization
@@ -31,6 +33,7 @@ START_SECONDS: Final = 120
 STOP_SECONDS: Final = 60
 CHECK_SECONDS: Final = 1_200  # of a million calls
 PORT: Final = 8402
+_WORDS_BYTES: Final = 3_000
 
 
 @dataclass(slots=True)
@@ -81,6 +84,13 @@ class Node:
         """What it logged since the first start."""
         return Path(self.log.name).read_text(errors="replace")
 
+    @property
+    def last_words(self) -> str:
+        """The end of that, for it may be long."""
+        with Path(self.log.name).open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _WORDS_BYTES))
+            return log.read().decode(errors="replace")
+
     def events(self, name: str) -> list[dict[str, Any]]:
         """Its log lines of that event."""
         whole = self.wrote.rpartition("\n")[0]
@@ -92,14 +102,14 @@ class Node:
         words = [*self.host.under, *command(self.role, "--config", self.site.config)]
         words += ["--host", self.host.address, "--port", str(PORT)]
         environment = clean_environment({**self.site.environ, **self.environ, **environ})
-        self.process = subprocess.Popen(words, stdout=self.log, stderr=self.log, env=environment)
+        self.process = start(words, stdout=self.log, stderr=self.log, env=environment)
 
     async def ready(self) -> None:
         """Wait until it says of itself that it can do its work."""
 
         def lives() -> None:
             assert self.process is not None
-            assert self.process.poll() is None, self.wrote
+            assert self.process.poll() is None, self.last_words
 
         await ready(self.url, lives)
 
@@ -113,7 +123,7 @@ class Node:
         """End it in order."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(self.process.wait, STOP_SECONDS) == 0, self.wrote[-3000:]
+        assert await asyncio.to_thread(self.process.wait, STOP_SECONDS) == 0, self.last_words
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -224,9 +234,18 @@ def nginx(folder: Path, sites: dict[str, list[str]]) -> subprocess.Popen[bytes]:
 
 @asynccontextmanager
 async def town(
-    directory: Path, chain: ChainUnderTest, gateways: int = 4, hubs: int = 2, standby: int | None = None
+    directory: Path,
+    chain: ChainUnderTest,
+    gateways: int = 4,
+    hubs: int = 2,
+    standby: int | None = None,
+    *,
+    are_apart: bool = True,
 ) -> AsyncIterator[Town]:
-    """All of it, running and ready, until the block ends. `standby`: the port of another server that nodes know of."""
+    """All of it, running and ready, until the block ends. `standby`: the port of another server that nodes know of.
+
+    Nodes that are not apart have no network of their own, are never cut off, and start by a fork (`tests.forked`).
+    """
     async with AsyncExitStack() as stack:
         net = stack.enter_context(network())
         server = Server(net.address, 5432)
@@ -246,8 +265,8 @@ async def town(
         of_hub = {"TOLLKEEPER_PUBLIC_URL": hub_url, "TOLLKEEPER_TRUSTED_ISSUERS": url}
         of_gateway = {"TOLLKEEPER_PUBLIC_URL": url, "TOLLKEEPER_TRUSTED_ISSUERS": hub_url}
         of_gateway["TOLLKEEPER_HUB_URL"] = hub_url
-        nodes = [Node("gateway", net.host(), site, of_gateway) for _ in range(gateways)]
-        nodes += [Node("hub", net.host(), site, of_hub) for _ in range(hubs)]
+        nodes = [Node("gateway", net.host(is_apart=are_apart), site, of_gateway) for _ in range(gateways)]
+        nodes += [Node("hub", net.host(is_apart=are_apart), site, of_hub) for _ in range(hubs)]
         for node in nodes:
             stack.callback(node.end)
         places = [f"{node.host.address}:{PORT}" for node in nodes]
