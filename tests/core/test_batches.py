@@ -20,6 +20,7 @@ from tollkeeper.core.evm.batches import (
     batch_gas,
     create2_address,
     decode_batch,
+    encode_aggregate,
     encode_batch,
     may_be_batched,
 )
@@ -155,6 +156,11 @@ def test_an_item_that_must_not_fail_is_no_aggregate_of_ours() -> None:
     assert written[at] == 1
     with pytest.raises(ValueError, match="no batch"):
         decode_batch(Via.MULTICALL, written[:at] + b"\0" + written[at + 1 :])
+
+
+def test_an_aggregate_of_no_items_is_no_batch() -> None:
+    with pytest.raises(ValueError, match="no batch"):
+        decode_batch(Via.MULTICALL, encode_aggregate([]))
 
 
 def test_an_aggregate_holds_the_calls_that_single_settlements_send() -> None:
