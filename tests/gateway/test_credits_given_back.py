@@ -22,7 +22,7 @@ from tests.gateway.test_leaving import serve, shop
 from tests.gateway.test_stopping import books_of, hold
 from tollkeeper.core.limits import PROXY_RESPONSE_SIZE_BYTES
 from tollkeeper.sandbox.buyer import Answer
-from tollkeeper.storage.engine.database import Database, JobOutcome, StorageError
+from tollkeeper.storage.engine.database import Database, JobOutcome, StorageError, Unit
 from tollkeeper.storage.ledger.purchases import Purchases
 
 
@@ -394,6 +394,34 @@ async def test_a_call_sent_again_behind_a_503_is_not_asked_to_pay_though_the_cre
         assert (first.status, again.status) == (503, 200)
         assert (await there.buyer.ask("GET", gate["accessUrl"], headers=shown)).status == 402
     assert books_of(there) == [("LIVE", 0)]
+
+
+async def test_for_a_call_that_certainly_took_no_credit_none_is_looked_for(
+    tmp_path: Path, embedded_chain: ChainUnderTest, target: RecordingTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else calls that are refused because too many wait would crowd out those to whom a credit is owed."""
+    engine = engine_class()
+    units: list[str] = []
+    run = engine.run
+
+    async def noted(self: Database, unit: Unit[Any], *, is_short: bool = False) -> Any:
+        units.append(unit.name)
+        return await run(self, unit, is_short=is_short)
+
+    def refuse(_self: Database, _job: Any, _answer: Any) -> None:
+        raise StorageError("too many requests are waiting for the database")
+
+    async with shop(embedded_chain.url, target, tmp_path) as there:
+        gate = await there.gate(credits=2)
+        shown = {"X-Payment": await there.payment(gate)}
+        assert (await there.buyer.ask("GET", gate["accessUrl"], headers=shown)).status == 200
+        monkeypatch.setattr(engine, "run", noted)
+        with monkeypatch.context() as away:
+            away.setattr(engine, "post", refuse)
+            refused = await there.buyer.ask("GET", gate["accessUrl"], headers=shown)
+        assert (refused.status, refused.error_code) == (503, "UNAVAILABLE")
+    assert "give_back" not in units  # what is owed is given back when the gateway stops, at the latest
+    assert books_of(there) == [("LIVE", 1)]
 
 
 async def test_a_call_whose_credit_could_not_be_given_back_yet_is_not_asked_to_pay(

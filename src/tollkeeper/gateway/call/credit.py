@@ -259,13 +259,14 @@ class Credit:
         call, context = self._call, self._call.context
         try:
             result = await asked
-            if isinstance(result, ApiError):
-                raise result
-        except StorageError:
+        except StorageError as error:
             context.purchases.ledger.refused(call.http.request_id)
-            self.state = CreditState.UNKNOWN
-            call.driver.check()
-            raise
+            result = error
+        if isinstance(result, ApiError):  # as an answer it is the ledger's own, which knows what it may have taken
+            if isinstance(result, StorageError):
+                self.state = CreditState.UNKNOWN
+                call.driver.check()
+            raise result
         if result.outcome is Spend.SPENT:
             self.state, call.purchase = CreditState.TAKEN, result.purchase  # 4.3: charged from here on
         if context.is_stopping:
