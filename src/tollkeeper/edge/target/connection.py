@@ -326,7 +326,8 @@ class TargetConnection(asyncio.Protocol):
                 self.transport.abort()
             exchange.on_whole(head, body)
         except Exception as fault:  # noqa: BLE001 - as in `_guard`
-            self._exchange = exchange
+            if self._exchange is None:  # else another one has begun on it by now
+                self._exchange = exchange
             self._broken(fault)
 
     def _without_informational(self, data: bytes) -> bytes:
