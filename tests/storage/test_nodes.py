@@ -236,6 +236,13 @@ async def test_units_that_wait_for_each_other_leave_the_connections_to_the_rest_
     await database.close()
 
 
+async def test_who_waits_for_a_connection_waits_as_long_as_others_get_on(tmp_path: Path) -> None:
+    database = open_database(str(tmp_path / "shared.db"))
+    slow = [database.run(units.rows_of(Statement("SELECT 1 AS one FROM pg_sleep(1)"))) for _ in range(48)]
+    assert await asyncio.gather(*slow) == [[{"one": 1}]] * len(slow)
+    await database.close()
+
+
 async def hold(statement: Statement, tmp_path: Path, is_over: asyncio.Event) -> None:
     """Hold a lock as a program of nobody's does."""
     import asyncpg  # noqa: PLC0415 - only this engine's tests need it

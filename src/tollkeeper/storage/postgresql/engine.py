@@ -44,7 +44,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _CONNECTIONS_MAX: Final = 8  # that write, and as many that read
-_WAITING_SECONDS: Final = 4.0  # for a connection
+_WAITING_SECONDS: Final = 4.0  # for a connection, while nobody is done with one
 _AGAIN_SECONDS: Final = 4.0  # that a unit is begun anew for
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _PAUSE_SECONDS: Final = 0.02
@@ -107,6 +107,7 @@ class _Connections:
     def __init__(self, options: dict[str, Any]) -> None:
         self._pool = asyncpg.create_pool(min_size=0, max_size=_CONNECTIONS_MAX, reset=_leave, **options)
         self._kept: _Connection | None = None
+        self._answered = 0.0  # when the server was last done with something
         self._is_closing = False  # which waits for whatever is lent
 
     @asynccontextmanager
@@ -121,6 +122,7 @@ class _Connections:
         try:
             yield connection
             is_sound = True
+            self._answered = time.monotonic()
         finally:
             # Nobody waits where the pool has room.
             has_room = self._pool.get_idle_size() > 0 or self._pool.get_size() < _CONNECTIONS_MAX
@@ -130,10 +132,26 @@ class _Connections:
                 await self._put_back(connection)
 
     async def _acquire(self) -> _Connection:
-        pool = self._pool
+        """Wait for one, as long as others get on with theirs."""
+        pool, loop, waits_since = self._pool, asyncio.get_running_loop(), time.monotonic()
         try:
             await pool  # which makes it ready, once
-            return await pool.acquire(timeout=_WAITING_SECONDS)
+            async with asyncio.timeout(None) as limit:
+                next_look: asyncio.TimerHandle
+
+                def look() -> None:
+                    nonlocal next_look
+                    left_seconds = max(waits_since, self._answered) + _WAITING_SECONDS - time.monotonic()
+                    if left_seconds > 0:
+                        next_look = loop.call_later(left_seconds, look)
+                    else:
+                        limit.reschedule(loop.time())
+
+                next_look = loop.call_later(_WAITING_SECONDS, look)
+                try:
+                    return await pool.acquire()
+                finally:
+                    next_look.cancel()
         except _NOT_REACHED as error:
             if isinstance(error, TimeoutError) and pool.get_size() == pool.get_max_size():
                 raise NotTakenError("too many requests wait for the database") from error
