@@ -454,10 +454,7 @@ class Credit:
         return await purchases.has_credit(wallet, self._request(None), clock_ms()) or await self._is_given_back()
 
     async def _check_token(self, wallet: str) -> None:
-        """Refuse a token beside another wallet's bearer, while it may hold credits: nobody is to pay anew for these.
-
-        Raises: FORBIDDEN.
-        """
+        """Refuse a token beside another wallet's bearer, while it may hold credits. Raises: FORBIDDEN."""
         claim = await self._call.claim_of_token()
         if claim is None or claim.gate_id != self._call.gate.gate.id:
             return
