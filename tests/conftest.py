@@ -3,6 +3,7 @@
 import gc
 import itertools
 import sys
+from collections.abc import Iterator
 from typing import Final
 
 # Half of what collecting ten thousand tests takes would be walks of the collector over what has come so far.
@@ -28,7 +29,7 @@ sys.setrecursionlimit(_recursion_limit)
 settings.register_profile("tollkeeper", deadline=None)
 settings.load_profile("tollkeeper")
 
-from tests.engines import leave_out_other_engine, use_engine  # noqa: E402 - behind what comes first of ours
+from tests.engines import drop_databases_below, leave_out_other_engine, use_engine  # noqa: E402 - behind what comes first of ours
 
 use_engine()
 
@@ -61,6 +62,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     turns = {True: itertools.count(), False: itertools.count()}
     places = {path: (next(turns[waits]), not waits) for path, waits in zip(files, is_waiting, strict=True)}
     items.sort(key=lambda item: places[item.path])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Behind a test's fixtures, its databases go."""
+    directory = getattr(item, "funcargs", {}).get("tmp_path")
+    yield
+    if directory is not None:
+        drop_databases_below(directory)
 
 
 @pytest.hookimpl(trylast=True)

@@ -87,9 +87,15 @@ def wait_for_the_killed(path: Path) -> None:
 
 def databases_below(directory: Path) -> list[Path]:
     """The paths below a directory that a server has databases of."""
-    if not IS_POSTGRESQL:
+    if not IS_POSTGRESQL or not _server.cache_info().currsize:
         return []
     return [path for path in map(Path, _server().made) if path.is_relative_to(directory.resolve())]
+
+
+def drop_databases_below(directory: Path) -> None:
+    """Have nothing stay of the databases below a directory: thousands of tests would fill a disk."""
+    for path in databases_below(directory):
+        _server().drop(str(path))
 
 
 def engine_class() -> type[Database]:
@@ -161,6 +167,11 @@ class PostgresqlServer:
     def copy(self, path: str, to: str) -> None:
         """Make the database of a path a copy of another one's."""
         self.database_of(to, _name_of(os.path.realpath(path)))
+
+    def drop(self, path: str) -> None:
+        """Remove the database of a path, whoever is still connected to it."""
+        del self.made[path]
+        said_to(self.url("postgres"), f"DROP DATABASE {_name_of(path)} WITH (FORCE)")
 
     def _make(self, name: str, template: str | None) -> None:
         words = "" if template is None else f" TEMPLATE {template} STRATEGY file_copy"
