@@ -103,21 +103,27 @@ def description_routes(
         "answers have those of the connection, of caching and for web pages (Cache-Control, Access-Control-* and such)."
     )
 
+    making = asyncio.Lock()
+
     @cache
     def made() -> tuple[bytes, bytes]:
         # Only once somebody asks: to make them takes a tenth of a second, and the memory of all schemas.
         described = document(title, text, server_url, operations)
         return msgspec.json.encode(described), _page(described, None if trying is None else trying()).encode()
 
+    async def made_once() -> tuple[bytes, bytes]:
+        async with making:  # else all who come at once would make it, each in a thread
+            return await asyncio.to_thread(made)
+
     @route(OPENAPI)
     async def openapi(request: HttpRequest) -> Response[bytes]:
-        body, _ = await asyncio.to_thread(made)
+        body, _ = await made_once()
         headers = {"Access-Control-Allow-Origin": "*", "Cache-Control": "no-cache"}
         return content_unless_known(request, body, "application/json", headers)
 
     @route(DOCS)
     async def docs(request: HttpRequest) -> Response[bytes]:
-        _, page = await asyncio.to_thread(made)
+        _, page = await made_once()
         policy = _POLICY if trying is None else _POLICY + "; script-src 'self'; connect-src 'self'"
         headers = {
             "Content-Security-Policy": policy,

@@ -65,8 +65,10 @@ def fault_of(error: Exception, statement: Statement | None) -> Exception:
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
         return StatementError(f"read may not write: {sql}")
     if isinstance(error, asyncpg.QueryCanceledError):
-        msg = "this takes too long: ask for less of it, or later"
-        return StorageError(msg) if statement is None else NotTakenError(msg)  # the server undid what it broke off
+        if statement is None:
+            return StorageError("the database did not answer in time")
+        # The server undid what it broke off.
+        return NotTakenError("this took too long, and nothing was changed: ask for less of it, or again later")
     if isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "")[:2] in _STATEMENT_CLASSES:
         return StatementError(f"{type(error).__name__} {error.sqlstate}: {sql}")
     return StorageError("the database cannot be reached, or did not answer")
