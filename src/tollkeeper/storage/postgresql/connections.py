@@ -65,10 +65,8 @@ def fault_of(error: Exception, statement: Statement | None) -> Exception:
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
         return StatementError(f"read may not write: {sql}")
     if isinstance(error, asyncpg.QueryCanceledError):
-        if statement is None:
-            return StorageError("the database did not answer in time")
-        # The server undid what it broke off.
-        return NotTakenError("this took too long, and nothing was changed: ask for less of it, or again later")
+        undone = "this took too long, and nothing was changed: ask for less of it, or again later"  # by the server
+        return StorageError("the database took too long") if statement is None else NotTakenError(undone)
     if isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "")[:2] in _STATEMENT_CLASSES:
         return StatementError(f"{type(error).__name__} {error.sqlstate}: {sql}")
     return StorageError("the database cannot be reached, or did not answer")
