@@ -145,7 +145,9 @@ async def test_an_error_at_the_second_of_two_nodes_loses_nothing_and_nothing_els
 ) -> None:
     through, _, second = OF_TWO[name]
     hub = await through(tmp_path, embedded_chain, [Case(second[-1], Moment.AFTER, Kind.ERROR, SECOND)])
-    assert {*second} <= hub.chaoses[SECOND].methods <= {*second, *STARTING, *CONFIRMING, *PROBING}
+    # A busy machine may take as long as a transaction that is not mined waits until it is sent again, to every node.
+    besides = {*STARTING, *CONFIRMING, *PROBING, "eth_sendRawTransaction"}
+    assert {*second} <= hub.chaoses[SECOND].methods <= {*second, *besides}
 
 
 async def test_a_hub_killed_or_left_alone_while_the_second_node_confirms_settles_once(

@@ -21,7 +21,7 @@ from tests.chains.chain_under_test import ChainUnderTest
 from tests.chains.rpc_client import RpcClient
 from tests.hub.chaos import ChaosNode
 from tests.hub.hub_under_test import NETWORK, TestPayment, fresh_nonce, run_hub, settle_body
-from tests.hub.test_store import BOUNDS, BUDGET, NEW
+from tests.hub.test_store import BOUNDS, NEW, UNBOUNDED
 from tollkeeper.chains.connections import NodeConnections
 from tollkeeper.chains.nodes import Node
 from tollkeeper.chains.replies import HttpReply
@@ -84,7 +84,7 @@ async def leave(directory: Path, chain: ChainUnderTest, count: int) -> list[byte
             raws.append(raw)
             return raw, transaction_hash
 
-        (claim,) = yield from claim_and_sign([wish_of(chain, payment, number)], sign, BUDGET, BOUNDS)
+        (claim,) = yield from claim_and_sign([wish_of(chain, payment, number)], sign, UNBOUNDED, BOUNDS)
         assert claim.outcome is ClaimedSettlement.WON
 
     @unit_of_work

@@ -83,7 +83,7 @@ BUDGET = GasBudget("base-sepolia", 1_000, 1_000, 60_000)
 OTHERS = [replace(NEW, id=f"s-{index}", key=structs.replace(KEY, nonce=f"0x{index:064x}")) for index in range(60)]
 
 
-BUDGET = GasBudget("base-sepolia", 10**9, 10**9, 1_000)
+UNBOUNDED = GasBudget("base-sepolia", 10**9, 10**9, 1_000)
 BOUNDS = ClaimBounds("base-sepolia", 10**9, 10**9)
 
 
@@ -114,7 +114,7 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
 async def claim(
     database: Database, *requests: SettlementRequest, budget: GasBudget | None = None
 ) -> list[SettlementClaim]:
-    return await database.run(claim_and_sign(requests, sign, budget or BUDGET, BOUNDS))
+    return await database.run(claim_and_sign(requests, sign, budget or UNBOUNDED, BOUNDS))
 
 
 async def claimed(database: Database, new: NewSettlement = NEW, *, key: IdempotencyKey | None = None) -> Settlement:
@@ -188,7 +188,7 @@ async def test_one_of_many_claims_wins_and_the_others_see_it(database: Database)
 
 async def test_nonces_are_dense_and_a_refused_signature_leaves_no_gap(database: Database) -> None:
     def unit(index: int) -> Unit[list[SettlementClaim]]:
-        return claim_and_sign([SettlementRequest(OTHERS[index])], refuse if index % 3 == 0 else sign, BUDGET, BOUNDS)
+        return claim_and_sign([SettlementRequest(OTHERS[index])], refuse if index % 3 == 0 else sign, UNBOUNDED, BOUNDS)
 
     outcomes = await asyncio.gather(*(database.run(unit(index)) for index in range(60)), return_exceptions=True)
     assert sum(isinstance(outcome, ValueError) for outcome in outcomes) == 20

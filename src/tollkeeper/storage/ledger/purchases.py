@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from tollkeeper.core.json_types import JsonObject
     from tollkeeper.core.keys.sealing import Sealing
     from tollkeeper.core.x402.version1 import PaymentKey
-    from tollkeeper.storage.engine.database import Database, Query, Row, Steps, Value
+    from tollkeeper.storage.engine.database import Database, Query, Row, Steps, Unit, Value
 
 
 _Q = load_queries("gateway.sql")
@@ -272,7 +272,7 @@ class Purchases:
 
         It is looked at again at `follow_ms`; one that was open again before only where it `is_followed_anew`.
         """
-        return await self._write(
+        unit = _attempt_changed(
             _Q.fail_purchase,
             purchase,
             failure=failure,
@@ -281,10 +281,7 @@ class Purchases:
             is_followed_anew=int(is_followed_anew),
             now_ms=now_ms,
         )
-
-    async def _write(self, query: Query, attempt: Purchase, **columns: Value) -> bool:
-        """Write to this attempt of a purchase. Return False if that changed nothing."""
-        return bool(await self._database.run(rows_of(query(id=attempt.id, attempt=attempt.attempt, **columns))))
+        return bool(await self._database.run(unit))
 
     async def shown_in(self, purchase: Purchase) -> str | None:
         """The transaction of any of its attempts that failed, and shows its payment to everybody; None without one."""
@@ -300,16 +297,16 @@ class Purchases:
         if rows:
             since_ms: int = rows[0]["untold_ms"]
             return since_ms
-        await self._write(_Q.mark_untold, purchase, now_ms=now_ms)
+        await self._database.run(_attempt_changed(_Q.mark_untold, purchase, now_ms=now_ms))
         return now_ms
 
     async def name(self, purchase: Purchase, transaction_hash: str) -> None:
         """Keep the transaction that a facilitator named for a claim which it did not settle for sure."""
-        await self._write(_Q.name_claim, purchase, transaction_hash=transaction_hash)
+        await self._database.run(_attempt_changed(_Q.name_claim, purchase, transaction_hash=transaction_hash))
 
     async def park(self, purchase: Purchase, failure: str, now_ms: int) -> None:
         """Leave a claim to the operator."""
-        await self._write(_Q.park_purchase, purchase, failure=failure, now_ms=now_ms)
+        await self._database.run(_attempt_changed(_Q.park_purchase, purchase, failure=failure, now_ms=now_ms))
 
     async def confirm(self, purchase: Purchase, now_ms: int, named: str = "", *, is_followed: bool = True) -> None:
         """Record that a trusted settlement proved true, in that transaction where one is known."""
@@ -330,7 +327,7 @@ class Purchases:
 
         False for one that has not failed, or is followed no more.
         """
-        return await self._write(_Q.reopen_failed, purchase, now_ms=now_ms)
+        return bool(await self._database.run(_attempt_changed(_Q.reopen_failed, purchase, now_ms=now_ms)))
 
     async def end_calls(self, ended: dict[str, int], now_ms: int) -> None:
         """Write how these calls ended (by id), and what no spend took along. Raises: StorageError; it is kept."""
@@ -409,6 +406,11 @@ class Purchases:
     async def follow(self, looks: Sequence[Look]) -> None:
         """Record what was seen of sales' payments, in one commit."""
         await self._database.run(_follow(looks))
+
+
+def _attempt_changed(query: Query, attempt: Purchase, **columns: Value) -> Unit[list[Row]]:
+    """Return the unit that writes to this attempt of a purchase; without a row where that changes nothing."""
+    return rows_of(query(id=attempt.id, attempt=attempt.attempt, **columns))
 
 
 @unit_of_work
