@@ -210,7 +210,10 @@ async def attack(scene: Scene, count: int) -> None:
         scene.cheap_ones(count), overdraw(), move_away_again_and_again(), scene.change_minds()
     )
     assert len(told) >= 20
-    assert Counter(answer.reason for answer in overdraft) == {None: 1, "insufficient_funds": 49}
+    reasons = Counter(answer.reason for answer in overdraft)
+    assert reasons.pop(None) == 1
+    # What is simulated as the first is mined, its balance having been read before, fails there.
+    assert set(reasons) <= {"insufficient_funds", "invalid_exact_evm_transaction_failed"}
     assert await scene.failures(_OVERDRAWN.address) == 0
     assert [await scene.failures(wallet) for wallet in _FICKLE] == [PAYER_FAILURES_MAX] * len(_FICKLE)
     # The first time costs as much as the payer's money covered at once; after that nothing is signed for it.
