@@ -40,7 +40,7 @@ def shows_payment(call: InboundCall) -> bool:
 
 
 def shows_proof(head: RequestHead) -> bool:
-    """Does the head show a payment or a credit token?"""
+    """Tell whether the head shows a payment or a credit token."""
     if not head.shape.has_proof:
         return False
     header = head.header
