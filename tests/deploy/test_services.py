@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,19 @@ def test_the_settings_of_kubernetes_are_right_with_the_keys_that_init_makes(name
     environ = image | settings | {key: (keys / file).read_text() for key, file in secrets.items()}
     checked = finished("config", "check", "--offline", environ={"TOLLKEEPER_CONFIG": "", **environ})
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_who_has_an_address_in_compose_finds_it_free_and_keeps_it_when_made_anew() -> None:
+    """A gateway too: nginx looks its name up once, and goes on asking where that was."""
+    stack = yaml.safe_load((DEPLOY / "compose-postgresql.yaml").read_text())
+    places = {name: one["networks"] for name, one in stack["services"].items()}
+    taken = {name: ip_address(own["inside"]["ipv4_address"]) for name, own in places.items() if own != ["inside"]}
+    (pool,) = stack["networks"]["inside"]["ipam"]["config"]
+    upstream = re.findall(r"^    server ([\w-]+):8402", (DEPLOY / "nginx" / "several.conf").read_text(), re.MULTILINE)
+    assert set(taken) == {"nginx", *upstream}
+    assert len(set(taken.values())) == len(taken)
+    assert all(address in ip_network(pool["subnet"]) for address in taken.values())
+    assert not any(address in ip_network(pool["ip_range"]) for address in taken.values())
 
 
 def test_the_hourly_copy_is_a_database_and_an_old_one_goes(tmp_path: Path) -> None:
