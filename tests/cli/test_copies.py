@@ -9,15 +9,18 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from io import BytesIO
 from pathlib import Path
 from typing import Final
 
+import aiohttp
 import pytest
 
 from tests.chains.chain_under_test import ChainUnderTest
 from tests.cli.processes import finished
 from tests.cli.program import Scene, Site, scene
 from tests.engines import PostgresqlServer, programs, said_to
+from tests.storage.s3_server import access_to, s3_server
 from tollkeeper.storage.postgresql import copy as copies
 from tollkeeper.storage.sqlite.file import create_file
 from tollkeeper.storage.urls import back_up, move, open_database
@@ -111,6 +114,45 @@ async def test_a_killed_installation_moves_to_a_server_and_its_backups_come_back
             with site.serving() as program:
                 answer = await town.buyer.call(f"{program.url}/{second['slug']}", kept)
                 assert answer.status == 200, answer.body
+
+
+async def test_sold_files_move_to_a_bucket_go_on_where_they_were_cut_off_and_what_is_lost_is_named(
+    tmp_path: Path, embedded_chain: ChainUnderTest, server: PostgresqlServer
+) -> None:
+    async with scene(tmp_path / "home", embedded_chain) as town, aiohttp.ClientSession() as http:
+        site, url = town.site, town.program.url
+        bearer = {"Authorization": f"Bearer {await town.buyer.login(url)}"}
+        contents, slugs = {"long": b"almanac" * 500_000, "lost": b"x" * 9}, {}
+        for name, content_of in contents.items():
+            form = aiohttp.FormData({"price": "0.01", "resourceType": "file"})
+            form.add_field("file", BytesIO(content_of), filename=name, content_type="text/plain")
+            async with http.post(f"{url}/api/v1/paygates", data=form, headers=bearer) as created:
+                slugs[name] = (await created.json())["slug"]
+        town.program.process.process.terminate()
+        assert await asyncio.to_thread(town.program.process.exit_code) == 0
+        objects = site.database.parent / "files" / "objects"
+        (long,) = (one for one in objects.iterdir() if one.stat().st_size > 9)
+        for one in objects.iterdir():
+            if one != long:
+                one.unlink()
+        with s3_server("sold") as store:
+            site.environ |= access_to(store)
+            words = ("--files", "s3://sold/files")
+            nowhere = ("db", "copy", server.url("here"), "--files", "s3://nowhere", "--config", site.config)
+            refused = await asyncio.to_thread(finished, *nowhere, environ=site.environ, is_forked=False)
+            assert (refused.returncode, "no database was copied" in refused.stderr) == (1, True), refused.stderr
+            said = await done(site, "db", "copy", server.url("here"), *words)
+            assert "s3://sold/files has 1 of 2 files" in said
+            assert "(lost)" in said
+            async with http.delete(f"{store}/sold/files/{long.name}/00000002"):  # as where it was cut off
+                pass
+            await done(site, "db", "copy", server.url("there"), *words)
+            site.environ |= {"TOLLKEEPER_DATABASE_URL": server.url("there"), "TOLLKEEPER_FILES": "s3://sold/files"}
+            with site.serving() as program:
+                _, bought = await town.buy({"url": f"{program.url}/{slugs['long']}"})
+                assert bought.status == 200, bought.body
+                async with http.get(bought.json()["downloadUrl"]) as download:
+                    assert await download.read() == contents["long"]
 
 
 def test_a_row_that_comes_out_different_is_told_and_nothing_is_copied(tmp_path: Path, server: PostgresqlServer) -> None:

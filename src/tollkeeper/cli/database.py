@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from tollkeeper.cli.output import EXIT_FAILED, refuse, say, tell
 from tollkeeper.settings.loading import load_settings
 from tollkeeper.settings.model import Role
 from tollkeeper.settings.sources import typed_command
+
+if TYPE_CHECKING:
+    from tollkeeper.settings.model import Settings
 
 database_app = typer.Typer(help="The database.", no_args_is_help=True)
 
@@ -138,14 +141,49 @@ def copy_command(
     ],
     config: Config = None,
     role: ForRole = Role.SERVE,
+    files: Annotated[
+        str | None, typer.Option(help="Copy the sold files there first: s3://bucket/prefix, or a directory.")
+    ] = None,
 ) -> None:
     """Copy SQLite's database to PostgreSQL, each table compared by a digest. Stop the program first.
 
-    What is cut off leaves nothing there, and is begun again. The file stays as it is.
+    What is cut off leaves nothing in the database, and is begun again. What was there before stays as it is.
 
     Example: tollkeeper db copy postgresql://tollkeeper@db.internal/tollkeeper
     """
     from tollkeeper.storage.urls import move, shown_url
 
-    count = move(load_settings(role, config).database_url, to)
-    tell(f"{shown_url(to)} holds all {count:,} rows, each table compared. Now set database_url to it, and start")
+    settings = load_settings(role, config)
+    if files is not None:
+        _copy_files(settings, files)
+    count = move(settings.database_url, to)
+    also = "" if files is None else f" and files to {files}"
+    tell(f"{shown_url(to)} holds all {count:,} rows, each table compared. Now set database_url to it{also}, and start")
+
+
+def _copy_files(settings: Settings, to: str) -> None:
+    import asyncio
+
+    from tollkeeper.core.configuration import Bucket, parse_files
+    from tollkeeper.serving.config.file_stores import file_store
+    from tollkeeper.storage.files.copies import copy_contents
+    from tollkeeper.storage.files.store import FileStoreError
+    from tollkeeper.storage.gateway.file_rows import every_file
+    from tollkeeper.storage.urls import open_snapshot
+
+    try:
+        place = parse_files(to)
+    except ValueError as error:
+        raise typer.BadParameter(f"--files: {error}") from error
+    there = file_store(replace(settings.files, place=place if isinstance(place, Bucket) else Path(place)))
+    with open_snapshot(settings.database_url) as snapshot:
+        kept = every_file(snapshot)
+    try:
+        missing = asyncio.run(copy_contents(kept, file_store(settings.files), there))
+    except FileStoreError as error:
+        refuse(
+            f"files cannot be copied to {to}: {error}: no database was copied; run the command again", code=EXIT_FAILED
+        )
+    for file in missing:
+        say(f"not in {settings.files.place}: {file.id} ({file.name})", typer.colors.YELLOW, sys.stdout)
+    tell(f"{to} has {len(kept) - len(missing):,} of {len(kept):,} files, each compared")

@@ -16,7 +16,7 @@ from tollkeeper.core.purchases import PurchaseState
 from tollkeeper.storage.engine.database import OURSELVES, load_queries, rows_of, unit_of_work
 
 if TYPE_CHECKING:
-    from tollkeeper.storage.engine.database import Database, Row, Steps
+    from tollkeeper.storage.engine.database import Database, Row, Snapshot, Steps
 
 _Q = load_queries("files.sql")
 _AT_ONCE = 100
@@ -42,6 +42,11 @@ def keep_file(gate_id: int, file: StoredFile, now_ms: int) -> Steps[None]:
         raise ApiError(Code.UNAVAILABLE, "the upload was given up: send the file again")
     yield _Q.replace_files(gate_id=gate_id, now_ms=now_ms)
     yield _Q.insert_file(**asdict(file), gate_id=gate_id, now_ms=now_ms)
+
+
+def every_file(snapshot: Snapshot) -> list[StoredFile]:
+    """The contents that are kept: sold, or by a link that is out."""
+    return [StoredFile(**row) for row in snapshot.read(_Q.every_file())]
 
 
 @unit_of_work

@@ -10,6 +10,9 @@ UPDATE files SET replaced_ms = :now_ms WHERE gate_id = :gate_id AND replaced_ms 
 -- name: file_by_id
 SELECT id, name, content_type, size_bytes, sha256 FROM files WHERE id = :id;
 
+-- name: every_file
+SELECT id, name, content_type, size_bytes, sha256 FROM files ORDER BY id;
+
 -- No gate sells them, and no link to them is out. Beside a deleted gate's own content its gate.
 -- name: left_files
 SELECT f.id, g.id AS gate_id FROM files f
