@@ -23,6 +23,8 @@ from tests.gateway.recording_target import recording_target
 from tests.ports import free_port
 from tollkeeper.sandbox.buyer import Answer, Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.storage.engine.database import StorageError
+from tollkeeper.storage.postgresql.schema import applied_to
 
 DEBIAN: Final = Path("/usr/lib/postgresql")
 CUT_OFF: Final = """CREATE FUNCTION cut_off() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -50,6 +52,8 @@ async def test_they_do_so_behind_pgbouncer_with_the_postgresql_of_debian(
     said_to(server.url("postgres"), "CREATE DATABASE shared")
     try:
         with pgbouncer(server.directory) as pooled:
+            with pytest.raises(StorageError, match="write pgbouncer=transaction"):
+                await asyncio.to_thread(applied_to, pooled.removesuffix("?pgbouncer=transaction"))
             await sell_the_same_gates(tmp_path, embedded_chain, server.url("shared"), pooled)
     finally:
         server.stop()

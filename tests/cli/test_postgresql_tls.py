@@ -21,6 +21,8 @@ from tests.nodes.postgresql import Server
 from tests.ports import free_port
 from tollkeeper.sandbox.buyer import Buyer
 from tollkeeper.sandbox.wallets import derive_wallets
+from tollkeeper.storage.engine.database import StorageError
+from tollkeeper.storage.postgresql.schema import applied_to
 
 ADDRESS = "127.0.0.1"
 
@@ -78,6 +80,8 @@ async def test_a_program_speaks_to_the_server_that_writes_by_a_certificate_that_
         refused = await asyncio.to_thread(finished, *words, environ=environ, is_forked=False)
         assert refused.returncode == 3
         assert "certificate verify failed" in refused.stderr
+    with pytest.raises(StorageError, match="sslrootcert"):
+        await asyncio.to_thread(applied_to, url("localhost", tmp_path / "nowhere.pem"))
     site.environ["TOLLKEEPER_DATABASE_URL"] = url("localhost", ours)
     async with recording_target() as target, Buyer(derive_wallets().buyer) as buyer:
         with site.serving() as program:

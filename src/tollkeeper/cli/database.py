@@ -109,7 +109,7 @@ def backup_command(
     from tollkeeper.storage.urls import back_up
 
     size_bytes = back_up(load_settings(role, config).database_url, to)
-    tell(f"{to} holds the database, {size_bytes:,} bytes. Keep it apart from the keys, and both")
+    tell(f"{to} holds the database, {size_bytes:,} bytes. Keep it, and the keys at another place")
 
 
 @database_app.command("restore")

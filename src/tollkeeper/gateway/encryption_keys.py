@@ -89,7 +89,7 @@ class EncryptionKeys:
             self.sealing.ring = KeyRing(current=name, keys=ring.keys)
             made = token_key(ring.keys[name])
             self.tokens[:] = [made, *(key for key in self.tokens if key != made)]
-            _LOG.info("sealing_key", key=name)
+            _LOG.info("sealing_key", name=name)
         if name == self._wanted:
             self._seals.set()
         else:

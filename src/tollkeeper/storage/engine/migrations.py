@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _FILE_NAME: Final = re.compile(r"([0-9]{4})_([a-z0-9_]+)\.sql", re.ASCII)
 
+OTHER_SCHEMA: Final = (
+    "the schema is another version's: `tollkeeper db migrate` lifts an older one, a newer one needs its program"
+)
 SCHEMA_TABLE: Final = """
 CREATE TABLE IF NOT EXISTS schema_migrations (
     version BIGINT PRIMARY KEY,

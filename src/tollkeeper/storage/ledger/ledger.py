@@ -137,8 +137,12 @@ class Ledger:
     def _begin(self) -> None:
         if not self._is_under_way:
             self._is_under_way = True
-            loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self._next)  # behind the next look at the sockets
+            self._next_soon()
+
+    def _next_soon(self) -> None:
+        """Make the next batch behind the next look at the sockets, or one half of the callers waits for the other."""
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self._next)
 
     def take_dropped(self) -> int:
         """Return how many ends were dropped since this was asked."""
@@ -280,7 +284,7 @@ class Ledger:
         # First of all, so that nothing that a callback does can hold up the others.
         self._is_under_way = bool(self._waiting or self._known)
         if self._is_under_way:
-            asyncio.get_running_loop().call_soon(self._next)
+            self._next_soon()
         if outcome.error is not None:
             self._open.put_back(batch.ended)
         is_fault = outcome.error is not None and not isinstance(outcome.error, StorageError)

@@ -17,6 +17,7 @@ import asyncpg
 
 from tollkeeper.storage.engine.database import StorageError
 from tollkeeper.storage.engine.migrations import (
+    OTHER_SCHEMA,
     SCHEMA_TABLE,
     Applied,
     load_migrations,
@@ -140,7 +141,7 @@ async def begin_snapshot(connection: asyncpg.Connection, shown: str) -> None:
     await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     applied = [one.version for one in await _applied(connection, shown)]
     if applied != [migration.version for migration in postgresql_migrations()]:
-        raise StorageError(f"{shown}: the schema is another version's: run `tollkeeper db migrate`")
+        raise StorageError(f"{shown}: {OTHER_SCHEMA}")
 
 
 @contextmanager
@@ -171,7 +172,12 @@ async def _close(connection: asyncpg.Connection) -> None:
 
 
 def _reason(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
+    reason = str(error).partition("\n")[0] or type(error).__name__
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # ssl does not name it
+        return f"{reason}: of sslrootcert, sslcert, sslkey or the host's socket"
+    if "startup parameter" in reason or 'parameter "pgbouncer"' in reason:
+        return f"{reason}; for a pooler write pgbouncer=transaction into the URL"
+    return reason
 
 
 async def bring_up_to_date(connection: asyncpg.Connection, shown: str) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from tollkeeper.storage.engine.database import MovedError, StorageError
 from tollkeeper.storage.engine.migrations import (
+    OTHER_SCHEMA,
     SCHEMA_TABLE,
     Applied,
     Migration,
@@ -232,7 +233,7 @@ def sqlite_snapshot(path: Path, is_over: Callable[[], bool] | None = None) -> It
             connection.execute("BEGIN")
             applied = [version for (version,) in connection.execute("SELECT version FROM schema_migrations ORDER BY 1")]
             if applied != [migration.version for migration in load_migrations()]:
-                raise StorageError(f"{path}: the schema is another version's: run `tollkeeper db migrate`")
+                raise StorageError(f"{path}: {OTHER_SCHEMA}")
             yield SqliteSnapshot(connection)
     except sqlite3.Error as error:
         raise StorageError(f"{path} cannot be read as a database ({error})") from error
