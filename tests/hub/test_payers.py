@@ -24,6 +24,7 @@ from tests.hub.test_store import (
 )
 from tollkeeper.core.limits import PAYER_FAILURES_MAX, PAYER_UNDER_WAY_MAX
 from tollkeeper.core.settlement.states import Proof, State
+from tollkeeper.hub.settlement.concurrent_payers import UNREAD
 from tollkeeper.storage.engine.database import Database, Statement
 from tollkeeper.storage.hub.claims import ClaimedSettlement, NewSettlement, SettlementClaim, SettlementRequest
 from tollkeeper.storage.hub.leases import join, take_lease
@@ -108,6 +109,13 @@ async def test_what_a_payer_has_under_way_is_taken_from_its_balance(database: Da
     used = frozenset({OTHERS[0].key.nonce})
     assert (await asked(database, 2, 1_000, balance=25, used=used)).outcome is ClaimedSettlement.WON
     assert (await asked(database, 3, 1_000)).outcome is ClaimedSettlement.WON  # where no balance is known
+
+
+async def test_a_balance_that_another_payment_has_just_used_up_covers_nothing(database: Database) -> None:
+    """It was simulated before that one was mined, and would fail in its block, at our cost."""
+    refused = await asked(database, 0, 1_000, balance=9, used=frozenset({OTHERS[1].key.nonce}))
+    assert (refused.outcome, refused.obstacle) == (ClaimedSettlement.OBSTRUCTED, Overdrawn({}))
+    assert (await asked(database, 0, 1_000, balance=UNREAD)).outcome is ClaimedSettlement.WON
     stranger = replace(OTHERS[4], key=structs.replace(OTHERS[4].key, payer="0x" + "12" * 20), value=25)
     (other,) = await claim(database, SettlementRequest(stranger, balance=25))
     assert other.outcome is ClaimedSettlement.WON

@@ -49,7 +49,8 @@ def payer_obstacle(
 ) -> Steps[Overdrawn | Suspended | None]:
     """Return why `value` more may not be signed for the payer of `key` now, if anything.
 
-    A `balance` of None is not judged; those under way whose nonces are `used` have been taken from it.
+    A `balance` of None is not judged, and one below nothing only beside others under way. Those whose nonces are `used`
+    have been taken from it.
     """
     minute = now_ms // _MINUTE_MS
     *rows, found = yield _QUERIES.read_payer(
@@ -68,7 +69,7 @@ def payer_obstacle(
         return Suspended(failures, len(under_way), max(1, seconds))
     if len(under_way) >= under_way_max:
         return Suspended(failures, len(under_way), 2)
-    if balance is not None and under_way and sum(under_way.values()) + value > balance:
+    if balance is not None and (under_way or balance >= 0) and sum(under_way.values()) + value > balance:
         return Overdrawn(under_way)
     return None
 
