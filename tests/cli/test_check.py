@@ -51,14 +51,17 @@ async def books(config: Path) -> Books:
     return made
 
 
-def test_sound_books_agree_and_a_difference_is_a_line_and_an_exit_code(config: Path, books: Books) -> None:
-    sound = finished("db", "check", "--no-chain", "--config", config)
+@pytest.mark.parametrize("reach", [(), ("--all",)], ids=["what changed", "all"])
+def test_sound_books_agree_and_a_difference_is_a_line_and_an_exit_code(
+    config: Path, books: Books, reach: tuple[str, ...]
+) -> None:
+    sound = finished("db", "check", "--no-chain", "--config", config, *reach)
     assert (sound.returncode, sound.stdout) == (0, "the books agree\n")
     content = books.path.read_bytes()
     books.break_with("UPDATE credits SET remaining = 1", "PRAGMA wal_checkpoint(TRUNCATE)")
     broken = books.path.read_bytes()
     assert broken != content
-    found = finished("db", "check", "--no-chain", "--config", config)
+    found = finished("db", "check", "--no-chain", "--config", config, *reach)
     assert found.returncode == 1
     lines = found.stdout.splitlines()
     assert lines[-1] == f"{len(lines) - 1} differences"

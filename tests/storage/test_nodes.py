@@ -277,3 +277,34 @@ async def test_a_unit_whose_connection_breaks_off_leaves_an_unknown_outcome_and_
         with pytest.raises(StorageError):
             await database.run(broken_off())
     await database.close()
+
+
+async def test_units_that_the_server_broke_off_are_begun_anew_and_carried_out(tmp_path: Path) -> None:
+    """Two that lock each other out (40P01), and one that it could not serialise (40001)."""
+    one, other = (open_database(str(tmp_path / "again.db")) for _ in range(2))
+    tried: list[str] = []
+
+    @unit_of_work
+    def crossed(first: int, second: int) -> Steps[int]:
+        tried.append("deadlock")
+        yield gate_to_change(first)
+        yield Statement("SELECT 1 AS one FROM pg_sleep(0.5)")
+        yield gate_to_change(second)
+        return first
+
+    @unit_of_work
+    def serialised() -> Steps[str]:
+        tried.append("serialisation")
+        if tried.count("serialisation") == 1:
+            yield Statement("DO $$ BEGIN RAISE EXCEPTION 'not now' USING ERRCODE = '40001'; END $$")
+        yield Statement("SELECT 1 AS one")
+        return "done"
+
+    pairs = 0
+    while tried.count("deadlock") == 2 * pairs:  # until they meet
+        pairs += 1
+        assert await asyncio.gather(one.run(crossed(1, 2)), other.run(crossed(2, 1))) == [1, 2]
+    assert await one.run(serialised()) == "done"
+    assert tried.count("serialisation") == 2
+    for database in (one, other):
+        await database.close()
