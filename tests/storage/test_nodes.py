@@ -303,7 +303,7 @@ async def test_units_that_the_server_broke_off_are_begun_anew_and_carried_out(tm
     pairs = 0
     while tried.count("deadlock") == 2 * pairs:  # until they meet
         pairs += 1
-        assert await asyncio.gather(one.run(crossed(1, 2)), other.run(crossed(2, 1))) == [1, 2]
+        assert tuple(await asyncio.gather(one.run(crossed(1, 2)), other.run(crossed(2, 1)))) == (1, 2)
     assert await one.run(serialised()) == "done"
     assert tried.count("serialisation") == 2
     for database in (one, other):
