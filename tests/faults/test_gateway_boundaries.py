@@ -28,6 +28,7 @@ from tests.hub.hub_under_test import TestPayment, new_payment
 from tests.hub.test_unknown_outcomes import relay as carry_out_by_a_stranger
 from tollkeeper.core.x402.version1 import encode_header
 from tollkeeper.sandbox.buyer import Answer
+from tollkeeper.serving import StartError
 
 Act: TypeAlias = Callable[[GatewaySite, Case], Awaitable[None]]
 
@@ -307,7 +308,7 @@ async def honour_through(site: GatewaySite, case: Case, signed: Signed, transact
             await site.gateway.url()
             try:
                 told = await site.honour(signed, transaction)
-            except (OSError, TimeoutError, EOFError):
+            except StartError:  # it died over the order: ask again
                 continue
             if "done" in told:
                 break
