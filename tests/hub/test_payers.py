@@ -109,16 +109,16 @@ async def test_what_a_payer_has_under_way_is_taken_from_its_balance(database: Da
     used = frozenset({OTHERS[0].key.nonce})
     assert (await asked(database, 2, 1_000, balance=25, used=used)).outcome is ClaimedSettlement.WON
     assert (await asked(database, 3, 1_000)).outcome is ClaimedSettlement.WON  # where no balance is known
+    stranger = replace(OTHERS[4], key=structs.replace(OTHERS[4].key, payer="0x" + "12" * 20), value=25)
+    (other,) = await claim(database, SettlementRequest(stranger, balance=25))
+    assert other.outcome is ClaimedSettlement.WON
 
 
 async def test_a_balance_that_another_payment_has_just_used_up_covers_nothing(database: Database) -> None:
     """It was simulated before that one was mined, and would fail in its block, at our cost."""
-    refused = await asked(database, 0, 1_000, balance=9, used=frozenset({OTHERS[1].key.nonce}))
+    refused = await asked(database, 0, 1_000, balance=9)
     assert (refused.outcome, refused.obstacle) == (ClaimedSettlement.OBSTRUCTED, Overdrawn({}))
     assert (await asked(database, 0, 1_000, balance=UNREAD)).outcome is ClaimedSettlement.WON
-    stranger = replace(OTHERS[4], key=structs.replace(OTHERS[4].key, payer="0x" + "12" * 20), value=25)
-    (other,) = await claim(database, SettlementRequest(stranger, balance=25))
-    assert other.outcome is ClaimedSettlement.WON
 
 
 async def test_what_is_mined_or_failed_is_under_way_no_more(database: Database) -> None:
